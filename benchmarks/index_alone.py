@@ -24,9 +24,9 @@ import numpy as np
 
 from keytide.format import paths
 from keytide.format.index_files import KEY_INDEX, IndexFile, VectorRange
-from keytide.key_index.keys import Entries, KeyHashes
-from keytide.key_index.runs import Head, IndexedFile, StoredRun, write_run
-from keytide.snapshot.key_index import load_key_index, open_keys
+from keytide.key_index.indexed_keys import Entries, KeyHashes
+from keytide.key_index.sorted_runs import Head, IndexedFile, StoredRun, write_run
+from keytide.snapshot.bucket_key_index import load_key_index, open_keys
 from keytide.store import LocalStore
 
 __all__ = ["GOALS", "HEADINGS", "Figures", "draw", "measured"]

@@ -38,10 +38,9 @@ import keytide as kt
 from keytide.format.binary_row import encode_rows
 from keytide.format.manifest import ManifestEntry
 from keytide.read.plain_files import split_tasks
-from keytide.spark.capacity import Capacity
-from keytide.spark.payloads import packed
-from keytide.spark.read import BinTask, bins_of_reads
-from keytide.spark.sizing import task_count
+from keytide.spark.capacity import Capacity, task_count
+from keytide.spark.read_plans import BinTask, bins_of_reads
+from keytide.spark.runner import packed
 from keytide.types import AtomicType
 
 TABLE = "bench.t"

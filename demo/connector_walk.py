@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 import keytide as kt
 from keytide.base.text import counted
-from keytide.dml.append import appended_connector
+from keytide.dml.append_table import appended_connector
 from keytide.dml.memory import MemoryConnector
 from keytide.dml.spi import (
     ROW_ID,

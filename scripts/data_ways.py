@@ -186,14 +186,9 @@ duckdb.connect = partial(_connected, duckdb.connect)
 
 # The following modules use the replaced threads from above.
 import keytide as kt  # noqa: E402  # see above
-from keytide.cdc import (  # noqa: E402  # see above
-    FeedSpec,
-    SequenceSource,
-    decode,  # see above
-)
+from keytide.cdc import FeedSpec, SequenceSource, decode  # noqa: E402  # see above
 from keytide.commit.transaction import Transaction  # noqa: E402  # see above
-from keytide.feeds.apply import ChangeWriter  # noqa: E402  # see above
-from keytide.feeds.refuse import as_table_takes  # noqa: E402  # see above
+from keytide.feeds.apply import ChangeWriter, as_table_takes  # noqa: E402  # see above
 from keytide.types import Field, parse_sql_type  # noqa: E402  # see above
 from keytide.write.refusals import writable_view  # noqa: E402  # see above
 

@@ -13,11 +13,11 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """The data source `keytide`, as `keytide.spark.source.KeytideSource` describes it."""
+    """The data source `keytide`, as `keytide.spark.data_source.KeytideSource` describes it."""
 
     def __new__(cls, options: dict[str, str]) -> DataSource:
         """The source itself, which takes the place of this one."""
-        from keytide.spark.source import KeytideSource
+        from keytide.spark.data_source import KeytideSource
 
         return KeytideSource(options)
 

@@ -94,7 +94,7 @@ def warehouse(tmp_path: Path) -> str:
 @pytest.fixture(params=["on executors", "in the driver"])
 def place(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
     """Where the session works: there, as in other tests, or here, as by default."""
-    from keytide.spark.place import SETTING
+    from keytide.spark.capacity import SETTING
 
     before = spark.conf.get(SETTING)
     if request.param == "in the driver":
@@ -107,8 +107,7 @@ def place(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one Spark session of the run: two cores, little memory, no UI."""
     import keytide.spark
-    from keytide.spark.place import SETTING
-    from keytide.spark.sizing import TASK_SIZE
+    from keytide.spark.capacity import SETTING, TASK_SIZE
 
     scratch = tmp_path_factory.mktemp("spark")
     session = keytide.spark.session(

@@ -16,7 +16,7 @@ import pytest
 
 from keytide.errors import NotFoundError
 from keytide.predicate.predicate import Predicate, columns_of
-from keytide.sources import formats
+from keytide.sources import source_state
 from keytide.sources.source import Place
 
 HISTORIES: dict[str, History] = {}
@@ -127,5 +127,5 @@ def _open(place: Place) -> _Source:
 
 def register(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let external tables have the format `history`."""
-    format_ = formats.ExternalFormat(_open, tells_order=True)
-    monkeypatch.setattr(formats, "FORMATS", {**formats.FORMATS, "history": format_})
+    format_ = source_state.ExternalFormat(_open, tells_order=True)
+    monkeypatch.setattr(source_state, "FORMATS", {**source_state.FORMATS, "history": format_})

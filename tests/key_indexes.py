@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import keytide as kt
-from keytide.key_index.keys import Entries
-from keytide.read.rebuilding import settled
-from keytide.snapshot.key_index import KeyIndex, key_files_by_bucket, load_key_index
+from keytide.key_index.indexed_keys import Entries
+from keytide.read.key_index_rebuild import settled
+from keytide.snapshot.bucket_key_index import KeyIndex, key_files_by_bucket, load_key_index
 from keytide.snapshot.live_files import BucketId, load_dead_rows, vector_files_by_bucket
 from keytide.write.refusals import writable_view
 

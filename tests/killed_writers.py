@@ -184,9 +184,9 @@ def _go(process: subprocess.Popen[str]) -> None:
 
 def _write(uri: str, kind: str, writer: int, first: int) -> None:
     """Write until killed, and tell of each commit and each compaction behind them."""
-    from keytide.maintenance.upkeep import behind
+    from keytide.maintenance import background
 
-    behind.compact_due = _telling(behind.compact_due)
+    background.compact_due = _telling(background.compact_due)
     table = kt.open_table(uri)
     sys.stdin.readline()
     for number in count(first):

@@ -16,7 +16,7 @@ from contextlib import suppress
 from far import FarFolder
 from keytide.errors import DataError
 from keytide.store import LocalStore, Store
-from keytide.store.base import ObjectInfo
+from keytide.store.interface import ObjectInfo
 
 __all__ = ["LaggingFolder"]
 

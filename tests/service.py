@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import keytide as kt
-from keytide.catalogs.stored_view import StoredView
-from keytide.dml.attach import AttachedCatalog
+from keytide.catalogs.warehouse import StoredView
+from keytide.dml.attachments import AttachedCatalog
 from keytide.errors import UnsupportedError
 from keytide.format import paths
 from keytide.format.schema import TableSchema
 from keytide.lake.lake import Lake
-from keytide.snapshot.commits import FOLDER_COMMITS, Found, TellChanges, no_changes
+from keytide.snapshot.authority import FOLDER_COMMITS, Found, TellChanges, no_changes
 from keytide.snapshot.metadata import TableMetadata
 from keytide.store import Store, open_store
 

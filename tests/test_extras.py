@@ -23,7 +23,12 @@ LIBRARIES = {
 LIBRARIES["opentelemetry"] = LIBRARIES.pop("opentelemetry_sdk")  # is what it is imported as
 
 # They are loaded by what has looked for the library before, the last one by Spark itself.
-BEHIND_A_DOOR = ("keytide/spark/", "keytide/ui/", "keytide/cli/arguments.py", "pyspark_keytide.py")
+BEHIND_A_DOOR = (
+    "keytide/spark/",
+    "keytide/ui/",
+    "keytide/cli/common_options.py",
+    "pyspark_keytide.py",
+)
 
 
 def imports(node: ast.AST) -> Iterator[str]:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import keytide as kt
-from keytide.key_index.keys import Entries, KeyHashes, sizes_of
-from keytide.key_index.runs import Run, write_run
+from keytide.key_index.indexed_keys import Entries, KeyHashes, sizes_of
+from keytide.key_index.sorted_runs import Run, write_run
 
 
 @pytest.mark.parametrize(("keys", "files", "spread"), [(300, 1, 0), (70_000, 300, 1 << 20)])

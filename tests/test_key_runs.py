@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.format.index_files import write_vectors
-from keytide.key_index import runs
-from keytide.key_index.keys import Entries, KeyHashes
-from keytide.key_index.runs import Run, merged, write_run
+from keytide.key_index import sorted_runs
+from keytide.key_index.indexed_keys import Entries, KeyHashes
+from keytide.key_index.sorted_runs import Run, merged, write_run
 from keytide.snapshot.live_files import DeadRows
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])
@@ -52,7 +52,7 @@ def test_runs_merged_one_after_the_other_say_the_newest_in_whole_blocks(
 ) -> None:
     newest = {key: value for part in parts for key, value in part.items()}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "_STRETCH_ENTRIES", STRETCH)
+        patch.setattr(sorted_runs, "_STRETCH_ENTRIES", STRETCH)
         run = stored([])
         for part in parts:
             run = stored([run, entries_of(part)])

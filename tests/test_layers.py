@@ -72,9 +72,9 @@ def test_imports_wherever_they_are_written_go_in_no_circle(graph: Graph) -> None
     ("module", "text"),
     [
         ("keytide.store.local", "from keytide.read import scans"),
-        ("keytide.store.local", "import keytide.spark.read"),
-        ("keytide.read.scans", "def f():\n    from keytide.lake import table"),
-        ("keytide.format.paths", "NAME = 'keytide.sql.execute'"),
+        ("keytide.store.local", "import keytide.spark.read_plans"),
+        ("keytide.read.requests", "def f():\n    from keytide.lake import table"),
+        ("keytide.format.paths", "NAME = 'keytide.sql.execution'"),
     ],
 )
 def test_arrow_upwards_is_seen_however_it_is_written(module: str, text: str) -> None:
@@ -84,9 +84,9 @@ def test_arrow_upwards_is_seen_however_it_is_written(module: str, text: str) -> 
 
 def test_circle_is_seen_through_an_import_in_a_function() -> None:
     below = ast.unparse(source("keytide.snapshot.state"))
-    local = "def f():\n    from keytide.read.scans import get_row"
+    local = "def f():\n    from keytide.read.requests import get_row"
     graph = import_graph({"keytide.snapshot.state": f"{below}\n{local}\n"})
-    assert {"keytide.snapshot.state", "keytide.read.scans"} <= set(circles(graph))
+    assert {"keytide.snapshot.state", "keytide.read.requests"} <= set(circles(graph))
 
 
 def test_picture_in_the_documents_is_that_of_the_code(graph: Graph) -> None:
@@ -158,7 +158,7 @@ def test_workers_of_spark_load_neither_a_parser_nor_an_engine() -> None:
     pytest.importorskip("pyspark")
     names = ("write", "read", "pages", "dml_tasks")
     tasks = ("keytide.spark." + name for name in names)
-    loaded = ", ".join([*tasks, "keytide.dml.keyed", "keytide.dml.append"])
+    loaded = ", ".join([*tasks, "keytide.dml.keyed_table", "keytide.dml.append_table"])
     heavy = {"sqlglot", "duckdb", "pandas", "adbc_driver_sqlite", "adbc_driver_postgresql"}
     code = f"import sys, {loaded}; print(sorted({heavy} & {{*sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

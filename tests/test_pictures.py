@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keytide.show.svg import Markup, element, joined
+from keytide.show.elements import Markup, element, joined
 
 
 def test_strings_in_elements_are_escaped_and_markup_is_not() -> None:

@@ -18,11 +18,11 @@ import pytest
 
 import keytide as kt
 from keytide.base.row_engine import row_engine
+from keytide.cli.common_options import spark_log
 from keytide.cli.prompt import _history
-from keytide.cli.spark_log import spark_log
-from keytide.dml.spool import Spool
+from keytide.dml.fragments import Spool
 from keytide.read.lookup_files import _made
-from keytide.sql.local_database import local_database
+from keytide.sql.local_query import local_database
 from keytide.store import open_store
 
 SOURCE = Path(kt.__file__).parent
@@ -125,11 +125,11 @@ def computed(watch: Watch) -> None:
 
 
 FEATURES: dict[str, tuple[Callable[[Watch], None], int]] = {
-    "sql/local_database": (spilled, 1),
-    "dml/spool": (spooled, 1),
+    "sql/local_query": (spilled, 1),
+    "dml/fragments": (spooled, 1),
     "read/lookup_files": (looked_up, 1),
     "cli/prompt": (told, 1),
-    "cli/spark_log": (logged, 1),
+    "cli/common_options": (logged, 1),
     "store/cache_folder": (cached, 1),
     "base/row_engine": (computed, 0),
 }

@@ -13,15 +13,14 @@ import keytide
 import keytide.cdc
 import keytide.definition.schema_evolution
 import keytide.duckdb
-import keytide.lake.changes
-import keytide.lake.external_table
+import keytide.lake.external_tables
 import keytide.lake.lake
 import keytide.lake.opening
 import keytide.lake.scan
 import keytide.lake.table
 import keytide.pinot
 import keytide.spark
-import keytide.sql.result
+import keytide.sql.query_engine
 from keytide.base.process import cached_property
 from keytide.base.record import Record
 
@@ -69,9 +68,9 @@ MODULES = (
     keytide.duckdb,
     keytide.pinot,
     keytide.spark,
-    keytide.lake.changes,
-    keytide.lake.external_table,
-    keytide.lake.fallback_scan,
+    keytide.lake.scan,
+    keytide.lake.external_tables,
+    keytide.lake.scan,
     keytide.lake.lake,
     keytide.lake.opening,
     keytide.lake.scan,
@@ -115,7 +114,7 @@ def public_calls() -> dict[str, str]:
     """The docstrings of all that users call, by name."""
     things = {name: getattr(module, name) for module in MODULES for name in module.__all__}
     found = {}
-    for name, thing in {**things, "Result": keytide.sql.result.Result}.items():
+    for name, thing in {**things, "Result": keytide.sql.query_engine.Result}.items():
         if not inspect.isclass(thing):
             found |= {name: inspect.getdoc(thing) or ""} if callable(thing) else {}
         elif not issubclass(thing, BaseException):

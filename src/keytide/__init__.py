@@ -35,32 +35,27 @@ if typing.TYPE_CHECKING:
     from keytide.commit.transaction import WriteResult
     from keytide.compaction.compact import CompactionResult
     from keytide.dml.engine import Changed
-    from keytide.lake.changes import Changes
-    from keytide.lake.external_table import ExternalTable
-    from keytide.lake.fallback_scan import FallbackScan
-    from keytide.lake.federated_table import AppendResult, FederatedTable
+    from keytide.lake.external_tables import AppendResult, ExternalTable, FederatedTable
     from keytide.lake.foreign_table import ExternalScan
     from keytide.lake.lake import Lake
-    from keytide.lake.merge import MergeBuilder
     from keytide.lake.opening import connect, open_table
     from keytide.lake.polars_source import scan_polars
-    from keytide.lake.scan import Scan
+    from keytide.lake.scan import Changes, FallbackScan, Scan
     from keytide.lake.table import Table
-    from keytide.maintenance.expiry.expiry import ExpiryResult
-    from keytide.maintenance.history.fast_forward import FastForwardResult
-    from keytide.maintenance.history.rollback import RollbackResult
-    from keytide.maintenance.upkeep.doctor import Diagnosis, Sign
-    from keytide.maintenance.upkeep.indexing import IndexingResult
-    from keytide.maintenance.upkeep.orphans import OrphanFiles
-    from keytide.maintenance.upkeep.purging import PurgeResult
-    from keytide.maintenance.upkeep.repair import MendResult
-    from keytide.maintenance.upkeep.rescale import ConversionResult, RescaleResult
-    from keytide.maintenance.upkeep.restore import RestoreResult
-    from keytide.merge.functions.register import register_merge_function
-    from keytide.read.explanation import Explanation
+    from keytide.lake.table_methods import MergeBuilder
+    from keytide.maintenance.actions import PurgeResult
+    from keytide.maintenance.doctor import Diagnosis, Sign
+    from keytide.maintenance.expiry import ExpiryResult
+    from keytide.maintenance.orphans import OrphanFiles
+    from keytide.maintenance.repair import IndexingResult, MendResult
+    from keytide.maintenance.rescale import ConversionResult, RescaleResult
+    from keytide.maintenance.restore import RestoreResult
+    from keytide.maintenance.rollback import FastForwardResult, RollbackResult
+    from keytide.merge.functions.registry import register_merge_function
     from keytide.read.fallback import FallbackExplanation
+    from keytide.read.scan import Explanation
     from keytide.read.why import Why
-    from keytide.sources.definition import AdoptionResult
+    from keytide.sources.external_definitions import AdoptionResult
     from keytide.sources.federated import UpsertKeys
     from keytide.sources.scan import ExternalChanges, ExternalExplanation
     from keytide.types import Field, parse_sql_type
@@ -123,46 +118,58 @@ __all__ = [
 
 _HOMES = {
     "keytide.dml.engine": ("Changed",),
-    "keytide.sources.definition": ("AdoptionResult",),
+    "keytide.sources.external_definitions": ("AdoptionResult",),
     "keytide.sources.federated": ("UpsertKeys",),
-    "keytide.sources.scan": ("ExternalChanges", "ExternalExplanation"),
-    "keytide.lake.changes": ("Changes",),
-    "keytide.lake.external_table": ("ExternalTable",),
-    "keytide.lake.fallback_scan": ("FallbackScan",),
-    "keytide.lake.federated_table": (
+    "keytide.sources.scan": (
+        "ExternalChanges",
+        "ExternalExplanation",
+    ),
+    "keytide.lake.scan": (
+        "Changes",
+        "FallbackScan",
+        "Scan",
+    ),
+    "keytide.lake.external_tables": (
+        "ExternalTable",
         "AppendResult",
         "FederatedTable",
     ),
     "keytide.lake.foreign_table": ("ExternalScan",),
     "keytide.lake.lake": ("Lake",),
-    "keytide.lake.merge": ("MergeBuilder",),
+    "keytide.lake.table_methods": ("MergeBuilder",),
     "keytide.lake.opening": (
         "connect",
         "open_table",
     ),
     "keytide.lake.polars_source": ("scan_polars",),
-    "keytide.lake.scan": ("Scan",),
     "keytide.lake.table": ("Table",),
-    "keytide.merge.functions.register": ("register_merge_function",),
+    "keytide.merge.functions.registry": ("register_merge_function",),
     "keytide.base.row_kind": ("RowKind",),
     "keytide.commit.transaction": ("WriteResult",),
     "keytide.compaction.compact": ("CompactionResult",),
-    "keytide.maintenance.expiry.expiry": ("ExpiryResult",),
-    "keytide.maintenance.history.fast_forward": ("FastForwardResult",),
-    "keytide.maintenance.history.rollback": ("RollbackResult",),
-    "keytide.read.explanation": ("Explanation",),
+    "keytide.maintenance.expiry": ("ExpiryResult",),
+    "keytide.maintenance.rollback": (
+        "FastForwardResult",
+        "RollbackResult",
+    ),
+    "keytide.read.scan": ("Explanation",),
     "keytide.read.fallback": ("FallbackExplanation",),
     "keytide.read.why": ("Why",),
-    "keytide.maintenance.upkeep.doctor": (
+    "keytide.maintenance.doctor": (
         "Diagnosis",
         "Sign",
     ),
-    "keytide.maintenance.upkeep.indexing": ("IndexingResult",),
-    "keytide.maintenance.upkeep.repair": ("MendResult",),
-    "keytide.maintenance.upkeep.orphans": ("OrphanFiles",),
-    "keytide.maintenance.upkeep.purging": ("PurgeResult",),
-    "keytide.maintenance.upkeep.rescale": ("ConversionResult", "RescaleResult"),
-    "keytide.maintenance.upkeep.restore": ("RestoreResult",),
+    "keytide.maintenance.repair": (
+        "IndexingResult",
+        "MendResult",
+    ),
+    "keytide.maintenance.orphans": ("OrphanFiles",),
+    "keytide.maintenance.actions": ("PurgeResult",),
+    "keytide.maintenance.rescale": (
+        "ConversionResult",
+        "RescaleResult",
+    ),
+    "keytide.maintenance.restore": ("RestoreResult",),
     "keytide.verify.finding": (
         "Finding",
         "Verification",

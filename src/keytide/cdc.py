@@ -17,8 +17,10 @@ and in a script::
 """
 
 from keytide.base.row_kind import ROW_KIND as ROW_KIND_COLUMN
+from keytide.feeds.conversion import Encoding
 from keytide.feeds.debezium import debezium_encoding
 from keytide.feeds.decode import decode
+from keytide.feeds.epochs import SequenceSource
 from keytide.feeds.feed import (
     ORDINAL_COLUMN,
     UNAVAILABLE_COLUMN,
@@ -27,9 +29,7 @@ from keytide.feeds.feed import (
     FeedSpec,
 )
 from keytide.feeds.formats import FORMATS
-from keytide.feeds.infer import default_sequence, infer_columns, infer_primary_key
-from keytide.feeds.order import SequenceSource
-from keytide.feeds.values import Encoding
+from keytide.feeds.inference import default_sequence, infer_columns, infer_primary_key
 
 __all__ = [
     "FORMATS",

@@ -21,7 +21,7 @@ import pytest
 import keytide as kt
 from json_values import arrow_table, rows_as_text
 from keytide.catalogs.system_tables import audit_log
-from keytide.changes.follow import SNAPSHOT_ID, Pace, Start, follow
+from keytide.changes.follower import SNAPSHOT_ID, Pace, Start, follow
 from keytide.definition.schema_evolution import RemoveOption, SetOption
 
 CASES = json.loads((Path(__file__).parents[1] / "data/cases/paimon.json").read_text())

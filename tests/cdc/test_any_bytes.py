@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from keytide.cdc import FORMATS, default_sequence, infer_columns, infer_primary_key
 from keytide.errors import InvalidError, KeytideError
-from keytide.feeds.json_rows import DELETED
+from keytide.feeds.formats import DELETED
 
 ROW = {"id": 1, "v": "a"}
 TYPES = [

@@ -14,7 +14,7 @@ import keytide as kt
 from keytide.cdc import FeedSpec, default_sequence, infer_columns
 from keytide.errors import DataError, InvalidError, UnsupportedError
 from keytide.feeds.epochs import Epoch, extended, parse_epochs
-from keytide.feeds.places import check_places
+from keytide.feeds.feed import check_places
 
 
 def mysql(file: str, pos: int = 4, **source: Any) -> dict[str, Any]:

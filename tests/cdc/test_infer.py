@@ -15,9 +15,9 @@ from keytide.cdc import (
     infer_primary_key,
 )
 from keytide.errors import InvalidError
-from keytide.feeds import infer
+from keytide.feeds import inference
 from keytide.feeds.decode import Documents, read_events
-from keytide.feeds.infer import Sample
+from keytide.feeds.inference import Sample
 from keytide.types import STRING, AtomicType, Field
 
 
@@ -212,7 +212,7 @@ def test_sample_that_answers_everything_is_read_once(monkeypatch: pytest.MonkeyP
         read.append(len(documents.text))
         return read_events(documents, *given)
 
-    monkeypatch.setattr(infer, "read_events", counted)
+    monkeypatch.setattr(inference, "read_events", counted)
     message = {"type": "INSERT", "data": [{"id": "1"}], "pkNames": ["id"], "ts": 5, "id": 7, "n": 9}
     sample = Sample(batch([message]), "canal-json", ("n",))
     assert [f.name for f in sample.columns()] == ["id"]

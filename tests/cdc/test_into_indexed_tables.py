@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.cdc import decode
-from keytide.feeds.apply import ChangeCounts, ChangeWriter
-from keytide.feeds.refuse import as_table_takes
-from keytide.maintenance.upkeep.writing import writing
+from keytide.feeds.apply import ChangeCounts, ChangeWriter, as_table_takes
+from keytide.maintenance.writes import writing
 from keytide.store import open_store
 from keytide.write.refusals import writable_view
 

@@ -10,7 +10,7 @@ import pytest
 # As the gateway of Spark does: a thread that nobody stops has decoded something.
 _DECODED_IN_A_DAEMON_THREAD = """
 import threading, time
-from keytide.feeds.json_sql import query
+from keytide.feeds.json_columns import query
 
 decoded = threading.Event()
 

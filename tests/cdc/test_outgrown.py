@@ -11,7 +11,7 @@ import pytest
 
 import keytide as kt
 from keytide.cdc import FeedSpec
-from keytide.feeds.infer import Sample, feed_growth, together
+from keytide.feeds.inference import Sample, feed_growth, together
 from keytide.types import Field, parse_sql_type
 
 

@@ -9,8 +9,8 @@ from feeds import Message, batch, feed
 
 import keytide as kt
 from keytide.cdc import decode
+from keytide.feeds.apply import as_table_takes
 from keytide.feeds.feed import FeedRequest
-from keytide.feeds.refuse import as_table_takes
 from keytide.feeds.target import feed_target
 from keytide.write.refusals import writable_view
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keytide.errors import InvalidError
-from keytide.feeds.json_sql import exact_numbers, read_members
-from keytide.feeds.values import Encoding, convert
+from keytide.feeds.conversion import Encoding, convert
+from keytide.feeds.json_columns import exact_numbers, read_members
 from keytide.types import parse_sql_type
 
 UNFIT = "unfit"

@@ -14,7 +14,7 @@ import pytest
 
 from keytide.cdc import FORMATS
 from keytide.cli import output
-from keytide.cli.ingest import FeedFormat
+from keytide.cli.feeds import FeedFormat
 from keytide.errors import DataError
 from keytide.feeds.feed import BatchReport, FeedRequest, IngestReport
 from keytide.feeds.kafka.ingest import KafkaRequest, TablesReport, Told

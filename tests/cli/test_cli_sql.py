@@ -20,10 +20,9 @@ from typer.testing import CliRunner
 
 import keytide as kt
 from conftest import Ran
-from keytide.cli.completion import Names
 from keytide.cli.main import app, run_text
 from keytide.cli.output import Format
-from keytide.cli.prompt import talk
+from keytide.cli.prompt import Names, talk
 
 
 def lines(text: str) -> list[dict[str, object]]:

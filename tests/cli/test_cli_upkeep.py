@@ -15,7 +15,7 @@ import pytest
 import keytide as kt
 from keytide.cli import output
 from keytide.definition.schema_evolution import SetOption
-from keytide.tasks.runner import Threads
+from keytide.tasks import Threads
 
 Run = Callable[..., Any]
 

@@ -10,8 +10,8 @@ import pytest
 
 import keytide as kt
 from keytide.cli import output
-from keytide.maintenance.upkeep.compacting import compact
-from keytide.tasks.runner import Threads
+from keytide.maintenance.actions import compact
+from keytide.tasks import Threads
 
 SMALL_FILES = {"bucket": "1", "target-file-size": "64 kb", "read.memory": "256 kb"}
 

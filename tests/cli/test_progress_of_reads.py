@@ -10,7 +10,7 @@ import pytest
 
 import keytide as kt
 from keytide.cli import output
-from keytide.read.scans import scan_table
+from keytide.read.requests import scan_table
 
 
 class Recorder:

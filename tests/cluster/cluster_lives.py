@@ -20,7 +20,7 @@ from pathlib import Path
 
 from cluster_life import WRONG
 
-from keytide.spark.java import find_java
+from keytide.spark.sessions import find_java
 
 STEPS = 40
 DRIVER_SECONDS = (20, 90)

@@ -12,8 +12,7 @@ S3A_JARS = Path(__file__).parents[2] / ".venv-s3a/jars"
 
 def cluster_settings(scratch: Path) -> dict[str, str]:
     """Two executors of one core. Blocks of the other executor arrive last."""
-    from keytide.spark.place import SETTING
-    from keytide.spark.sizing import TASK_SIZE
+    from keytide.spark.capacity import SETTING, TASK_SIZE
 
     settings = {
         "spark.master": f"local-cluster[{EXECUTORS},1,1024]",

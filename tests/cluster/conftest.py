@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from cluster_settings import cluster_settings
 
-from keytide.commit import strays
+from keytide.commit import transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as environment:
         # Otherwise executors work in folders beside Spark's own jars.
         environment.setenv("SPARK_WORKER_DIR", str(scratch / "work"))
-        environment.setattr(strays, "_QUIET_S", QUIET_S)
+        environment.setattr(transaction, "_QUIET_S", QUIET_S)
         session = keytide.spark.session(cluster_settings(scratch))
         yield session
         session.stop()

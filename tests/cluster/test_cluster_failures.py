@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.spark.capacity import TASK_SIZE
 from keytide.spark.runner import Cluster
-from keytide.spark.sizing import TASK_SIZE
 from keytide.store import open_store
 
 pytestmark = pytest.mark.cluster

@@ -23,7 +23,7 @@ from cluster_settings import cluster_settings
 from pyspark.cloudpickle import register_pickle_by_value
 
 import keytide as kt
-from keytide.spark.sizing import TASK_SIZE
+from keytide.spark.capacity import TASK_SIZE
 
 pytestmark = pytest.mark.cluster
 

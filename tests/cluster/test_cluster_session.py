@@ -15,8 +15,8 @@ import pytest
 
 import keytide as kt
 from keytide.errors import SetupError
-from keytide.spark.errors import keytide_error
-from keytide.spark.submitted import submitted
+from keytide.spark.error_translation import keytide_error
+from keytide.spark.sessions import submitted
 
 pytestmark = pytest.mark.cluster
 

@@ -11,8 +11,7 @@ import pytest
 from pyspark.sql.functions import spark_partition_id
 
 import keytide as kt
-from keytide.spark.capacity import Capacity, capacity_of
-from keytide.spark.sizing import TASK_SIZE
+from keytide.spark.capacity import TASK_SIZE, Capacity, capacity_of
 
 pytestmark = pytest.mark.cluster
 

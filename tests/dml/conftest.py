@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from databases import SomeDatabase, started
 
-from keytide.dml.postgres import PostgresDatabase
+from keytide.dml.database_dialects import PostgresDatabase
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.dml.adbc import adbc_connector
-from keytide.dml.attach import PagesScan
+from keytide.dml.attachments import PagesScan
 from keytide.dml.database_changes import Insertion
 from keytide.dml.engine import DeleteRows, SplitResult, UpdateRows, change_rows
 from keytide.dml.spi import Connector, ConnectorSession
@@ -38,8 +38,8 @@ from keytide.predicate.predicate import (
     conjunction,
     conjuncts,
 )
-from keytide.sql.dml_local import LocalRowHost
 from keytide.sql.local_engine import LocalEngine
+from keytide.sql.local_row_changes import LocalRowHost
 from keytide.types import type_from_arrow
 
 Row = tuple[Any, ...]
@@ -540,7 +540,7 @@ def test_table_without_a_key_takes_rows(lake: kt.Lake, database: SomeDatabase) -
 def test_rows_stream_and_those_before_an_error_are_gone_too(
     lake: kt.Lake, database: SomeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keytide.sql.local._PAGE_ROWS", 2048)
+    monkeypatch.setattr("keytide.sql.local_query._PAGE_ROWS", 2048)
     stage, staged = Insertion.stage, itertools.count()
 
     def fails_late(insertion: Insertion, page: Any) -> None:
@@ -727,8 +727,8 @@ def test_merge_that_inserts_a_key_that_is_there_is_refused(
 def test_database_that_stays_locked_is_a_conflict(
     sqlite: SomeDatabase, warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keytide.dml.sqlite._PATIENCE_MS", 10)
-    monkeypatch.setattr("keytide.sql.dml._ATTACHED_TRIES", 1)
+    monkeypatch.setattr("keytide.dml.database_dialects._PATIENCE_MS", 10)
+    monkeypatch.setattr("keytide.sql.row_changes._ATTACHED_TRIES", 1)
     sqlite.run("CREATE TABLE t (a INTEGER PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     lake = kt.connect(warehouse)
     lake.attach("db", sqlite.place)

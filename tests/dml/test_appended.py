@@ -21,7 +21,7 @@ from unanswered import Unanswered
 import keytide as kt
 from keytide.catalogs.catalog import Catalog
 from keytide.catalogs.warehouse import FolderWarehouse
-from keytide.dml.append import appended_connector
+from keytide.dml.append_table import appended_connector
 from keytide.dml.engine import (
     DeleteRows,
     RowChange,
@@ -35,8 +35,8 @@ from keytide.dml.spi import Connector, ConnectorSession, MergeOperation
 from keytide.format.snapshot import CommitKind
 from keytide.predicate.where import parse_where
 from keytide.store import open_store
-from keytide.store.base import Store
 from keytide.store.faults import Fault, FaultyStore
+from keytide.store.interface import Store
 
 COLUMNS = {"p": "STRING", "n": "INT", "v": "STRING"}
 FIELDS = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in COLUMNS.items()]

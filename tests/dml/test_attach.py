@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.dml.attach import target_of
+from keytide.dml.attachments import target_of
 from keytide.dml.memory import MemoryConnector
 from keytide.dml.spi import ConnectorMetadata
 

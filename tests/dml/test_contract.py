@@ -15,9 +15,9 @@ from databases import SomeDatabase
 import keytide as kt
 from keytide.dml import memory
 from keytide.dml.adbc import adbc_connector
-from keytide.dml.append import appended_connector
+from keytide.dml.append_table import appended_connector
 from keytide.dml.fragments import Told, _read
-from keytide.dml.keyed import keyed_connector
+from keytide.dml.keyed_table import keyed_connector
 from keytide.dml.memory import MemoryConnector
 from keytide.dml.spi import Connector
 from keytide.testing.dml_contract import CHECKS, SCHEMA, BrokenContractError, Check

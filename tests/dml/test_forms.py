@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.dml.keyed import KeyedMetadata
+from keytide.dml.keyed_table import KeyedMetadata
 from keytide.predicate.predicate import Comparison, In
 
 Row = tuple[int, str | None, int | None]

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.dml import keyed as coming_keys
-from keytide.dml.spool import Spool
+from keytide.dml import keyed_table as coming_keys
+from keytide.dml.fragments import Spool
 
 ROWS = 60_000
 LITTLE = {"read.memory": "256 kb", "write-buffer-size": "128 kb"}

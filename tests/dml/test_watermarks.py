@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.dml.keyed import KeyedMetadata
+from keytide.dml.keyed_table import KeyedMetadata
 
 BEGAN = datetime(2026, 5, 4, 3, 2, 1, 987654, UTC)
 EARLIER, LATER = (BEGAN.replace(microsecond=0) + timedelta(days=days) for days in (-1, 1))

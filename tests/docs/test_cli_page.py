@@ -105,7 +105,7 @@ def test_example_runs(
         lake.drop_table("shop.orders")
     if "/feed/" in code:
         spark = request.getfixturevalue("spark")
-        monkeypatch.setattr("keytide.cli.ingest.spark_session", lambda *given: spark)
+        monkeypatch.setattr("keytide.cli.feeds.spark_session", lambda *given: spark)
         (here / "feed").mkdir()
         (here / "feed/1.json").write_text(json.dumps(MESSAGE))
     run_console(Changed(here, {" --continuous": ""})(code), code)

@@ -17,7 +17,7 @@ from beginnings import ORDERS, begin, measured
 
 import keytide as kt
 from keytide import errors
-from keytide.merge.functions import register
+from keytide.merge.functions import registry
 from pages import PAGES, blocks_of, pages_run_by, run_page
 
 ROOT = PAGES.parent
@@ -28,7 +28,7 @@ LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")
 def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What pages change of the process is as before when they end."""
     level = logging.getLogger("keytide").level
-    monkeypatch.setattr(register, "_registered", {})
+    monkeypatch.setattr(registry, "_registered", {})
     monkeypatch.setattr(uvicorn.Server, "run", _is_interrupted)
     yield
     kt.telemetry.disable()

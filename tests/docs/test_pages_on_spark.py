@@ -33,7 +33,7 @@ def run(
 ) -> Iterator[Run]:  # fmt: skip
     """Runs a page, where the session that it makes is the one of all tests."""
     monkeypatch.setattr(kt.spark, "session", lambda *given, **options: spark)
-    monkeypatch.setattr("keytide.cli.ingest.spark_session", lambda *given: spark)
+    monkeypatch.setattr("keytide.cli.feeds.spark_session", lambda *given: spark)
 
     def run(page: str, names: dict[str, Any], changed: Changed) -> dict[str, Any]:
         run_page(PAGES / page, names, lambda: capsys.readouterr().out, marks=[WITH_SPARK],

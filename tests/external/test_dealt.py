@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.sources.dealt import DealTask, TiedTask, dealt_frames, found_rows, read_found
-from keytide.sources.merge import Merging, split_condition
+from keytide.sources.shuffle import DealTask, TiedTask, dealt_frames, found_rows, read_found
+from keytide.sources.version_merge import Merging, split_condition
 
 SCHEMA = pa.schema([("k", pa.float64()), ("w", pa.int32()), ("d", pa.bool_()), ("v", pa.string())])
 PLACES = 3

@@ -379,7 +379,7 @@ def test_a_row_cannot_move_to_a_key_that_was_deleted_later(engine: Any, tmp_path
 def test_rows_of_an_insert_wait_on_disk_and_are_checked_before_any_is_written(
     engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from keytide.dml.spool import Spool
+    from keytide.dml.fragments import Spool
     from keytide.sources import federated
 
     monkeypatch.setattr(federated, "Spool", lambda memory_bytes: Spool(1))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import keytide as kt
 from external_history import HISTORIES, History, register
 from keytide.snapshot.metadata import TableMetadata
-from keytide.sources import merge
+from keytide.sources import version_merge
 
 SCHEMA = pa.schema([("k", pa.int32()), ("w", pa.int64()), ("d", pa.bool_()), ("v", pa.string())])
 KEYS: dict[str, Any] = {"primary_key": ["k"], "watermark_key": ["w"], "tombstone_key": "d"}
@@ -262,7 +262,7 @@ def test_why_tells_what_became_of_each_version(lake: kt.Lake, history: History) 
 def test_more_than_memory_holds_is_cut_by_key_and_merged_alike(
     lake: kt.Lake, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge, "_BATCH_ROWS", (16, 64))
+    monkeypatch.setattr(version_merge, "_BATCH_ROWS", (16, 64))
     for commit in range(6):
         keys = [None, float(commit % 2), *range(commit, 200, commit + 1)]
         history.commit(*((k and int(k), commit % 4, k == 5, f"{commit} {k}") for k in keys))
@@ -276,7 +276,7 @@ def test_more_than_memory_holds_is_cut_by_key_and_merged_alike(
 def test_many_versions_of_one_key_are_merged_as_they_come(
     lake: kt.Lake, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge, "_BATCH_ROWS", (16, 16))
+    monkeypatch.setattr(version_merge, "_BATCH_ROWS", (16, 16))
     for commit in range(8):
         history.commit(*((7, commit * 100 + n, None, f"{n}") for n in range(100)))
     assert rows(define_again(lake, "4 kb").scan()) == {(7, 799, None, "99")}

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.sources import delta, formats
+from keytide.sources import delta, source_state
 from keytide.types import Field, parse_sql_type
 
 deltalake = pytest.importorskip("deltalake")
@@ -17,8 +17,8 @@ deltalake = pytest.importorskip("deltalake")
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    known = {**formats.FORMATS, "delta": formats.ExternalFormat(delta.open_source)}
-    monkeypatch.setattr(formats, "FORMATS", known)
+    known = {**source_state.FORMATS, "delta": source_state.ExternalFormat(delta.open_source)}
+    monkeypatch.setattr(source_state, "FORMATS", known)
     rows = pa.table(
         {
             "at": pa.array([1_000_000, 2_000_000], pa.timestamp("us")),

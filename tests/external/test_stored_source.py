@@ -14,7 +14,7 @@ from sources import all_rows, check_order, counted, place
 import keytide as kt
 from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.predicate.predicate import Comparison
-from keytide.sources.stored import PinnedStored, open_source
+from keytide.sources.table_source import PinnedStored, open_source
 
 NUMBERS = pa.schema([("k", pa.int64()), ("n", pa.int64())])
 

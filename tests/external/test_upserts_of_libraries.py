@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from iceberg_tables import create
 
 import keytide as kt
-from keytide.sources import delta, formats, iceberg
+from keytide.sources import delta, iceberg, source_state
 
 VERSIONS = pa.schema(
     [("k", pa.int64()), ("ts", pa.int64()), ("gone", pa.bool_()), ("n", pa.int64())]
@@ -46,12 +46,12 @@ def iceberg_table(folder: Path) -> tuple[Append, str, dict[str, str]]:
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     made = {
-        "delta": formats.ExternalFormat(delta.open_source),
-        "iceberg": formats.ExternalFormat(
+        "delta": source_state.ExternalFormat(delta.open_source),
+        "iceberg": source_state.ExternalFormat(
             iceberg.open_source, iceberg.OPTIONS, named_by=("catalog.uri",)
         ),
     }
-    monkeypatch.setattr(formats, "FORMATS", {**formats.FORMATS, **made})
+    monkeypatch.setattr(source_state, "FORMATS", {**source_state.FORMATS, **made})
 
 
 @pytest.mark.takes_turns

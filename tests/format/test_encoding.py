@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from keytide.format.encoding import BALANCED, bounded_leaves, codecs, dictionary_columns
+from keytide.format.parquet_encoding import BALANCED, bounded_leaves, codecs, dictionary_columns
 
 ROWS = 200_000
 CHANCE = np.random.default_rng(0)

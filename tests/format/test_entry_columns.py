@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keytide.format.checksum import HEADER_SEAL, SEAL_KEY, UNSEALED
-from keytide.format.entry_columns import Entries
 from keytide.format.manifest import (
     DataFileMeta,
     FileKind,
@@ -23,6 +22,7 @@ from keytide.format.manifest import (
     encode_manifest,
     open_manifests,
 )
+from keytide.format.manifest_entry import Entries
 from keytide.format.stats import SimpleStats
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.format.data_file.key_gaps import lengths_between_gaps
+from keytide.format.data_file.writer import lengths_between_gaps
 
 ROWS = 10_000
 BLOCK = st.tuples(st.integers(-(2**62), 2**62), st.integers(1, 40_000), st.integers(1, 1_000))

@@ -17,7 +17,6 @@ import pytest
 
 from keytide.errors import DataError, UnsupportedError
 from keytide.format.binary_row import decode_rows, encode_rows
-from keytide.format.entry_columns import Entries, without_pairs
 from keytide.format.manifest import (
     DataFileMeta,
     FileKind,
@@ -32,6 +31,7 @@ from keytide.format.manifest import (
     open_manifests,
     summarize,
 )
+from keytide.format.manifest_entry import Entries, without_pairs
 from keytide.format.snapshot import Snapshot
 from keytide.format.stats import EMPTY_STATS, SimpleStats
 from keytide.types import DataType, parse_sql_type, parse_type

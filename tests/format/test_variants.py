@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keytide.errors import DataError, UnsupportedError
-from keytide.format.data_file.variants import whole_variants
+from keytide.format.data_file.detached_values import whole_variants
 from keytide.format.variant.encoding import keys_of
 from keytide.format.variant.shredded import assembled
 from keytide.types import Field, parse_sql_type

@@ -17,7 +17,7 @@ from fuzz_values import TEXTS, mutated
 
 import keytide as kt
 from keytide import cdc
-from keytide.feeds.json_rows import DELETED
+from keytide.feeds.formats import DELETED
 
 __all__ = ["run"]
 

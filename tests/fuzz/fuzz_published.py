@@ -19,7 +19,7 @@ from pyiceberg.table import StaticTable
 
 import keytide as kt
 from keytide.definition import schema_evolution
-from keytide.publish.seen import forget_publications
+from keytide.publish.form import forget_publications
 from keytide.types import DataType, quoted
 
 __all__ = ["run"]

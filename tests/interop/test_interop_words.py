@@ -21,9 +21,9 @@ from keytide.commit.author import Author
 from keytide.commit.change import Change
 from keytide.format import paths
 from keytide.format.checksum import SEAL_KEY
-from keytide.format.entry import FileKind, FileSource
 from keytide.format.file_index import BLOOM_FILTER
 from keytide.format.index_files import DELETION_VECTORS, HASH
+from keytide.format.manifest_entry import FileKind, FileSource
 from keytide.format.snapshot import CommitKind, Operation, Snapshot, Tag
 from keytide.merge.functions.registry import is_built_in
 from keytide.options import SECTIONS, Option, Refused

@@ -12,8 +12,7 @@ import keytide as kt
 from keytide.feeds.feed import FeedRequest
 from keytide.feeds.kafka import ingest
 from keytide.feeds.kafka.ingest import KafkaRequest, Told, TopicOptions, feed_tables
-from keytide.feeds.kafka.offsets import topics_told
-from keytide.feeds.kafka.topics import KafkaAddress, dealt, resolved
+from keytide.feeds.kafka.topics import KafkaAddress, dealt, resolved, topics_told
 
 
 @pytest.fixture

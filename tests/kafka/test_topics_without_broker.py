@@ -16,12 +16,16 @@ from fake import FakeKafka, FakeTopic, change
 import keytide as kt
 from keytide.feeds.feed import FeedRequest
 from keytide.feeds.kafka import ingest as topics
-from keytide.feeds.kafka.beginning import Start, beginning
 from keytide.feeds.kafka.client import Messages, Topic, read_properties
 from keytide.feeds.kafka.ingest import KafkaRequest, TopicOptions
-from keytide.feeds.kafka.lag import lag_of
-from keytide.feeds.kafka.offsets import TopicOffsets, offsets_told, topics_told
-from keytide.feeds.kafka.topics import KafkaAddress, key_columns
+from keytide.feeds.kafka.start import Start, beginning, lag_of
+from keytide.feeds.kafka.topics import (
+    KafkaAddress,
+    TopicOffsets,
+    key_columns,
+    offsets_told,
+    topics_told,
+)
 
 # -- addresses, offsets, beginnings: values ------------------------------------------------------
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.definition.document import document
+from keytide.definition.__main__ import document
 from keytide.merge.engine import MergeEngine
 from keytide.merge.engines import ENGINES
 from keytide.merge.functions.user import MergeFunction

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from merging import Merging
 
 import keytide as kt
-from keytide.merge.functions import register
+from keytide.merge.functions import registry
 from keytide.merge.functions.user import MergeFunction
 
 SCHEMA = pa.schema([("k", pa.int64()), ("s", pa.string()), ("n", pa.int64()), ("g", pa.int64())])
@@ -22,7 +22,7 @@ SCHEMA = pa.schema([("k", pa.int64()), ("s", pa.string()), ("n", pa.int64()), ("
 
 @pytest.fixture(autouse=True)
 def _no_functions_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(register, "_registered", {})
+    monkeypatch.setattr(registry, "_registered", {})
 
 
 def longest(values: pl.Expr) -> pl.Expr:
@@ -205,7 +205,7 @@ def test_function_travels_with_read_tasks_by_value(warehouse: str) -> None:
     for n in (1, 3, 2):
         table.write([{"k": 1, "s": "", "n": n, "g": n}])
     payload = pickle.dumps(list(table.scan().tasks()))
-    register._registered.clear()
+    registry._registered.clear()
     rows = [row for task in pickle.loads(payload) for f in task.frames(1 << 20) for row in f["n"]]
     assert rows == [3]
 
@@ -215,7 +215,7 @@ def test_unregistered_function_is_named_and_other_columns_stay_readable(warehous
     table = a_table(warehouse, n__aggregate_function="top")
     for n in (1, 2):
         table.write([{"k": 1, "s": "x", "n": n, "g": n}])
-    register._registered.clear()
+    registry._registered.clear()
     with pytest.raises(kt.SetupError, match=r"db\.t.*'n'.*'top'.*register_merge_function\('top'"):
         table.scan().to_pylist()
     assert table.scan(columns=["k", "s", "g"]).to_pylist() == [{"k": 1, "s": "x", "g": 2}]
@@ -230,7 +230,7 @@ def test_function_that_fails_on_stored_rows_is_named(warehouse: str) -> None:
     for _ in range(2):
         table.write([{"k": 1, "s": "x", "n": 2**63 - 1, "g": 1}])
     broken = MergeFunction("top", lambda v: v.str.to_uppercase(), (kt.parse_sql_type("BIGINT"),))
-    register._registered["top"] = broken
+    registry._registered["top"] = broken
     with pytest.raises(kt.InvalidError, match=r"db\.t.*column 'n'.*'top' failed with"):
         table.scan().to_pylist()
     assert table.scan(columns=["s"]).to_pylist() == [{"s": "x"}]

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keytide.merge.engines import Deduplicate
+from keytide.merge.layers import merge_runs
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND, MergeOrder
-from keytide.merge.pick_one import Deduplicate
-from keytide.merge.touched import merge_runs
 from keytide.merge.windows import Batch, key_windows
 
 Key = tuple[Any, ...]

@@ -13,9 +13,7 @@ from hive_stand_in import Hive, hive_serving
 from pymetastore.hive_metastore import ttypes
 
 import keytide as kt
-from keytide.catalogs.metastore.description import Description
-from keytide.catalogs.metastore.hive_types import hive_type
-from keytide.catalogs.metastore.registry import Registry
+from keytide.catalogs.metastore.registry import Description, Registry, hive_type
 from keytide.catalogs.metastore.warehouse import MetastoreWarehouse
 from keytide.snapshot.metadata import TableMetadata
 from keytide.types import parse_sql_type

@@ -9,8 +9,8 @@ import pytest
 from pinot_configs import FULL_PARTIAL, TRANSFORMS, make, new_lake
 
 import keytide as kt
-from keytide.pinot.functions import parsed, sql_of, unknown_parts
-from keytide.predicate.values.row_expression import row_expression
+from keytide.pinot.scalar_functions import parsed, sql_of, unknown_parts
+from keytide.predicate.row_expression import row_expression
 
 ROW = pa.table({"a": pa.array([7], pa.int32()), "b": pa.array([2], pa.int32()),
                 "x": [2.25], "s": [" aB "], "none": pa.array([None], pa.int32())})  # fmt: skip

@@ -22,9 +22,8 @@ from pinot_configs import (
 )
 
 import keytide as kt
-from keytide.pinot.case import Case
 from keytide.pinot.config import parse_schema, parse_table_config
-from keytide.pinot.rules import NOT_YET, RULES
+from keytide.pinot.rules import NOT_YET, RULES, Case
 
 OFFLINE: Change = {"tableType": "OFFLINE", "tableName": "orders_OFFLINE"}
 CONSISTENT: Change = {

@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 from pysail.spark import SparkConnectServer
 
 import keytide as kt
-from keytide.commit import strays
+from keytide.commit import transaction
 
-strays._QUIET_S = 0  # all tasks of a failed statement have ended here
+transaction._QUIET_S = 0  # all tasks of a failed statement have ended here
 
 folder, page, seed, steps = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 server = SparkConnectServer()
@@ -147,7 +147,7 @@ def external() -> Any:
     lake.create_external_table(
         "external", format="parquet", location=str(place), primary_key=["id"], watermark_key=["w"]
     )
-    from keytide.spark import external as of_spark
+    from keytide.spark import external_tables as of_spark
 
     little = rows_of(lake.table("external").scan(["id", "v"]).to_spark(spark))
     of_spark._SMALL_BYTES = -1  # every table is large

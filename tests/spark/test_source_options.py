@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.changes.follow import Start
+from keytide.changes.follower import Start
 from keytide.spark.columns import spark_schema
-from keytide.spark.options import SECTIONS, page
-from keytide.spark.payloads import unpacked
-from keytide.spark.source import ChangeStream, ChangeStreamReader
+from keytide.spark.data_source import ChangeStream, ChangeStreamReader
+from keytide.spark.option_rules import SECTIONS, page
+from keytide.spark.runner import unpacked
 from keytide.spark.source_options import SourceOptions
 
 SCHEMA = pa.schema({"id": pa.int64(), "v": pa.string()})
@@ -227,4 +227,4 @@ def test_every_option_is_on_the_page_and_every_name_is_there_once() -> None:
     assert len(names) == len(set(names))
     assert [option.key for option in rows_of_table if f"`{option.key}`" not in page()] == []
     text = (Path(__file__).parents[2] / "docs/spark.md").read_text()
-    assert page() in text, "put what python -m keytide.spark.options prints into docs/spark.md"
+    assert page() in text, "put what python -m keytide.spark.option_rules prints into docs/spark.md"

@@ -13,8 +13,8 @@ import pytest
 
 import keytide as kt
 from keytide.spark.columns import spark_schema
-from keytide.spark.source import KeytideSource, TaskMessage
-from keytide.tasks.runner import attempted
+from keytide.spark.data_source import KeytideSource, TaskMessage
+from keytide.tasks import attempted
 
 SCHEMA = pa.schema({"id": pa.int64(), "day": pa.string()})
 BEFORE = [{"id": 1, "day": "mon"}, {"id": 2, "day": "tue"}, {"id": 3, "day": "wed"}]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.spark.read import _bitmap, split_scan
+from keytide.spark.read_plans import _bitmap, split_scan
 from keytide.store import LocalStore
 
 pytestmark = pytest.mark.spark

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import keytide as kt
 from keytide.cli.main import app
-from keytide.compaction.rewriting import CompactTask
+from keytide.compaction.rewrite import CompactTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,9 +11,10 @@ import pytest
 
 import keytide as kt
 from keytide.predicate.predicate import In
-from keytide.spark import dml_tasks, matching
+from keytide.spark import dml_tasks
+from keytide.spark import dml_tasks as matching
 from keytide.spark.dml_tasks import GROUP
-from keytide.spark.dml_workers import ExecutorWorkers
+from keytide.spark.row_changes import ExecutorWorkers
 
 pytestmark = pytest.mark.spark
 

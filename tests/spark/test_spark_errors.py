@@ -6,7 +6,7 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from keytide.spark.errors import on_driver, over_files, reason_of
+from keytide.spark.error_translation import on_driver, over_files, reason_of
 
 RAISED = """Traceback (most recent call last):
   File "feed.py", line 4, in per_hour

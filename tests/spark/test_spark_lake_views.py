@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import keytide as kt
-from keytide.spark.sql import _views
+from keytide.spark.session_sql import _views
 
 SCHEMA = pa.schema({"id": pa.int64(), "v": pa.string()})
 

@@ -19,9 +19,8 @@ from keytide.read.plain_files import split_tasks
 from keytide.read.scan import ReadTask
 from keytide.read.sections import PlannedFile, Section
 from keytide.spark.columns import row_bytes
-from keytide.spark.payloads import packed, payload_rows, unpacked
-from keytide.spark.read import BinTask, bins_of_reads
-from keytide.spark.runner import Cluster, Executors
+from keytide.spark.read_plans import BinTask, bins_of_reads
+from keytide.spark.runner import Cluster, Executors, packed, payload_rows, unpacked
 
 NUMBERS = StructType([StructField("n", IntegerType())])
 

@@ -16,10 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import keytide as kt
+from keytide.spark.capacity import SETTING, Place, bytes_of_rows
 from keytide.spark.ingest import ingest
-from keytide.spark.place import SETTING, Place, bytes_of_rows
-from keytide.spark.runner import Cluster, Executors
-from keytide.spark.sized_runner import SizedRunner
+from keytide.spark.runner import Cluster, Executors, SizedRunner
 
 pytestmark = pytest.mark.spark
 

@@ -21,7 +21,7 @@ from keytide.definition.schema_evolution import SetOption
 from keytide.format import paths
 from keytide.read.plain_files import split_tasks
 from keytide.spark.columns import batch_schema, spark_schema
-from keytide.spark.read import bins_of_reads, split_scan
+from keytide.spark.read_plans import bins_of_reads, split_scan
 from keytide.store import open_store
 from keytide.store.faults import FaultyStore
 from keytide.types import Field, parse_sql_type
@@ -333,7 +333,7 @@ def test_statistics_that_miss_a_null_are_an_error_and_not_a_value(
     table = make_table(warehouse, bucket="1")
     table.write(ROWS)
     table.write(ROWS.slice(1, 4))
-    monkeypatch.setattr("keytide.read.statistics._null_count", lambda entry, position: 0)
+    monkeypatch.setattr("keytide.read.sections._null_count", lambda entry, position: 0)
     with pytest.raises(
         kt.DataError, match=r"table default.t, column '[xs]': found \d rows? with NULL"
     ):

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.stored_table import StoredTable
+from keytide.spark.capacity import held_setting
 from keytide.spark.row_batches import counted_batches, stored_row_bytes
 from keytide.spark.runner import Executors
-from keytide.spark.settings import held_setting
 from keytide.store import open_store
 
 pytestmark = pytest.mark.spark

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keytide.spark.capacity import Capacity, described
-from keytide.spark.sizing import TASKS_PER_SLOT, pack, task_count, tasks_anywhere
+from keytide.spark.capacity import (
+    TASKS_PER_SLOT,
+    Capacity,
+    described,
+    pack,
+    task_count,
+    tasks_anywhere,
+)
 
 MB = 1 << 20
 ON_YARN = {"spark.master": "yarn"}

@@ -9,7 +9,7 @@ from pyspark.sql.functions import col, lit
 
 import keytide as kt
 from keytide.definition.schema_evolution import SetOption
-from keytide.spark.read import split_scan
+from keytide.spark.read_plans import split_scan
 
 pytestmark = pytest.mark.spark
 

@@ -13,11 +13,11 @@ import keytide as kt
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction
 from keytide.errors import DataError, InvalidError
-from keytide.spark.buffered import BufferedTask
+from keytide.spark.capacity import TASKS_PER_SLOT
 from keytide.spark.columns import tasks_for_rows
-from keytide.spark.errors import keytide_error
-from keytide.spark.sizing import TASKS_PER_SLOT
-from keytide.tasks.runner import Outcome, attempted, settled
+from keytide.spark.error_translation import keytide_error
+from keytide.spark.row_batches import BufferedTask
+from keytide.tasks import Outcome, attempted, settled
 from keytide.write.refusals import writable_view
 from keytide.write.task import RUNS_PER_PART, Written
 

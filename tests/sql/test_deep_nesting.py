@@ -17,7 +17,7 @@ from sqlglot.errors import ParseError
 import keytide as kt
 import keytide.cdc
 from keytide.sql.cursor import Keytide, tokenize
-from keytide.sql.idle_brackets import without_idle_brackets
+from keytide.sql.token_account import without_idle_brackets
 
 TABLES = (
     "CREATE TABLE t (id INT, v INT, PRIMARY KEY (id) NOT ENFORCED); INSERT INTO t VALUES (1, 1)"

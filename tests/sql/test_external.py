@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 import keytide as kt
-from keytide.sql.local_database import local_database
+from keytide.sql.local_query import local_database
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import keytide as kt
 from keytide.sql.cursor import parse_tree, tokenize
 from keytide.sql.definition_grammar import literal_rows
-from keytide.sql.local import run_locally
+from keytide.sql.local_query import run_locally
 from keytide.sql.relations import BoundQuery
 
 CELLS = (

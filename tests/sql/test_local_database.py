@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import keytide
-from keytide.sql import local_database as module
-from keytide.sql.local_database import local_database
+from keytide.sql import local_query as module
+from keytide.sql.local_query import local_database
 
 
 def instance(connection: duckdb.DuckDBPyConnection) -> str:

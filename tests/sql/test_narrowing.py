@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.sql.grammar import parse_statements
-from keytide.sql.local import run_locally
+from keytide.sql.local_query import run_locally
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.statements import Query
 

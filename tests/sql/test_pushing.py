@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
+from keytide.predicate.condition import text_of
 from keytide.predicate.predicate import conjunction
-from keytide.predicate.text import text_of
+from keytide.sql.change_queries import row_query
 from keytide.sql.grammar import parse_statements
-from keytide.sql.local import run_locally
+from keytide.sql.local_query import run_locally
 from keytide.sql.relations import bind
-from keytide.sql.row_query import row_query
 from keytide.sql.statements import Delete, Query
 
 MIDNIGHT = datetime(2024, 1, 1)

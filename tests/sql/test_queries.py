@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.predicate.text import text_of
+from keytide.predicate.condition import text_of
 from keytide.sql.grammar import parse_statements
 from keytide.sql.relations import bind
 

@@ -13,7 +13,7 @@ import pytest
 from sqlglot import Token, TokenType, exp
 
 import keytide as kt
-from keytide.sql import account, cursor
+from keytide.sql import cursor, token_account
 from keytide.sql.grammar import parse_statements
 
 ROOT = Path(__file__).parents[2]
@@ -112,21 +112,21 @@ def test_no_word_of_a_text_that_means_something_is_found_unread_if_it_is_tried(
         return [i for i, token in enumerate(tokens) if i in doubtful or is_word(tokens, i, token)]
 
     short = [text for text, is_parsed in texts.items() if is_parsed and len(text) < 2_000]
-    search = account._doubtful
-    monkeypatch.setattr(account, "_doubtful", every)
-    monkeypatch.setattr(account, "_TRIALS", 1 << 30)
+    search = token_account._doubtful
+    monkeypatch.setattr(token_account, "_doubtful", every)
+    monkeypatch.setattr(token_account, "_TRIALS", 1 << 30)
     assert [text for text in short if not parses(text)] == []
     assert len(short) > 500
 
 
 def is_word(tokens: Sequence[Token], index: int, token: Token) -> bool:
     """Whether a token is a word which has no place where it is left to the search alone."""
-    if token.token_type is TokenType.ALIAS or account._is_length(tokens, index):
+    if token.token_type is TokenType.ALIAS or token_account._is_length(tokens, index):
         return False
     after = tokens[index + 1].token_type if index + 1 < len(tokens) else None
     is_function = token.token_type is TokenType.VAR and after is TokenType.L_PAREN
     return not is_function and (
-        token.token_type in account._VALUES or account._is_wordlike(token.text)
+        token.token_type in token_account._VALUES or token_account._is_wordlike(token.text)
     )
 
 

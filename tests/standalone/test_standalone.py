@@ -19,9 +19,7 @@ from typing import Any
 import pytest
 
 import keytide as kt
-from keytide.spark.capacity import capacity_of
-from keytide.spark.place import SETTING
-from keytide.spark.sizing import TASK_SIZE
+from keytide.spark.capacity import SETTING, TASK_SIZE, capacity_of
 
 pytestmark = pytest.mark.standalone
 

@@ -16,8 +16,7 @@ import pyarrow as pa
 import pytest
 
 from keytide.errors import DataError
-from keytide.format.branch import BranchStore
-from keytide.format.paths import never_changes
+from keytide.format.paths import BranchStore, never_changes
 from keytide.store import CachedStore, CacheFolder, Store, open_store, store_of_file
 from keytide.store.cached import BLOCK_BYTES, WHOLE_BYTES_MAX
 from keytide.store.faults import Fault, FaultyStore

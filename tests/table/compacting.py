@@ -13,7 +13,7 @@ import keytide as kt
 from keytide.commit.author import Author
 from keytide.commit.change import Change
 from keytide.compaction import compact as compaction
-from keytide.compaction.picking import Unit, sorted_runs
+from keytide.compaction.strategy import Unit, sorted_runs
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import RunWriter
 from keytide.format.manifest import FileKind, FileSource, ManifestEntry
@@ -23,7 +23,7 @@ from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.read.merged_versions import MergedVersions
 from keytide.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.read.sections import PlannedFile, sections_of
-from keytide.tasks.runner import Threads
+from keytide.tasks import Threads
 from keytide.types import arrow_schema
 from keytide.write.task import Written
 

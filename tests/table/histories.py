@@ -9,9 +9,9 @@ import keytide as kt
 from keytide.format import paths
 from keytide.format.manifest import FileKind
 from keytide.format.snapshot import CommitKind, Consumer, Snapshot, Tag
-from keytide.maintenance.expiry.references import metadata_files
+from keytide.maintenance.references import metadata_files
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.stored_table import StoredTable
 from keytide.store import Store
 
 ROOTS = ("schema/", "snapshot/snapshot-", "tag/", "branch/", "consumer/", "changelog/")

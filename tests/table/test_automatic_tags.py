@@ -17,7 +17,7 @@ from keytide.definition.schema_evolution import SetOption
 from keytide.definition.times import TagPeriod
 from keytide.format import paths
 from keytide.format.snapshot import Snapshot
-from keytide.maintenance.history.tags import create_due_tags, create_tag_of, forget_over, source_of
+from keytide.maintenance.tags import create_due_tags, create_tag_of, forget_over, source_of
 from keytide.options import TableOptions
 from keytide.store.faults import Fault, FaultyStore
 

@@ -20,8 +20,8 @@ from keytide.compaction import compact
 from keytide.errors import ConflictError, DataError, KeytideWarning
 from keytide.format.data_file import FileReader
 from keytide.format.snapshot import CommitKind
-from keytide.maintenance.upkeep import behind
-from keytide.maintenance.upkeep.behind import BEHIND
+from keytide.maintenance import background
+from keytide.maintenance.background import BEHIND
 from keytide.options import TableOptions
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64()})
@@ -57,14 +57,14 @@ class Gate:
             self.under_way -= 1
 
 
-_COMPACT = behind.compact_due
+_COMPACT = background.compact_due
 _READ = FileReader.read
 
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     made = Gate()
-    monkeypatch.setattr(behind, "compact_due", made)
+    monkeypatch.setattr(background, "compact_due", made)
     yield made
     made.opened.set()
     BEHIND.wait_for_all()
@@ -127,7 +127,7 @@ def test_one_compaction_of_a_table_at_a_time_and_the_rest_together(
 @pytest.fixture
 def restless(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pause between writes is long enough to begin what is put off."""
-    monkeypatch.setattr(behind, "_REST_S", 3600)
+    monkeypatch.setattr(background, "_REST_S", 3600)
 
 
 @pytest.mark.usefixtures("restless")
@@ -144,7 +144,7 @@ def test_what_is_due_of_few_runs_is_put_off_until_it_is_worth_a_compaction(wareh
 def test_what_is_put_off_is_compacted_when_no_more_writes_come(
     warehouse: str, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(behind, "_REST_S", 0.01)
+    monkeypatch.setattr(background, "_REST_S", 0.01)
     table = table_in(warehouse, **{"compaction.background.min-runs": "6"})
     upsert(table, 0, 1, 2)
     assert gate.came.acquire(timeout=60)
@@ -273,7 +273,7 @@ def test_a_failure_behind_a_writer_is_a_warning_at_the_next_call(
 
     table = table_in(warehouse)
     with monkeypatch.context() as patch:
-        patch.setattr(behind, "compact_due", fail)
+        patch.setattr(background, "compact_due", fail)
         upsert(table, 0, 1, 2)
         with pytest.warns(KeytideWarning, match=r"default\.t: the rows are written.*disk is full"):
             table.close()
@@ -294,7 +294,7 @@ def test_a_panic_behind_a_writer_is_a_warning_and_later_writes_compact(
 
     table = table_in(warehouse)
     with monkeypatch.context() as patch:
-        patch.setattr(behind, "compact_due", fail)
+        patch.setattr(background, "compact_due", fail)
         upsert(table, 0, 1, 2)
         with pytest.warns(KeytideWarning, match="out of bounds"):
             table.close()
@@ -509,7 +509,7 @@ def test_a_process_that_dies_loses_no_rows_and_the_next_one_compacts(warehouse: 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_knows_nothing_of_threads_that_it_has_not() -> None:
-    copy = behind.Behind()
-    copy._tables["there"] = behind._Table(threading.current_thread())
+    copy = background.Behind()
+    copy._tables["there"] = background._Table(threading.current_thread())
     copy.forget()
     assert not copy.is_busy("there")

@@ -20,7 +20,7 @@ import keytide as kt
 from keytide.catalogs.catalog import open_stored
 from keytide.definition.schema_evolution import AddColumn, DropColumn, RemoveOption, SetOption
 from keytide.format import paths
-from keytide.format.branch import BranchStore, split_branch
+from keytide.format.paths import BranchStore, split_branch
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
 

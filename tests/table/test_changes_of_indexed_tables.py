@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import keytide as kt
-from keytide.changes.indexed import IndexedDiffTask
+from keytide.changes.diff import IndexedDiffTask
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 Rows = list[tuple[object, ...]]

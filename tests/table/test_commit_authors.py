@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 import keytide as kt
 from keytide.snapshot.state import TableState
 from keytide.spark.columns import spark_schema
-from keytide.spark.options import GivenOptions
-from keytide.spark.source import SourceWrite, TableStreamWriter, TaskMessage
-from keytide.spark.stream import StreamBatch
+from keytide.spark.data_source import SourceWrite, TableStreamWriter, TaskMessage
+from keytide.spark.dataframe_writes import StreamBatch
+from keytide.spark.option_rules import GivenOptions
 from keytide.store import Store, open_store
 from keytide.store.faults import FaultyStore
-from keytide.tasks.runner import Outcome
+from keytide.tasks import Outcome
 from keytide.write.refusals import writable_view
 from keytide.write.task import WriteTask
 

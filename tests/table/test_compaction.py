@@ -20,14 +20,13 @@ from stops import faults_of, stops_of
 
 import keytide as kt
 from keytide.compaction import compact as compaction
-from keytide.compaction.picking import SortedRun, Unit
-from keytide.compaction.rewriting import CompactTask
-from keytide.compaction.tombstones import Ages
+from keytide.compaction.rewrite import Ages, CompactTask
+from keytide.compaction.strategy import SortedRun, Unit
 from keytide.definition.schema_evolution import AddColumn, SetOption
 from keytide.format.data_file import FORMATS
 from keytide.format.manifest import FileKind
 from keytide.format.snapshot import CommitKind
-from keytide.maintenance.upkeep import writing as upkeep_writing
+from keytide.maintenance import writes as upkeep_writing
 from keytide.store import Store, open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
 

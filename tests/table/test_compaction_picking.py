@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keytide.compaction.picking import (
+from keytide.compaction.strategy import (
     Rules,
     SortedRun,
     Unit,

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.format.arrow import from_arrow
-from keytide.predicate.condition import predicate_of
+from keytide.predicate.condition import predicate_of, text_of
+from keytide.predicate.literals import array_of
 from keytide.predicate.matching import may_match, row_filter
 from keytide.predicate.predicate import (
     And,
@@ -32,8 +33,6 @@ from keytide.predicate.predicate import (
     Or,
     Predicate,
 )
-from keytide.predicate.text import text_of
-from keytide.predicate.values.literals import array_of
 from keytide.sql.cursor import parse_tree, tokenize
 from keytide.sql.pushdown import pushed, pushed_exactly
 

@@ -21,8 +21,8 @@ from test_key_index import ROWS, Model, new_store, new_table, rows_of, write
 
 import keytide as kt
 from keytide.format.cache import forget_files
-from keytide.key_index.keys import Entries, KeyHashes
-from keytide.key_index.runs import FarRun, Run, write_run
+from keytide.key_index.indexed_keys import Entries, KeyHashes
+from keytide.key_index.sorted_runs import FarRun, Run, write_run
 from keytide.snapshot.lineage import forget_lineages
 from keytide.store import Store
 from keytide.store.faults import FaultyStore

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import keytide as kt
 from keytide.definition.schema_evolution import SetOption
 from keytide.options import SECTIONS
-from keytide.options.option import ACTS
+from keytide.options.values import ACTS
 from keytide.store import open_store
 
 SCHEMA = pa.schema(

@@ -20,14 +20,14 @@ import keytide as kt
 from keytide.catalogs.local_writes import append
 from keytide.commit.author import Author
 from keytide.compaction import compact as compaction
-from keytide.compaction.picking import Unit, sorted_runs
+from keytide.compaction.strategy import Unit, sorted_runs
 from keytide.definition.schema_evolution import RemoveOption, SetOption
 from keytide.format.index_files import dead_positions
 from keytide.format.snapshot import CommitKind
 from keytide.read import merged_versions as read
 from keytide.store import Store, open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
-from keytide.tasks.runner import Threads
+from keytide.tasks import Threads
 
 VECTORS = {"deletion-vectors.enabled": "true"}
 SCHEMA = pa.schema([("k", pa.int32()), ("s", pa.int32()), ("v", pa.string())])

@@ -211,7 +211,7 @@ def test_table_that_nobody_wrote_to_has_a_picture(tmp_path: Path) -> None:
 def test_without_matplotlib_the_error_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "keytide.lake.picture", raising=False)
+    monkeypatch.delitem(sys.modules, "keytide.lake.display", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(kt.SetupError, match=r"pip install 'keytide\[plot\]'"):
         table_of(tmp_path, 0).plot()

@@ -28,7 +28,7 @@ from stops import stops_of
 import keytide as kt
 from keytide.format import paths
 from keytide.format.snapshot import Tag
-from keytide.maintenance.expiry.expiry import Retention
+from keytide.maintenance.expiry import Retention
 from keytide.snapshot.lineage import forget_lineages
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore

@@ -15,8 +15,8 @@ import pytest
 import keytide as kt
 from keytide.format import paths
 from keytide.format.checksum import DOCUMENT_SEAL, SEAL_KEY, UNSEALED
-from keytide.maintenance.upkeep import afterwards
-from keytide.maintenance.upkeep.afterwards import Follower, Made
+from keytide.maintenance import background
+from keytide.maintenance.background import Follower, Made
 
 ROWS = [{"k": 1, "p": "2020-01-01", "v": 1}, {"k": 2, "p": "2020-01-02", "v": 2}]
 SCHEMA = pa.schema([("k", pa.int64()), ("p", pa.string()), ("v", pa.int64())])
@@ -38,7 +38,7 @@ def publisher(monkeypatch: pytest.MonkeyPatch) -> Publisher:
     """Follows every change from now on; it comes last, so it is told of what the others did."""
     found = Publisher()
     follower = Follower("publishing", "CALL sys.tell", found, is_upkeep=False)
-    monkeypatch.setattr(afterwards, "FOLLOWERS", [*afterwards.FOLLOWERS, follower])
+    monkeypatch.setattr(background, "FOLLOWERS", [*background.FOLLOWERS, follower])
     return found
 
 
@@ -185,7 +185,7 @@ def test_follower_that_fails_is_a_warning_and_the_others_follow(
         raise OSError("it is away")
 
     failing = Follower("publishing elsewhere", "CALL sys.publish", fail)
-    monkeypatch.setattr(afterwards, "FOLLOWERS", [failing, *afterwards.FOLLOWERS])
+    monkeypatch.setattr(background, "FOLLOWERS", [failing, *background.FOLLOWERS])
     t = kt.connect(str(tmp_path)).create_table("t", SCHEMA, ["k", "p"], ["p"])
     with pytest.warns(kt.KeytideWarning, match="the rows are written, but publishing elsewhere"):
         t.write(ROWS)

@@ -27,8 +27,8 @@ from key_indexes import assert_index_is_that_of_the_rows, indexes_of
 from keytide.commit.transaction import Transaction
 from keytide.definition.schema_evolution import SetOption
 from keytide.format.cache import forget_files
-from keytide.key_index.keys import KeyHashes
-from keytide.snapshot.key_index import KeyIndex
+from keytide.key_index.indexed_keys import KeyHashes
+from keytide.snapshot.bucket_key_index import KeyIndex
 from keytide.store import Store, open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
 from keytide.write.input_rows import to_arrow_table

@@ -25,15 +25,15 @@ import keytide as kt
 from keytide.base.row_kind import RowKind
 from keytide.format.binary_row import encode_rows
 from keytide.format.data_file import VALUE_KIND, WHOLE_FILE, FileReader, Span
-from keytide.format.entry_columns import Entries
 from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
+from keytide.format.manifest_entry import Entries
 from keytide.format.schema import TableSchema
 from keytide.format.stats import EMPTY_STATS
 from keytide.options import TableOptions
 from keytide.options.keys import EXTERNAL_PATHS
 from keytide.predicate.condition import predicate_of
+from keytide.read.requests import narrowed_scan
 from keytide.read.scan import Scan
-from keytide.read.scans import narrowed_scan
 from keytide.snapshot.live_files import LiveFiles
 from keytide.snapshot.state import OWN_FILES, TableState, TableView
 from keytide.store import Store, open_store
@@ -208,7 +208,7 @@ def test_tables_of_such_files_are_not_written_to(tmp_path: Path) -> None:
 
 def test_spark_leaves_such_files_to_the_reader_of_the_table(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
-    from keytide.spark.read import split_scan
+    from keytide.spark.read_plans import split_scan
 
     put(tmp_path, [("a", 1, 1, 1.0), ("a", 1, 2, 2.0)], [("b", 1, 1, 1.0)])
     scan = folder_scan(tmp_path)
@@ -223,7 +223,7 @@ def test_spark_leaves_such_files_to_the_reader_of_the_table(tmp_path: Path) -> N
 
 def test_file_that_spark_misses_is_explained_as_its_kind_has_it(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
-    from keytide.spark.errors import missing_file_error, pin
+    from keytide.spark.error_translation import missing_file_error, pin
 
     put(tmp_path, [("a", 1, 1, 1.0)])
     pin([f"file://{tmp_path}"], folder_scan(tmp_path).view, ())

@@ -23,9 +23,9 @@ from keytide.definition.schema_evolution import SetOption
 from keytide.format.data_file import FileReader
 from keytide.read import lookup as laid_out
 from keytide.read import lookup_files
+from keytide.read.lookup import VersionsOfKeys
 from keytide.read.lookup_files import Bounds, LookupFiles, searched
 from keytide.read.sections import PlannedFile
-from keytide.read.versions_of_keys import VersionsOfKeys
 from keytide.store import object_store, open_store
 
 KEYS = {

@@ -14,8 +14,8 @@ from overtaking import overtaken
 import keytide as kt
 from keytide.commit.author import Author
 from keytide.commit.change import Change
-from keytide.commit.manifests import MergeRules, Rewrite, pick
-from keytide.commit.publish import Committed, Committer
+from keytide.commit.commits import Committed, Committer
+from keytide.commit.snapshot_files import MergeRules, Rewrite, pick
 from keytide.format import paths
 from keytide.format.binary_row import encode_rows
 from keytide.format.checksum import SEAL_KEY
@@ -30,7 +30,7 @@ from keytide.format.manifest import (
 )
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.format.stats import EMPTY_STATS
-from keytide.maintenance.upkeep.repair import MergedManifests, compact_manifest
+from keytide.maintenance.repair import MergedManifests, compact_manifest
 from keytide.snapshot.live_files import load_live_files
 from keytide.snapshot.metadata import TableMetadata
 from keytide.store import Store, open_store

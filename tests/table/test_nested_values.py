@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.predicate.values.columns import NESTING_MAX, refuse_nested_types, refuse_nested_values
+from keytide.predicate.value_columns import NESTING_MAX, refuse_nested_types, refuse_nested_values
 
 DEPTHS = [NESTING_MAX + 1, 3_000, 100_000]
 

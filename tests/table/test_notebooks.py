@@ -15,10 +15,10 @@ import pytest
 
 import keytide
 from busy import Others, busy_store
-from keytide.lake.table_html import table_html
-from keytide.maintenance.history.log import HistoryEntry
-from keytide.maintenance.upkeep.layout import GLANCE, Glance, Layout, Moment, Timeline, glance_of
-from keytide.show.layout import Bucket, BucketLine, Part, Run
+from keytide.lake.display import table_html
+from keytide.maintenance.history import HistoryEntry
+from keytide.maintenance.overviews import GLANCE, Glance, Layout, Moment, Timeline, glance_of
+from keytide.show.buckets import Bucket, BucketLine, Part, Run
 from keytide.store import open_store
 
 HOSTILE = "</style></svg><script>x</script><b>&\"'"

@@ -25,7 +25,7 @@ from keytide.definition.schema_evolution import (
     SetOption,
 )
 from keytide.options import SECTIONS, Change, ForOthers, Option
-from keytide.options.option import ACTS
+from keytide.options.values import ACTS
 from keytide.store import open_store
 
 pytestmark = pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")

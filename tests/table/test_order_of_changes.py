@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.maintenance.upkeep.writing import writing
+from keytide.maintenance.writes import writing
 from keytide.store import open_store
 from keytide.write.refusals import writable_view
 

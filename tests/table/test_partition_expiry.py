@@ -14,7 +14,7 @@ from overtaking import overtaken
 
 import keytide as kt
 from keytide.definition.times import PartitionTimes
-from keytide.maintenance.expiry.partition_expiry import PartitionAge, expire_partitions
+from keytide.maintenance.partition_expiry import PartitionAge, expire_partitions
 from keytide.options import TableOptions
 from keytide.store.faults import Crash, Fault, FaultyStore
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.compaction.pile import each_pile
+from keytide.compaction.row_buffer import each_pile
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.int64())])
 PIECE_ROWS = 1000

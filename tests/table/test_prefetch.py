@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from keytide.read.prefetch import prefetched
+from keytide.read.runs import prefetched
 
 SECONDS_MAX = 30
 

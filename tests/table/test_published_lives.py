@@ -22,7 +22,7 @@ from row_ids import row_ids
 
 import keytide as kt
 from keytide.definition.schema_evolution import AddColumn
-from keytide.publish.seen import forget_publications
+from keytide.publish.form import forget_publications
 from keytide.types import parse_sql_type
 
 SCHEMA = pa.schema([("k", pa.int64()), ("p", pa.string()), ("v", pa.string())])

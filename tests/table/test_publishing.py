@@ -25,12 +25,12 @@ from stops import faults_of
 import keytide as kt
 from keytide.definition.schema_evolution import DropColumn, RenameColumn
 from keytide.format.cache import forget_files
-from keytide.format.delta.log import LOG_DIR
+from keytide.format.delta_log import LOG_DIR
 from keytide.format.iceberg.metadata import METADATA_DIR, VERSION_HINT
 from keytide.publish import delta as publishing_delta
 from keytide.publish import publish as publishing
 from keytide.publish.delta import CHECKPOINT_INTERVAL
-from keytide.publish.seen import forget_publications, recall, remember
+from keytide.publish.form import forget_publications, recall, remember
 from keytide.snapshot.lineage import forget_lineages
 from keytide.store import open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore

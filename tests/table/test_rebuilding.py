@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.key_index.keys import Entries
-from keytide.read.rebuilding import settled
-from keytide.snapshot.key_index import KeyIndex
+from keytide.key_index.indexed_keys import Entries
+from keytide.read.key_index_rebuild import settled
+from keytide.snapshot.bucket_key_index import KeyIndex
 from keytide.snapshot.live_files import load_dead_rows
 from keytide.store import open_store
 from keytide.write.refusals import writable_view

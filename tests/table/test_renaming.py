@@ -10,7 +10,7 @@ import pytest
 
 import keytide as kt
 from keytide.definition.schema_evolution import SetOption
-from keytide.snapshot.commits import FolderCommits
+from keytide.snapshot.authority import FolderCommits
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})
 
@@ -105,16 +105,16 @@ def test_write_beside_renaming_is_refused_or_moves_along(
 def test_alter_beside_renaming_makes_no_table(
     lake: kt.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from keytide.catalogs import alter
+    from keytide.catalogs import schema_changes
 
-    table, try_ = lake.table("shop.a"), alter._try
+    table, try_ = lake.table("shop.a"), schema_changes._try
 
     def beside(*arguments: object) -> None:
         monkeypatch.undo()
         try_(*arguments)  # type: ignore[arg-type]
         lake.rename_table("shop.a", "b")
 
-    monkeypatch.setattr(alter, "_try", beside)
+    monkeypatch.setattr(schema_changes, "_try", beside)
     assert isinstance(table, kt.Table)
     with pytest.raises(kt.ConflictError, match="renamed or dropped"):
         table.alter(SetOption("num-levels", "5"))

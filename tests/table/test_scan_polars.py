@@ -15,8 +15,8 @@ from polars.testing import assert_frame_equal
 import keytide as kt
 from keytide.errors import DataError, InvalidError
 from keytide.lake import polars_source
+from keytide.predicate.condition import text_of
 from keytide.predicate.predicate import Predicate
-from keytide.predicate.text import text_of
 
 SCHEMA = pa.schema(
     {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keytide as kt
 from keytide.base.row_kind import RowKind
-from keytide.read.statistics import columns_without_nulls
+from keytide.read.sections import columns_without_nulls
 
 
 def without_nulls(table: kt.Table) -> set[str]:

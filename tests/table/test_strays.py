@@ -14,15 +14,14 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.commit import strays
-from keytide.commit.strays import has_committed
-from keytide.commit.transaction import Transaction
+from keytide.commit import transaction as strays
+from keytide.commit.transaction import Transaction, has_committed
 from keytide.compaction.compact import compact_in_full
 from keytide.definition.schema_evolution import SetOption
 from keytide.errors import DataError, SetupError
-from keytide.maintenance.upkeep.rescale import rescale
-from keytide.snapshot.pinned import StoredTable
-from keytide.snapshot.statement import Statement
+from keytide.maintenance.rescale import rescale
+from keytide.snapshot.state import Statement
+from keytide.snapshot.stored_table import StoredTable
 from keytide.store import open_store
 from keytide.store.local import LocalStore
 from keytide.write.refusals import writable_view

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import keytide as kt
-from keytide.dml.attach import AttachedCatalog
+from keytide.dml.attachments import AttachedCatalog
 from keytide.format import paths
 from keytide.lake.lake import Lake
-from keytide.snapshot.commits import Commits, TellChanges, UnknownOutcomeError, no_changes
+from keytide.snapshot.authority import Commits, TellChanges, UnknownOutcomeError, no_changes
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.stored_table import StoredTable
 from keytide.store import Store
 from service import ServiceCommits, ServiceWarehouse, changing, connect_by_service
 

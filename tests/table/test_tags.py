@@ -19,7 +19,7 @@ from keytide.definition.schema_evolution import SetOption
 from keytide.format import paths
 from keytide.format.checksum import SEAL_KEY
 from keytide.format.snapshot import Tag
-from keytide.maintenance.history.tags import create_tag_of, snapshot_at_or_after, source_of
+from keytide.maintenance.tags import create_tag_of, snapshot_at_or_after, source_of
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from overtaking import overtaken
 
 import keytide as kt
-from keytide.changes.follow import Pace, Start, follow
+from keytide.changes.follower import Pace, Start, follow
 from keytide.definition.schema_evolution import RemoveOption, SetOption
 from keytide.format.data_file import FileReader, parquet
 from keytide.store import open_store

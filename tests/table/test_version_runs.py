@@ -17,7 +17,7 @@ import pytest
 import keytide as kt
 from keytide.base.row_kind import RowKind
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
-from keytide.merge.touched import merge_runs
+from keytide.merge.layers import merge_runs
 from keytide.merge.windows import Batch
 from keytide.read.merged_versions import batch_rows
 from keytide.read.runs import FileRun, StoredVersions, VersionRun, windows_of

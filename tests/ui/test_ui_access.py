@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 from ui_requests import ACCESS, form, stranger
 
 import keytide as kt
-from keytide.ui.access import Access
+from keytide.ui.requests import Access
 
 PAGES = [
     "/",

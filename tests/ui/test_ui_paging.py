@@ -15,7 +15,7 @@ from ui_requests import Browse
 import keytide as kt
 from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.format.snapshot import Snapshot
-from keytide.maintenance.upkeep.layout import PAGE_SNAPSHOTS, timeline_of
+from keytide.maintenance.overviews import PAGE_SNAPSHOTS, timeline_of
 from keytide.store import Store
 from keytide.store.local import LocalStore
 from keytide.store.object_store import ObjectStore

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 import keytide as kt
-from keytide.ui.access import Access
+from keytide.ui.requests import Access
 from keytide.ui.server import TOKEN, application
 
 ORIGIN = "http://127.0.0.1:7411"

@@ -10,6 +10,8 @@ these are exactly the mistakes to find.
 >>> scan(columns="k")  # doctest: +ELLIPSIS
 Traceback (most recent call last):
 keytide.errors.InvalidError: scan: columns is 'k' of type str; expected a list of strings...
+
+Warnings that point at the line that called Keytide, however deep the call stack.
 """
 
 from __future__ import annotations
@@ -17,9 +19,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import reprlib
+import sys
+import traceback
 import types
 import typing
+import warnings
 from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -27,9 +33,10 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from keytide.errors import InvalidError
+from keytide.errors import InvalidError, KeytideWarning
 
-__all__ = ["check_spark_session", "checked", "checked_members", "shown"]
+# -- checks of the arguments of public calls against their annotations -----------------------------
+
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -298,3 +305,18 @@ _WORDS: dict[Any, tuple[str, str]] = {
     Path: ("a path", "paths"),
     Callable: ("a function", "functions"),
 }
+
+
+# -- warnings that point at the line that called Keytide -------------------------------------------
+
+
+def warn_caller(message: str) -> None:
+    """Issue a `KeytideWarning`, about something that the user can fix, for the calling line."""
+    frames = (frame for frame, _ in traceback.walk_stack(sys._getframe()))
+    names = (str(frame.f_globals.get("__name__")) for frame in frames)
+    ours = sum(1 for _ in itertools.takewhile(_is_ours, names))
+    warnings.warn(message, KeytideWarning, stacklevel=ours + 1)
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] in ("keytide", "contextlib")

@@ -6,21 +6,51 @@
 ...     tags: tuple[str, ...]
 >>> Done(3, ("a", "b")).to_arrow().to_pylist()
 [{'snapshot_id': 3, 'tags': 'a, b'}]
+
+The HTML that objects show in notebooks. All text is escaped.
 """
 
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
+from html import escape
 from typing import Any
 
 import pyarrow as pa
 
-from keytide.base import html
+# -- the HTML that objects show in notebooks. All text is escaped ----------------------------------
 
-__all__ = ["Record", "rows_of"]
+
+def heading(title: str, address: str) -> str:
+    """A title with an address."""
+    return f"<b>{escape(title)}</b> <code>{escape(address)}</code>"
+
+
+def bullets(items: Iterable[str]) -> str:
+    """An unordered list."""
+    return f"<ul>{''.join(f'<li>{escape(item)}</li>' for item in items)}</ul>"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table with a header row."""
+    names = "".join(f'<th scope="col">{escape(each)}</th>' for each in head)
+    return f"<table><tr>{names}</tr>{''.join(map(_row, rows))}</table>"
+
+
+def preformatted(text: str) -> str:
+    """Text that keeps its spaces and line breaks."""
+    return f"<pre>{escape(text)}</pre>"
+
+
+def _row(cells: Sequence[object]) -> str:
+    return f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in cells)}</tr>"
+
+
+# -- records as rows of an Arrow table, and as the table that a notebook shows ---------------------
+
 
 _TYPES: dict[Any, pa.DataType] = {
     int: pa.int64(),
@@ -46,17 +76,17 @@ class Record:
 
     def to_arrow(self) -> pa.Table:
         """The result as a table with one row."""
-        return pa.Table.from_pylist([_row(self, self.columns())], schema=self.columns())
+        return pa.Table.from_pylist([_record_row(self, self.columns())], schema=self.columns())
 
     def _repr_html_(self) -> str:
-        row = _row(self, self.columns())
-        return html.table([*row], [[*row.values()]])
+        row = _record_row(self, self.columns())
+        return table([*row], [[*row.values()]])
 
 
 def rows_of(kind: type, records: Iterable[Any]) -> pa.Table:
     """Instances of a dataclass as rows."""
     columns = _columns(kind)
-    return pa.Table.from_pylist([_row(each, columns) for each in records], schema=columns)
+    return pa.Table.from_pylist([_record_row(each, columns) for each in records], schema=columns)
 
 
 def _columns(kind: type) -> pa.Schema:
@@ -67,7 +97,7 @@ def _columns(kind: type) -> pa.Schema:
     return pa.schema([(member.name, _TYPES[types[member.name]]) for member in fields(kind)])
 
 
-def _row(record: Any, columns: pa.Schema) -> dict[str, Any]:
+def _record_row(record: Any, columns: pa.Schema) -> dict[str, Any]:
     values = {name: getattr(record, name) for name in columns.names}
     return {name: _cell(value) for name, value in values.items()}
 

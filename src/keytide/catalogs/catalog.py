@@ -11,12 +11,9 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from keytide.base.arguments import shown
-from keytide.base.callers import warn_caller
-from keytide.catalogs.caching import open_near
-from keytide.catalogs.creation import create_filled
-from keytide.catalogs.stored_view import StoredView
-from keytide.catalogs.warehouse import DATABASE_SUFFIX, Warehouse
+from keytide.base.arguments import shown, warn_caller
+from keytide.catalogs.local_writes import create_filled
+from keytide.catalogs.warehouse import DATABASE_SUFFIX, StoredView, Warehouse, open_near
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.definition.checks import (
     check_uses,
@@ -33,10 +30,9 @@ from keytide.errors import (
     UnsupportedError,
 )
 from keytide.format import paths
-from keytide.format.branch import split_branch
+from keytide.format.paths import split_branch
 from keytide.format.schema import TableSchema
-from keytide.maintenance.upkeep.afterwards import as_warning
-from keytide.maintenance.upkeep.behind import BEHIND
+from keytide.maintenance.background import BEHIND, as_warning
 from keytide.options import TableOptions, stored_names
 from keytide.options.keys import (
     BRANCH,
@@ -46,13 +42,13 @@ from keytide.options.keys import (
     key_of,
 )
 from keytide.publish.publish import publish
-from keytide.snapshot.branches import open_table, pinned_table
+from keytide.snapshot.branch_tables import open_table, pinned_table
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.pinned import PinnedTable, Pins, StoredTable
+from keytide.snapshot.stored_table import PinnedTable, Pins, StoredTable
 from keytide.store import CacheFolder, Store
-from keytide.tasks.runner import Threads
+from keytide.tasks import Threads
 from keytide.types import Field, type_from_arrow
-from keytide.write.trial import try_definition
+from keytide.write.task import try_definition
 
 __all__ = ["DEFAULT_DATABASE", "SYSTEM_DATABASE", "Catalog", "NewTable", "fields_of", "open_stored"]
 

@@ -1,29 +1,46 @@
-"""Writes rows that this process has in memory."""
+"""Writes rows that this process has in memory.
+
+Extends tables for new rows: first their definition, then the rows.
+
+The definition is a separate file, which is written first. A process that dies between the two
+leaves a table with columns that are still NULL, or with wider types than needed. The write can then
+be repeated.
+
+Creates a table together with its first rows, or not at all.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
 import polars as pl
 import pyarrow as pa
 
+from keytide.catalogs.schema_changes import alter_as_needed
+from keytide.catalogs.warehouse import Warehouse
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction, WriteResult
-from keytide.compaction.raising import raise_replacement
-from keytide.format.snapshot import Operation
-from keytide.maintenance.upkeep.writing import writing
-from keytide.snapshot.pinned import PinnedTable, StoredTable, as_expected
-from keytide.tasks.runner import Threads
-from keytide.write.input_rows import to_arrow_table
+from keytide.compaction.bulk_load import raise_replacement
+from keytide.definition.schema_evolution import SchemaChange, growth
+from keytide.errors import AlreadyExistsError, DataError
+from keytide.format.schema import TableSchema
+from keytide.format.snapshot import CommitKind, Operation
+from keytide.maintenance.writes import followed, writing
+from keytide.options import TableOptions
+from keytide.snapshot.metadata import TableMetadata
+from keytide.snapshot.stored_table import PinnedTable, StoredTable, as_expected, unmade
+from keytide.tasks import Threads
+from keytide.write.input_rows import complete_rows, padded, to_arrow_table, typed_rows, wider_table
 from keytide.write.partition_spec import Place, fitting, partition_to_replace
 from keytide.write.refusals import writable_view
 from keytide.write.task import WriteTask
 
-__all__ = ["append", "feed", "fill", "overwrite", "truncate"]
+# -- writes rows that this process has in memory ---------------------------------------------------
 
 
 Fitting: TypeAlias = "Callable[[Transaction, pa.Table], pa.Table]"
@@ -104,3 +121,136 @@ def truncate(table: StoredTable, partitions: Sequence[Place] = ()) -> WriteResul
     with writing(table, view) as transaction:
         transaction.asked_for(Operation.TRUNCATE)
         return transaction.replace(fits)
+
+
+# -- extends tables for new rows: first their definition, then the rows ----------------------------
+
+
+def grown_for(
+    table: StoredTable,
+    data: Any,
+    author: Author | None = None,
+    partition: Mapping[str, Any] | None = None,
+) -> tuple[PinnedTable, pa.Table]:
+    """A table that accepts all columns of some rows, and the rows converted for it.
+
+    `data` is the same as in `Table.write`, except for Spark DataFrames. `partition` is what the
+    rows replace. Raises like `Table.write`, with nothing changed, for rows that the table could not
+    accept even then.
+    """
+    pinned = table.pinned()
+    spec = partition_to_replace(writable_view(pinned), partition)
+    given = wider_table(data, pinned.schema, table.name)
+    given = given if spec is None else spec.filled(given)
+
+    def check(schema: TableSchema) -> None:
+        options = TableOptions.parse(schema.options)
+        rows = typed_rows(padded(given, schema, options), schema, options, table.name)
+        if not options.counts_row_errors:
+            complete_rows(rows, schema, options, table.name)
+
+    pinned = grown(pinned, partial(growth, columns=given.schema, table=table.name), check, author)
+    return pinned, padded(given, pinned.schema, TableOptions.parse(pinned.schema.options))
+
+
+def grown(
+    pinned: PinnedTable,
+    needed: Callable[[TableSchema], Sequence[SchemaChange]],
+    check: Callable[[TableSchema], None] = lambda _: None,
+    author: Author | None = None,
+) -> PinnedTable:
+    """The table once its definition needs no more changes.
+
+    `needed` returns the missing changes of a definition. `check` raises an error if something would
+    not fit. It is called before a definition is stored. If the author has committed before, nothing
+    is changed. Raises the errors of these functions and of `alter_table`.
+    """
+    writable_view(pinned)  # or nothing must be changed
+    if not needed(pinned.schema) or _is_done(pinned, author):
+        return pinned
+    alter_as_needed(pinned.live.metadata, needed, check)
+    return pinned.live.pinned()
+
+
+def _is_done(table: PinnedTable, author: Author | None) -> bool:
+    if author is None:
+        return False
+    newest = table.metadata.latest_snapshot()
+    return author.own(table.metadata, newest, CommitKind.APPEND) is not None
+
+
+# -- creates a table together with its first rows, or not at all -----------------------------------
+
+
+def create_filled(
+    warehouse: Warehouse,
+    database: str,
+    name: str,
+    definition: TableSchema,
+    fill: Callable[[Transaction], None],
+) -> WriteResult:
+    """Write the first rows of a table, and create the table with their commit.
+
+    Data files are written first, under names that nobody reads. The table is created immediately
+    before the snapshot. After an error, neither exists. A process that dies leaves data files
+    without a table or, between the two steps, an empty table. If a warehouse assigns the location
+    only when a table is created, the table is empty until the rows are written. Raises
+    `AlreadyExistsError` if another process created the table in the meantime, and the errors of
+    `fill`.
+    """
+    making = _Making(warehouse, database, name, definition)
+    return making.rows_first(fill) if warehouse.places_first else making.table_first(fill)
+
+
+@dataclass(frozen=True)
+class _Making:
+    """A table that is created with its rows."""
+
+    warehouse: Warehouse
+    database: str
+    name: str
+    definition: TableSchema
+
+    def rows_first(self, fill: Callable[[Transaction], None]) -> WriteResult:
+        """Write data files, then create the table, then commit."""
+        metadata = self._metadata()
+        table = PinnedTable(StoredTable.of(metadata), unmade(metadata, self.definition))
+        with followed(table, Transaction.begin(table, writable_view(table))) as transaction:
+            # Data first: a visible table should never be without its first rows.
+            fill(transaction)
+            self._make()
+            with self._dropped_after_errors(metadata):
+                return transaction.commit()
+
+    def table_first(self, fill: Callable[[Transaction], None]) -> WriteResult:
+        """Create the table, then write data files to its location, and commit."""
+        self._make()
+        metadata = self._metadata()
+        with self._dropped_after_errors(metadata):
+            table = StoredTable.of(metadata).pinned()
+            with followed(table, Transaction.begin(table, writable_view(table))) as transaction:
+                fill(transaction)
+                return transaction.commit()
+
+    def _metadata(self) -> TableMetadata:
+        return self.warehouse.metadata(self.database, self.name)
+
+    def _make(self) -> None:
+        if not self.warehouse.create(self.database, self.name, self.definition):
+            raise AlreadyExistsError(
+                f"table {self.database}.{self.name} was created by another writer meanwhile; "
+                "insert the rows into it, or choose another name"
+            )
+
+    @contextmanager
+    def _dropped_after_errors(self, metadata: TableMetadata) -> Iterator[None]:
+        """A block. After an error, the table is dropped, unless somebody has committed to it."""
+        try:
+            yield
+        except BaseException:
+            # A commit with unknown outcome keeps its files. Without a table, nobody can reference
+            # them.
+            with suppress(DataError):
+                if metadata.latest_snapshot_id() is None:
+                    self.warehouse.drop(self.database, self.name)
+            raise

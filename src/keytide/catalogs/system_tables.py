@@ -26,16 +26,16 @@ from keytide.format.binary_row import decode_rows
 from keytide.format.data_file import VALUE_KIND
 from keytide.format.manifest import FileSource, ManifestEntry
 from keytide.format.snapshot import Tag
-from keytide.maintenance.history.branches import branches_of
-from keytide.maintenance.history.log import consumers_of
+from keytide.maintenance.branches import branches_of
+from keytide.maintenance.history import consumers_of
 from keytide.options import TableOptions, keys
-from keytide.publish.published import publications_of
+from keytide.publish.publish import publications_of
+from keytide.read.requests import scan_table
 from keytide.read.scan import Scan
-from keytide.read.scans import scan_table
-from keytide.read.statistics import value_bounds
+from keytide.read.sections import value_bounds
 from keytide.snapshot.live_files import files_of
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.stored_table import StoredTable
 from keytide.types import Field
 
 __all__ = ["SYSTEM_TABLES", "audit_log", "changes_log", "read_optimized", "system_table"]

@@ -3,30 +3,281 @@
 In a folder or a prefix of an object store, each table has a folder: `FolderWarehouse`. A table
 service finds its tables in another way: it is another `Warehouse`, whose tables commit with its own
 `Commits`.
+
+Dropped tables: how the folder of a table goes, and what an interrupted drop leaves.
+
+A drop has one step that decides. Where folders can be renamed, the table's folder gets a name that
+nobody reads. In an object store, a mark is written, which counts once the first schema is gone, and
+then the first schema is deleted. The other files follow, the mark last. Before the step the table
+is whole. After it the table does not exist, no matter which of its files are still there.
+
+A writer that began before the drop may leave files under the name of the table. Those whose names
+would be used again are deleted before another table gets the name. The mark ensures that only one
+process does this, and never to a table that was just created.
+
+The local cache of stored files, as users configure it.
+
+A stored view of a lake: a named query.
+
+Apache Paimon's filesystem catalog does not support views. They are stored where its readers do not
+look for tables: `database.db/.keytide/views/name.json`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
-from keytide.catalogs.dropped_tables import (
-    clear_leftovers,
-    holds_leftovers,
-    holds_table,
-    remove_table,
-)
-from keytide.catalogs.stored_view import StoredView
+from keytide.base.arguments import shown
+from keytide.errors import ConflictError, DataError, InvalidError, UnsupportedError
 from keytide.format import paths
-from keytide.format.json_document import TEXT, optional_member, read_document
+from keytide.format.delta_log import LOG_DIR
+from keytide.format.iceberg.metadata import METADATA_DIR
+from keytide.format.json_document import (
+    INTEGER,
+    TEXT,
+    TEXTS,
+    member,
+    optional_member,
+    read_document,
+)
 from keytide.format.schema import TableSchema
+from keytide.options.values import size
 from keytide.snapshot.metadata import TableMetadata
-from keytide.store import Store, created
+from keytide.store import CachedStore, CacheFolder, Store, created, open_store
 
-__all__ = ["DATABASE_SUFFIX", "FolderWarehouse", "Warehouse"]
+# -- dropped tables --------------------------------------------------------------------------------
+
+
+_FIRST = paths.schema_path(0)
+_MARK = paths.dropped_path()
+# Each round deletes what others have written since the previous round.
+_ROUNDS_MAX = 5
+# Everything else has unique names, and is an orphan without these.
+_FOUND_BY_NAME = frozenset(
+    {
+        paths.schema_dir(), paths.snapshot_dir(), paths.tag_dir(), paths.consumer_dir(),
+        paths.changelog_dir(), paths.branches_dir(), METADATA_DIR, LOG_DIR,
+    }
+)  # fmt: skip
+
+
+def holds_table(store: Store) -> bool:
+    """Whether the folder that a store is rooted at is a table."""
+    if store.exists(_FIRST):
+        return True
+    # The first schema may have expired in an altered table. A writer that died may have left a
+    # temporary file, which is not a table.
+    names = store.list_names(paths.schema_dir())
+    return _name(_MARK) not in names and any(map(_is_schema, names))
+
+
+def holds_leftovers(store: Store) -> bool:
+    """Whether the folder is no table, but has documents of one."""
+    return not holds_table(store) and bool(_documents(store, store.list_names()))
+
+
+def remove_table(store: Store, name: str, bin_: str) -> None:
+    """Remove the table in the folder `name`. `bin_` is a folder that nobody reads."""
+    try:
+        store.rename_tree(name, paths.join(bin_, paths.new_uuid()))
+    except UnsupportedError:
+        _remove_files(store.sub(name))
+    except DataError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):  # dropped by another process
+            raise
+    else:
+        # With everything that drops left there which were interrupted.
+        store.delete_tree(bin_)
+
+
+def _remove_files(store: Store) -> None:
+    store.put(_MARK, paths.new_uuid().encode())
+    store.delete([_FIRST])
+    for _ in range(_ROUNDS_MAX):
+        found = [info.path for info in store.list() if info.path != _MARK]
+        if not found:
+            break
+        # Processes that know the table look for its latest schema.
+        store.delete(sorted(filter(_is_document, found), reverse=True))
+        store.delete(found)
+    store.delete([_MARK])
+
+
+def clear_leftovers(store: Store, there: Collection[str]) -> None:
+    """Delete the documents of a dropped table. `there` are the names in the folder.
+
+    Nothing is deleted if the folder is a table. Raises `ConflictError` if another process is
+    deleting them, or died at it.
+    """
+    if not _documents(store, there):
+        return
+    if not created(store, _MARK, paths.new_uuid().encode()):
+        raise ConflictError(
+            f"{store.uri}: a table of this name is being dropped by another process, or the drop "
+            "was interrupted; if it was, drop the table again, and then create it"
+        )
+    if not holds_table(store):
+        files = (info.path for folder in _FOUND_BY_NAME for info in store.list(folder))
+        store.delete([path for path in files if path != _MARK])
+    store.delete([_MARK])
+
+
+def _documents(store: Store, there: Iterable[str]) -> list[str]:
+    """The folders of a table's documents that are not empty."""
+    found = _FOUND_BY_NAME & {*there}
+    return [folder for folder in sorted(found) if next(iter(store.list(folder)), None)]
+
+
+def _is_document(path: str) -> bool:
+    return path.partition("/")[0] in _FOUND_BY_NAME
+
+
+def _is_schema(name: str) -> bool:
+    return paths.parse_schema_name(name) is not None
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+# -- the local cache of stored files, as users configure it ----------------------------------------
+
+
+CACHE_BYTES = 10 << 30
+"""The default maximum size of a cache."""
+
+# A smaller cache could not hold the manifests of one table.
+_CACHE_BYTES_MIN = 1 << 20
+
+
+def open_near(
+    location: str, options: Mapping[str, str] | None = None, cache: CacheFolder | None = None
+) -> Store:
+    """The same as `open_store`, with a cache if given.
+
+    Raises the errors of `open_store` and `near`.
+    """
+    return near(open_store(location, options), cache)
+
+
+def near(store: Store, cache: CacheFolder | None) -> Store:
+    """The store, with a cache for files that never change.
+
+    Raises `InvalidError` for a store on local disk: a cache would only duplicate it.
+    """
+    if cache is None:
+        return store
+    if store.local_path("any") is not None:
+        raise InvalidError(
+            f"cache: {store.uri} is on the local disk, where files need no cache; remove the "
+            "argument, which is only for object stores such as s3://"
+        )
+    return CachedStore(store, cache, paths.never_changes)
+
+
+def cache_folder(
+    cache: str | Path | None, cache_bytes: int | str | None, names: tuple[str, str]
+) -> CacheFolder | None:
+    """The cache in a folder, with a maximum size such as '10 gb'. None if neither is given.
+
+    `names` are the names of the two settings in messages. Raises `InvalidError` if the folder is
+    not usable, if the size is invalid, and for a size without a folder.
+    """
+    name, name_of_bytes = names
+    if cache is None:
+        if cache_bytes is None:
+            return None
+        raise InvalidError(
+            f"{name_of_bytes} is {shown(cache_bytes)}, but {name} is not set; set it to a local "
+            "folder for the cache, or remove both"
+        )
+    bytes_max = CACHE_BYTES if cache_bytes is None else _bytes(cache_bytes, name_of_bytes)
+    return CacheFolder(_folder(str(cache), name), bytes_max)
+
+
+def _bytes(given: int | str, name: str) -> int:
+    try:
+        found: int = size(_CACHE_BYTES_MIN).parse(str(given))
+    except ValueError as error:
+        raise InvalidError(f"{name} is {shown(given)}; expected {error}") from None
+    return found
+
+
+def _folder(given: str, name: str) -> str:
+    expected = "expected a local folder, which is created if it does not exist"
+    if not given.strip() or "\0" in given or "://" in given:
+        raise InvalidError(f"{name} is {shown(given)}; {expected}")
+    folder = os.path.abspath(os.path.expanduser(given))
+    there = folder
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    if not os.path.isdir(there):
+        raise InvalidError(f"{name} is {shown(given)}, and {there} is not a folder; {expected}")
+    return folder
+
+
+# -- A stored view of a lake: a named query --------------------------------------------------------
+
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class StoredView:
+    """A view. `name` includes the database.
+
+    Names in the `query` without a database are in `database`. `columns` rename the columns of the
+    query. Empty if they keep their names.
+    """
+
+    name: str
+    query: str
+    database: str
+    columns: tuple[str, ...] = ()
+    comment: str | None = None
+
+    def to_json(self) -> bytes:
+        """The document."""
+        document = {
+            "version": _VERSION,
+            "query": self.query,
+            "database": self.database,
+            "columns": list(self.columns),
+            "comment": self.comment,
+        }
+        return json.dumps(document, indent=2, ensure_ascii=False).encode()
+
+    @classmethod
+    def from_json(cls, name: str, data: bytes, path: str) -> StoredView:
+        """The view in a document at a path.
+
+        Raises `DataError` for a damaged document, and `UnsupportedError` for one of a later
+        release.
+        """
+        document = read_document(data, path)
+        version = member(document, "version", INTEGER, path)
+        if version > _VERSION:
+            raise UnsupportedError(
+                f"view {name}: {path} has version {version}, but this release supports "
+                f"{_VERSION}; install a newer release"
+            )
+        return cls(
+            name,
+            member(document, "query", TEXT, path),
+            member(document, "database", TEXT, path),
+            tuple(optional_member(document, "columns", TEXTS, path, default=[])),
+            optional_member(document, "comment", TEXT, path),
+        )
+
+
+# -- where the tables of a lake are stored ---------------------------------------------------------
+
 
 DATABASE_SUFFIX = ".db"
 """The suffix of a database's folder name."""
@@ -184,7 +435,7 @@ class FolderWarehouse:
                 self.drop(database, name)
         self.store.delete_tree(_bin(database))
         self.store.delete([_about(database)])
-        self.store.delete_empty(_folder(database))
+        self.store.delete_empty(_warehouse_folder(database))
         return database not in self.databases()
 
     def comment_on(self, database: str) -> str | None:
@@ -204,7 +455,7 @@ class FolderWarehouse:
 
     def likely_tables(self, database: str) -> list[str]:
         """See `Warehouse`. One listing; a folder without a schema is no table."""
-        names = self.store.list_names(_folder(database))
+        names = self.store.list_names(_warehouse_folder(database))
         return [name for name in names if not name.startswith(".")]
 
     def holds(self, database: str, table: str) -> bool:
@@ -274,24 +525,24 @@ _OWN = ".keytide"
 """The folder in a database for Keytide's own files. Other engines do not treat it as a table."""
 
 
-def _folder(database: str) -> str:
+def _warehouse_folder(database: str) -> str:
     return f"{database}{DATABASE_SUFFIX}"
 
 
 def _about(database: str) -> str:
-    return f"{_folder(database)}/{_OWN}/database.json"
+    return f"{_warehouse_folder(database)}/{_OWN}/database.json"
 
 
 def _bin(database: str) -> str:
     """Where dropped tables are until their files are deleted."""
-    return f"{_folder(database)}/{_OWN}/dropped"
+    return f"{_warehouse_folder(database)}/{_OWN}/dropped"
 
 
 _VIEW_SUFFIX = ".json"
 
 
 def _views(database: str) -> str:
-    return f"{_folder(database)}/{_OWN}/views"
+    return f"{_warehouse_folder(database)}/{_OWN}/views"
 
 
 def _view_path(database: str, name: str) -> str:
@@ -303,4 +554,4 @@ def _is_view(name: str) -> bool:
 
 
 def _path(database: str, table: str) -> str:
-    return f"{_folder(database)}/{table}"
+    return f"{_warehouse_folder(database)}/{table}"

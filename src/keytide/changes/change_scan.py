@@ -1,35 +1,41 @@
-"""Reads the changes of a table after one snapshot up to another one."""
+"""Reads the changes of a table after one snapshot up to another one.
+
+The first changes between two snapshots, row by row, for a page.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import polars as pl
+import pyarrow as pa
 
 from keytide.base.process import cached_property, refuse_forked_child
 from keytide.base.row_kind import ROW_KIND
 from keytide.base.text import counted
-from keytide.changes.diff import DiffTask, plan_diff
-from keytide.changes.indexed import IndexedDiffTask
+from keytide.changes.diff import DiffTask, IndexedDiffTask, plan_diff
 from keytide.changes.stored_rows import Commit, FilesTask, changelogs, deltas, logged, plan_written
 from keytide.errors import InvalidError, NotFoundError
 from keytide.format.manifest import FileKind
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind, Snapshot
-from keytide.gate.gate import refuse_readers
+from keytide.gate import refuse_readers
+from keytide.read.key_index_rebuild import settled_state
 from keytide.read.scan import RowSource
-from keytide.read.settled import settled_state
-from keytide.show.svg import notebook, paragraph
+from keytide.show.elements import Cell, columns_of, notebook, paragraph, rows_of
+from keytide.show.explanations import ChangedRow, ChangedRows
 from keytide.snapshot.live_files import files_of
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.pinned import StoredTable
 from keytide.snapshot.state import TableState, TableView
+from keytide.snapshot.stored_table import StoredTable
 from keytide.types import Field, parse_sql_type
 
-__all__ = ["MODES", "Changes", "ChangesExplanation", "changes_of", "check_mode", "full_rows"]
+# -- reads the changes of a table after one snapshot up to another one -----------------------------
+
 
 MODES = ("diff", "delta", "changelog")
 """How changes are found: by comparing snapshots, as rows were written, or from stored
@@ -373,3 +379,57 @@ def _emitted(state: TableState) -> TableState:
     files = state.live.files
     emitted = files.columns("_PARTITION", "_BUCKET", "_LEVEL").select(is_emitted).to_series()
     return replace(state, live=files_of(state.snapshot, files.filter(emitted)))
+
+
+# -- the first changes between two snapshots, row by row, for a page -------------------------------
+
+
+ROWS_MAX = 200
+"""The maximum number of changes on a page."""
+
+
+def changed_rows(changes: Changes, start: int | str, most: int = ROWS_MAX) -> ChangedRows:
+    """At most `most` changes, from the first on. `start` is the start as the user named it.
+
+    Reads no further. Raises like `Changes.to_batches`.
+    """
+    told = changes.explain()
+    return first_changes(changes, str(start), str(told.end_id), changes.mode, str(told), most)
+
+
+def first_changes(
+    changes: RowSource, start: str, end: str, mode: str, found_by: str, most: int = ROWS_MAX
+) -> ChangedRows:
+    """The first of some rows with their kinds. Raises like `RowSource.to_batches`."""
+    first, has_more = _first(changes.to_batches(), changes.schema, most)
+    place = first.schema.get_field_index(ROW_KIND)
+    kinds = first.column(place).to_pylist()
+    values = first.remove_column(place)
+    rows = tuple(_rows(kinds, rows_of(values)))
+    return ChangedRows(
+        start, end, mode, columns_of(values.schema), rows,
+        tuple(sorted(Counter(kinds).items())), has_more, found_by,
+    )  # fmt: skip
+
+
+def _first(
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, most: int
+) -> tuple[pa.Table, bool]:
+    taken, left = list[pa.RecordBatch](), most + 1
+    for batch in batches:
+        taken.append(batch.slice(0, left))
+        left -= min(left, batch.num_rows)
+        if not left:
+            break
+    rows = pa.Table.from_batches(taken, schema)
+    return rows.slice(0, most), rows.num_rows > most
+
+
+def _rows(kinds: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Iterator[ChangedRow]:
+    """The rows. In an after image, the cells are marked that differ from the before image."""
+    before: tuple[Cell, ...] | None = None
+    for kind, cells in zip(kinds, rows, strict=True):
+        compared = before if kind == "+U" and before is not None else cells
+        marks = tuple(old != new for old, new in zip(compared, cells, strict=True))
+        yield ChangedRow(kind, cells, marks)
+        before = cells if kind == "-U" else None

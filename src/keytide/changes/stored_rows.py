@@ -9,30 +9,36 @@ of keys that leave, then those of keys that stay or arrive. So the delete of a k
 emitted before its row in another one.
 
 Images: the rows that a snapshot shows, in key order, with the columns of another schema.
+
+Lanes: parts of a table whose changes are independent, because no key has been in two of them.
+
+The changes of a key keep their order if the tasks of a lane run one after the other. Tasks of two
+lanes can run in parallel, in any order.
+
+Row kinds as readers of changes see them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import polars as pl
 
 from keytide.base.process import cached_property
-from keytide.base.row_kind import RETRACTS, RowKind
-from keytide.changes.kinds import with_shown_kind
-from keytide.changes.lanes import Lane, lanes
+from keytide.base.row_kind import RETRACTS, ROW_KIND, RowKind
 from keytide.definition.kind import kind_of
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.format.data_file import VALUE_KIND
 from keytide.format.data_file.reader import evolved_column
 from keytide.format.index_files import VectorPlace, dead_in_one
 from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind, Snapshot
-from keytide.merge.difference import with_kind
+from keytide.merge.order import with_kind
 from keytide.merge.windows import Batch, key_windows, with_whole_keys
 from keytide.options import keys
 from keytide.predicate.predicate import Predicate
@@ -42,6 +48,49 @@ from keytide.read.sections import BucketPlan, PlannedFile
 from keytide.snapshot.live_files import BucketId
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.state import TableView
+
+# -- lanes -----------------------------------------------------------------------------------------
+
+
+Lane: TypeAlias = "tuple[bytes | int, ...]"
+"""A bucket, a partition, or the whole table."""
+
+
+def lanes(
+    schema: TableSchema,
+    counts: Mapping[bytes, Collection[int]],
+    *,
+    keeps_places: bool = False,
+) -> Callable[[bytes, int], Lane]:
+    """The lane of each bucket. `counts` are the numbers of buckets that each partition had.
+
+    `keeps_places` says that no key has left its bucket although its hash did not determine it.
+    """
+    if schema.is_cross_partition:
+        return lambda partition, bucket: ()
+
+    def lane(partition: bytes, bucket: int) -> Lane:
+        found = set(counts.get(partition, ()))
+        stays = len(found) == 1 and (keeps_places or min(found) > 0)
+        return (partition, bucket) if stays else (partition,)
+
+    return lane
+
+
+# -- row kinds as readers of changes see them ------------------------------------------------------
+
+
+_SHOWN = {int(kind): kind.short for kind in RowKind}
+
+
+def with_shown_kind(rows: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    """The columns of rows that have a `_VALUE_KIND`, after `_row_kind`."""
+    kinds = pl.col(VALUE_KIND).replace_strict(_SHOWN, return_dtype=pl.String)
+    return rows.select(kinds.alias(ROW_KIND), *names)
+
+
+# -- stored rows as changes: of commits, of files, and of snapshots --------------------------------
+
 
 # -- rows as they are stored in files --------------------------------------------------------------
 

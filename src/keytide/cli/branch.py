@@ -8,7 +8,7 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from keytide.cli.arguments import (
+from keytide.cli.common_options import (
     FormatOption,
     Limit,
     TableArgument,
@@ -18,7 +18,7 @@ from keytide.cli.arguments import (
 )
 from keytide.cli.output import Format, note, write_rows, write_table
 from keytide.errors import KeytideWarning
-from keytide.maintenance.history.branches import BranchInfo
+from keytide.maintenance.branches import BranchInfo
 
 __all__ = ["branch"]
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from keytide.base.record import rows_of
-from keytide.cli.arguments import (
+from keytide.cli.common_options import (
     FormatOption,
     Limit,
     TableArgument,
@@ -16,7 +16,7 @@ from keytide.cli.arguments import (
     open_named_table,
 )
 from keytide.cli.output import Format, note, write_rows
-from keytide.maintenance.history.log import NamedConsumer
+from keytide.maintenance.history import NamedConsumer
 
 __all__ = ["consumer"]
 

@@ -26,7 +26,8 @@ from typer.core import TyperGroup
 import keytide
 from keytide.base.process import require
 from keytide.base.text import counted
-from keytide.cli.arguments import (
+from keytide.cli.branch import branch
+from keytide.cli.common_options import (
     FormatOption,
     Limit,
     Warehouse,
@@ -34,10 +35,9 @@ from keytide.cli.arguments import (
     give_cache,
     required_warehouse,
 )
-from keytide.cli.branch import branch
-from keytide.cli.catalog import describe, history, ls, snapshots
 from keytide.cli.consumer import consumer
-from keytide.cli.ingest import ingest, lag
+from keytide.cli.feeds import ingest, lag
+from keytide.cli.inspection import describe, explain, get, history, ls, scan, snapshots, why
 from keytide.cli.maintenance import (
     compact,
     convert,
@@ -54,12 +54,11 @@ from keytide.cli.maintenance import (
     verify,
 )
 from keytide.cli.output import Format, note, unwritable, write_rows
-from keytide.cli.read import explain, get, scan, why
 from keytide.cli.tag import tag
 from keytide.errors import InvalidError, KeytideError
 from keytide.lake.lake import Lake
 from keytide.lake.opening import connect
-from keytide.sql.result import Result
+from keytide.sql.query_engine import Result
 
 # -- the command that runs SQL: from an argument, a file, a pipe, or at a prompt -------------------
 

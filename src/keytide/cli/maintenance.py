@@ -17,7 +17,7 @@ import typer
 
 from keytide.base.record import rows_of
 from keytide.base.text import counted
-from keytide.cli.arguments import (
+from keytide.cli.common_options import (
     FormatOption,
     Limit,
     SparkMaster,
@@ -31,17 +31,17 @@ from keytide.cli.arguments import (
 )
 from keytide.cli.output import Format, note, progress_bar, write_rows, write_table
 from keytide.errors import KeytideWarning
-from keytide.key_index.keys import Size, sizes_of
-from keytide.maintenance.expiry.expiry import ExpiryResult, expire_snapshots
-from keytide.maintenance.expiry.partition_expiry import ExpiredPartitions
-from keytide.maintenance.upkeep import compacting, old_partitions, purging, rescale
-from keytide.maintenance.upkeep.doctor import Sign
-from keytide.maintenance.upkeep.indexing import index_files
-from keytide.maintenance.upkeep.purging import PurgeResult
-from keytide.maintenance.upkeep.rescale import ConversionResult
-from keytide.maintenance.upkeep.restore import restore as restored
+from keytide.key_index.indexed_keys import Size, sizes_of
+from keytide.maintenance import actions, rescale
+from keytide.maintenance.actions import PurgeResult
+from keytide.maintenance.doctor import Sign
+from keytide.maintenance.expiry import ExpiryResult, expire_snapshots
+from keytide.maintenance.partition_expiry import ExpiredPartitions
+from keytide.maintenance.repair import index_files
+from keytide.maintenance.rescale import ConversionResult
+from keytide.maintenance.restore import restore as restored
 from keytide.publish import publish as publishing
-from keytide.publish.published import Publications
+from keytide.publish.publish import Publications
 from keytide.verify.finding import Finding
 from keytide.verify.verify import verify_table
 
@@ -105,7 +105,7 @@ def compact(
     """
     stored = open_named_table(table, warehouse).stored
     with tasks_run(spark, "buckets") as runner:
-        done = compacting.compact(
+        done = actions.compact(
             stored, full=full, order_by=names(order_by), order_strategy=order_strategy or None,
             partitions=partition or (), dry_run=dry_run, runner=runner,
         )  # fmt: skip
@@ -263,7 +263,7 @@ def restore(
 
 
 @command(
-    old_partitions.expire_partitions,
+    actions.expire_partitions,
     expiration_time=typer.Option(
         help="Age at which partitions expire: '30 d'.", show_default=False
     ),
@@ -312,7 +312,7 @@ def convert(done: ConversionResult, format: Format) -> None:
         note(f"options removed because they no longer apply: {', '.join(done.dropped)}")
 
 
-@command(purging.purge_files)
+@command(actions.purge_files)
 def purge_files(done: PurgeResult, format: Format) -> None:
     """Delete all rows and the history of a table.
 

@@ -62,7 +62,7 @@ from keytide.errors import DataError
 from keytide.read.fallback import FallbackScan
 from keytide.read.scan import Scan
 from keytide.sources.scan import ExternalScan
-from keytide.tasks.runner import Threads, listening
+from keytide.tasks import Threads, listening
 
 # -- output for people -----------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import pyarrow as pa
 import typer
 
-from keytide.cli.arguments import (
+from keytide.cli.common_options import (
     FormatOption,
     Limit,
     TableArgument,
@@ -18,8 +18,8 @@ from keytide.cli.arguments import (
     open_named_table,
 )
 from keytide.cli.output import Format, note, write_rows
-from keytide.maintenance.history import tags
-from keytide.maintenance.history.tags import NamedTag
+from keytide.maintenance import tags
+from keytide.maintenance.tags import NamedTag
 
 __all__ = ["tag"]
 

@@ -1,8 +1,15 @@
-"""The author of a commit: the commit user, and the number of the commit for this user."""
+"""The author of a commit: the commit user, and the number of the commit for this user.
+
+The progress of a feed, stored in the properties of the snapshot that contains its rows.
+
+Rows and progress are one commit. So a reader that continues from the stored progress skips nothing
+and repeats nothing. A rollback takes the progress back with the rows.
+"""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from keytide.errors import InvalidError, NotFoundError
@@ -10,7 +17,7 @@ from keytide.format.json_document import INTEGER
 from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Operation, Snapshot
 from keytide.snapshot.metadata import TableMetadata
 
-__all__ = ["Author"]
+# -- the author of a commit ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -96,3 +103,42 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+# -- the progress of a feed ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Properties that a commit sets, and the values that they must have before. None: not set."""
+
+    before: Mapping[str, str | None]
+    after: Mapping[str, str]
+    stands_alone: bool = True
+    """Whether it is worth a commit without rows."""
+
+    def differing(self, told: Mapping[str, str]) -> str | None:
+        """The first property that somebody else has set since then. None if there is none."""
+        changed = (name for name, value in self.before.items() if told.get(name) != value)
+        return next(changed, None)
+
+
+def told_progress(
+    metadata: TableMetadata, newest: Snapshot | None, names: Collection[str]
+) -> dict[str, str]:
+    """The latest values of those properties that are set.
+
+    Every commit of Keytide carries them on. Other engines do not, so earlier snapshots are searched
+    too, as far as they exist.
+    """
+    told: dict[str, str] = {}
+    for snapshot_id in range(0 if newest is None else newest.id, 0, -1):
+        try:
+            snapshot = metadata.remembered(snapshot_id)
+        except NotFoundError:
+            break
+        found = snapshot.properties or {}
+        told = {**{name: found[name] for name in names if name in found}, **told}
+        if len(told) == len(names):
+            break
+    return told

@@ -4,6 +4,8 @@ Manifest entries for the files of the previous kind of table, after a conversion
 
 Some engines decode the keys of all files in a manifest, including deleted ones, with the present
 key of the table, and fail if a file has none.
+
+Keys that may be in another bucket by the time of a commit, in tables with dynamic buckets.
 """
 
 from __future__ import annotations
@@ -14,17 +16,17 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
-from keytide.commit.author import Author
-from keytide.commit.moved_keys import MovedKeys
-from keytide.commit.progress import Progress
+from keytide.commit.author import Author, Progress
+from keytide.errors import DataError
 from keytide.format.binary_row import encode_rows
-from keytide.format.index_files import IndexFile, IndexKey
+from keytide.format.index_files import Hashes, IndexFile, IndexKey
 from keytide.format.manifest import FileKind, Identity, ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind, Operation
-from keytide.snapshot.dynamic_buckets import HashFiles
+from keytide.snapshot.dynamic_buckets import UNKNOWN, HashFiles, KeyPlaces, load_places
 from keytide.snapshot.live_files import (
     BucketId,
     BucketIndex,
@@ -33,7 +35,81 @@ from keytide.snapshot.live_files import (
     by_index_key,
     number_after,
 )
+from keytide.snapshot.state import TableView
 from keytide.write.task import Written
+
+# -- keys that may be in another bucket by the time of a commit ------------------------------------
+
+
+@dataclass(frozen=True)
+class MovedKeys:
+    """One partition whose index changed while rows of it were written.
+
+    `before` has the keys of the buckets that got rows, as the write found them, or None if that is
+    no longer known. `placed` are those that the write placed. `now` is the present index.
+    """
+
+    before: KeyPlaces | None
+    placed: Mapping[int, Hashes]
+    now: KeyPlaces
+
+    def stands_against(self) -> bool:
+        """Whether a key is not in the bucket that the write assumed."""
+        if self.before is None:
+            return True
+        # Known keys must still be in the index. Otherwise nobody would find their rows.
+        stays = all(
+            bool(np.all(self.now.buckets_of(hashes) == bucket))
+            for bucket, hashes in self.before.hashes.items()
+        )
+        return not stays or any(
+            not np.all(np.isin(self.now.buckets_of(hashes), (UNKNOWN, bucket)))
+            for bucket, hashes in self.placed.items()
+        )
+
+
+def moved_keys(
+    view: TableView, made: Written, before: HashFiles, now: HashFiles
+) -> list[MovedKeys]:
+    """The partitions of a write whose index has changed.
+
+    Raises `DataError` for an index that cannot be read.
+    """
+    buckets: dict[bytes, set[int]] = {}
+    for entry in made.entries:
+        buckets.setdefault(entry.partition, set()).add(entry.bucket)
+    return [
+        _moved(view, partition, touched, made.placed, before, now)
+        for partition, touched in buckets.items()
+        if before.get(partition, {}) != now.get(partition, {})
+    ]
+
+
+def _moved(
+    view: TableView,
+    partition: bytes,
+    touched: Collection[int],
+    placed: Mapping[BucketId, Hashes],
+    before: HashFiles,
+    now: HashFiles,
+) -> MovedKeys:
+    known = [f for b, f in before.get(partition, {}).items() if b in touched]
+    return MovedKeys(
+        _as_it_was(view, known),
+        {bucket: hashes for (where, bucket), hashes in placed.items() if where == partition},
+        load_places(view.store, now.get(partition, {}).values(), view.name),
+    )
+
+
+def _as_it_was(view: TableView, files: Iterable[IndexFile]) -> KeyPlaces | None:
+    try:
+        return load_places(view.store, files, view.name)
+    except DataError:  # expired with the snapshots that named them
+        return None
+
+
+# -- what a commit changes, and whether it fits with what others have committed --------------------
+
 
 # -- what a commit changes, and whether it fits with what others have committed --------------------
 

@@ -1,37 +1,128 @@
 """Transactions: one change of a table, from the first read to the outcome.
 
 The result of a write, for its caller.
+
+Folders that the processes of a statement must share.
+
+Files of a statement that nobody reported: their tasks were killed, or failed with others.
+
+They are found by the name of the statement, which is part of every file name, by listing the table.
+So nothing has to be stored about them while all goes well.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import TracebackType
 
-from keytide.base.callers import warn_caller
+from keytide.base.arguments import warn_caller
+from keytide.base.process import this_host
 from keytide.base.record import Record
-from keytide.commit.author import Author
+from keytide.commit.author import Author, Progress
 from keytide.commit.change import Change, Conflict, Restored, made_files
-from keytide.commit.progress import Progress
-from keytide.commit.publish import Committed, Committer, Redo
-from keytide.commit.sharing import check_shared
-from keytide.commit.strays import remove_strays
-from keytide.errors import ConflictError, DataError
+from keytide.commit.commits import Committed, Committer, Redo
+from keytide.errors import ConflictError, DataError, SetupError
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind, Operation, Snapshot
 from keytide.options import keys
 from keytide.read.lookup import are_laid_out, lay_out
 from keytide.snapshot.live_files import LiveFiles
-from keytide.snapshot.pinned import StoredTable
-from keytide.snapshot.state import TableState, TableView
-from keytide.snapshot.statement import Statement
+from keytide.snapshot.metadata import TableMetadata
+from keytide.snapshot.state import Statement, TableState, TableView
+from keytide.snapshot.stored_table import StoredTable
+from keytide.store.local import HOW_TO_SHARE
 from keytide.write.bucket_writer import restamp
 from keytide.write.partition_spec import PartitionSpec, TouchedPartitions, every_partition
 from keytide.write.task import WriteTask, Written
-from keytide.write.tasks import task_anew, task_on, written_by
+from keytide.write.upsert import task_anew, task_on, written_by
+
+# -- folders that the processes of a statement must share ------------------------------------------
+
+
+def check_shared(view: TableView, written: Iterable[Written]) -> None:
+    """Raise `SetupError` if files that tasks of other processes wrote are not here.
+
+    Looks for one file of each task, in a folder only: everyone sees the same object store.
+    """
+    away = view.statement is not None and view.statement.is_away
+    if not away or view.store.local_path("schema") is None:
+        return
+    parts = [part for part in written if made_files(part.entries)]
+    lasts = [made_files(part.entries)[-1] for part in parts]
+    are_here = view.store.together([partial(_is_here, view, last) for last in lasts])
+    _refuse(view, [part for part, is_here in zip(parts, are_here, strict=True) if not is_here])
+
+
+def _is_here(view: TableView, entry: ManifestEntry) -> bool:
+    try:
+        return view.store.size(view.file_path(entry)) == entry.file.file_size
+    except DataError:
+        return False
+
+
+def _refuse(view: TableView, lacking: Sequence[Written]) -> None:
+    if not lacking:
+        return
+    hosts = ", ".join(sorted({part.host for part in lacking}))
+    lost = made_files(lacking[0].entries)[-1]
+    raise SetupError(
+        f"table {view.name}: tasks on {hosts} wrote files into {view.store.uri} that do not exist "
+        f"for the driver on {this_host()}, such as {view.file_path(lost)}. {HOW_TO_SHARE} "
+        "Nothing was committed"
+    )
+
+
+# -- files of a statement that nobody reported -----------------------------------------------------
+
+
+# Spark lets a killed task run on for two seconds before it ends the task's process
+# ('spark.python.task.killTimeout'), so it can still finish files.
+_QUIET_S = 3.0
+_LISTINGS = 4
+
+
+def remove_strays(view: TableView) -> None:
+    """Delete the files of a view's statement.
+
+    Does nothing if only this process worked for the statement. Lists the table until no new file
+    has appeared for three seconds, but for at most nine seconds. Files that appear later are
+    orphans. A failure of the store ends it. REQUIRES: no snapshot references one of them, and none
+    will.
+    """
+    statement = view.statement
+    if statement is None or not statement.is_away:
+        return
+    with suppress(DataError):
+        for listing in range(_LISTINGS):
+            time.sleep(_QUIET_S if listing else 0)
+            found = [info.path for info in view.store.list() if statement.has_named(info.path)]
+            if listing and not found:
+                return
+            view.store.delete(found)
+
+
+def has_committed(metadata: TableMetadata, statement: Statement, after_id: int) -> bool:
+    """Whether one of the snapshots after an id added a file of a statement.
+
+    Raises `DataError` if the store fails, and `NotFoundError` if a snapshot has expired.
+    """
+    latest_id = metadata.latest_snapshot_id() or 0
+    added = (
+        metadata.delta_manifests(metadata.snapshot(n)) for n in range(after_id + 1, latest_id + 1)
+    )
+    return any(
+        statement.has_named(entry.file.file_name)
+        for manifests in added
+        for entry in metadata.entries(manifests)
+    )
+
+
+# -- transactions: one change of a table, from the first read to the outcome -----------------------
+
 
 # -- the result of a write, for its caller ---------------------------------------------------------
 

@@ -29,7 +29,7 @@ import numpy.typing as npt
 import polars as pl
 
 from keytide.base.row_kind import RowKind
-from keytide.compaction.rewriting import Compacted
+from keytide.compaction.rewrite import Compacted
 from keytide.errors import InvalidError, NotFoundError
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
@@ -47,7 +47,7 @@ from keytide.snapshot.live_files import (
     vector_files_by_bucket,
 )
 from keytide.snapshot.state import TableState, TableView
-from keytide.tasks.runner import rows_done
+from keytide.tasks import rows_done
 from keytide.types import AtomicType
 from keytide.write.bucket_writer import NewFiles, added_file, run_writer, stored_schema
 from keytide.write.partition_spec import every_partition

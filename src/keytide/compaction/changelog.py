@@ -25,22 +25,20 @@ import pyarrow as pa
 
 from keytide.base.process import begin, cached_property
 from keytide.base.row_kind import RowKind
-from keytide.compaction.picking import Unit
-from keytide.compaction.pile import Pile
+from keytide.compaction.row_buffer import Pile
+from keytide.compaction.strategy import Unit
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.format.manifest import DataFileMeta, FileSource, ManifestEntry
-from keytide.merge.difference import difference
-from keytide.merge.order import IS_ADD
-from keytide.merge.touched import merge_runs, with_keys, without_contained, without_keys
+from keytide.merge.layers import merge_runs, with_keys, without_contained, without_keys
+from keytide.merge.order import IS_ADD, difference
 from keytide.merge.windows import Batch, key_windows
 from keytide.options import TableOptions
-from keytide.read.lookup import LaidOut
+from keytide.read.lookup import LaidOut, VersionsOfKeys
 from keytide.read.lookup_files import LookupFile
 from keytide.read.merged_versions import Window, batch_rows, rows_in
 from keytide.read.runs import StoredVersions, table_columns
 from keytide.read.sections import PlannedFile, Run, Section
-from keytide.read.versions_of_keys import VersionsOfKeys
 from keytide.snapshot.state import TableView
 from keytide.write.bucket_writer import NewFiles, added_file, changelog_writer, stored_schema
 

@@ -21,11 +21,13 @@ from keytide.base.process import cached_property
 from keytide.base.record import Record
 from keytide.commit.author import Author
 from keytide.commit.change import Conflict, made_files
-from keytide.commit.publish import Committed
+from keytide.commit.commits import Committed
 from keytide.commit.snapshot_files import wall_clock_ms
 from keytide.commit.transaction import Transaction
 from keytide.compaction.changelog import tells
-from keytide.compaction.picking import (
+from keytide.compaction.rewrite import Compacted, CompactTask
+from keytide.compaction.separate_versions import ThinTask
+from keytide.compaction.strategy import (
     Rules,
     SortedRun,
     Unit,
@@ -36,17 +38,15 @@ from keytide.compaction.picking import (
     pick_new,
     sorted_runs,
 )
-from keytide.compaction.rewriting import Compacted, CompactTask
-from keytide.compaction.thinning import ThinTask
 from keytide.format.data_file import local_wall_clock_ms
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.merge.engines import compacts_by_lookup
 from keytide.options import keys
 from keytide.read.merged_versions import Lifetime, drops_expired
 from keytide.snapshot.live_files import BucketId, BucketState, LiveFiles, vector_files_by_bucket
-from keytide.snapshot.pinned import StoredTable, as_expected
 from keytide.snapshot.state import TableState, TableView
-from keytide.tasks.runner import TaskRunner, Threads
+from keytide.snapshot.stored_table import StoredTable, as_expected
+from keytide.tasks import TaskRunner, Threads
 from keytide.telemetry import span
 from keytide.write.refusals import writable_view
 

@@ -36,8 +36,8 @@ from keytide.errors import InvalidError, KeytideError
 from keytide.format.schema import TableSchema
 from keytide.merge.engines import engine_class
 from keytide.options import TableOptions, keys
-from keytide.predicate.values.literals import scalar_of_text
-from keytide.predicate.values.row_expression import RowExpression, row_expression
+from keytide.predicate.literals import scalar_of_text
+from keytide.predicate.row_expression import RowExpression, row_expression
 from keytide.types import AtomicType, Field
 
 # -- default values: what replaces NULL ------------------------------------------------------------

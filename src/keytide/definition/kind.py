@@ -14,6 +14,8 @@ is another class here.
 Columns that are computed from the merged row, in tables that merge rows at write time.
 
 How rows are merged at write time, in tables with a key index.
+
+Whether the rows of a write can be distributed over tasks in any way.
 """
 
 from __future__ import annotations
@@ -31,8 +33,11 @@ from keytide.merge.engine import Elsewhere, check_functions
 from keytide.merge.engines import engine_class
 from keytide.merge.functions.registry import DEFAULT_FUNCTION, FUNCTION_OPTIONS, function_names
 from keytide.options import SECTIONS, Acts, TableOptions, keys, option_of
-from keytide.predicate.values.row_expression import RowExpression, row_expression
+from keytide.predicate.row_expression import RowExpression, row_expression
 from keytide.types import Field
+
+# -- kinds of tables -------------------------------------------------------------------------------
+
 
 # -- how rows are merged at write time, in tables with a key index ---------------------------------
 
@@ -431,3 +436,32 @@ def _check_expression(schema: TableSchema, name: str, told: str, text: str) -> N
         expression.check(schema.field(name), schema.select(expression.columns))
     except InvalidError as error:
         raise InvalidError(f"{told}: {error}") from error
+
+
+# -- whether the rows of a write can be distributed over tasks in any way --------------------------
+
+
+def check_distribution(schema: TableSchema, options: TableOptions) -> None:
+    """Raise `InvalidError` if rows must not be shuffled but one task must see all of a bucket."""
+    reason = why_brought_together(schema, options)
+    if options.write_distribution == "none" and reason is not None:
+        raise InvalidError(
+            f"'{keys.WRITE_DISTRIBUTION}' = 'none' leaves the rows of a bucket in several tasks, "
+            f"but {reason}; set it to 'auto' or 'hash'"
+        )
+
+
+def why_brought_together(schema: TableSchema, options: TableOptions) -> str | None:
+    """Why one task must write all rows of a bucket. None if several can."""
+    if schema.is_indexed:
+        return (
+            f"'{keys.UPSERT_MODE}' = '{schema.upsert_mode}' maintains a key index, which needs "
+            "all rows of a bucket in order"
+        )
+    if schema.primary_keys and options.bucket == -1:
+        return f"'{keys.BUCKET}' = '-1' requires one task to assign each key"
+    if options.counts_out_of_order:
+        return f"'{keys.WRITE_COUNT_OUT_OF_ORDER}' compares each row with earlier rows of its key"
+    if options.sequence_auto_padding:
+        return f"'{keys.SEQUENCE_AUTO_PADDING}' counts the rows of a key one by one"
+    return None

@@ -34,7 +34,7 @@ from typing import Any
 from keytide.base.process import cached_property
 from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
-from keytide.key_index.keys import Comparison
+from keytide.key_index.indexed_keys import Comparison
 from keytide.options import Age, TableOptions, keys
 from keytide.types import Field
 

@@ -30,7 +30,7 @@ from keytide.dml.database_changes import (
     id_names,
     value_names,
 )
-from keytide.dml.database_places import database_at
+from keytide.dml.database_dialects import database_at
 from keytide.dml.databases import (
     VERSION,
     Condition,
@@ -43,7 +43,7 @@ from keytide.dml.databases import (
     quoted,
 )
 from keytide.dml.engine import channel_columns
-from keytide.dml.fragments import Told, new_attempt, read_fragments, write_fragment
+from keytide.dml.fragments import Spool, Told, new_attempt, read_fragments, write_fragment
 from keytide.dml.spi import (
     ROW_ID,
     ColumnHandle,
@@ -61,7 +61,6 @@ from keytide.dml.spi import (
     RowChangeParadigm,
     UpdatablePageSource,
 )
-from keytide.dml.spool import Spool
 from keytide.errors import ConflictError, InvalidError, UnsupportedError
 from keytide.predicate.predicate import Predicate
 

@@ -31,7 +31,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keytide.dml.attach import without_secrets
+from keytide.dml.attachments import without_secrets
 from keytide.dml.spi import ConnectorSession
 from keytide.errors import ConflictError, DataError, InvalidError, KeytideError, NotFoundError
 from keytide.predicate.predicate import And, Comparison, In, IsNull, Like, Not, Or, Predicate

@@ -28,12 +28,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.catalogs.catalog import Catalog
-from keytide.commit.strays import remove_strays
-from keytide.commit.transaction import Transaction, discard
+from keytide.commit.transaction import Transaction, discard, remove_strays
 from keytide.definition.column_rules import generated_columns, generation_texts, write_default
 from keytide.definition.kind import kind_of
 from keytide.dml.engine import channel_columns, schema_of
-from keytide.dml.fragments import Told, new_attempt, read_fragments, write_fragment
+from keytide.dml.fragments import Spool, Told, new_attempt, read_fragments, write_fragment
 from keytide.dml.spi import (
     ROW_ID,
     ColumnHandle,
@@ -47,20 +46,18 @@ from keytide.dml.spi import (
     RowChanges,
     UpdatablePageSource,
 )
-from keytide.dml.spool import Spool
 from keytide.errors import ConnectorError, InvalidError
 from keytide.format.snapshot import Operation
 from keytide.options import keys
+from keytide.predicate.literals import has_one_spelling
 from keytide.predicate.predicate import Comparison, In, Predicate, conjunction, conjuncts
-from keytide.predicate.values.literals import has_one_spelling
 from keytide.read.lookup import key_range
 from keytide.read.sections import PlannedFile
-from keytide.snapshot.pinned import PinnedTable
-from keytide.snapshot.state import TableState, TableView
-from keytide.snapshot.statement import Statement
-from keytide.write.generated import regenerated
+from keytide.snapshot.state import Statement, TableState, TableView
+from keytide.snapshot.stored_table import PinnedTable
+from keytide.write.generated_columns import regenerated
 from keytide.write.task import WriteTask, Written
-from keytide.write.tasks import task_on
+from keytide.write.upsert import task_on
 
 # -- table handles ---------------------------------------------------------------------------------
 

@@ -13,6 +13,8 @@ version of each of their keys in the table (including deletes). The table itself
 because its merge handles late and repeated changes. It is for people who monitor a feed.
 
 Lookup of the latest stored version of the keys in a batch of changes.
+
+Adapts decoded changes to a table: keys in stored form, and rejection of unmergeable messages.
 """
 
 from __future__ import annotations
@@ -33,21 +35,28 @@ from keytide.feeds.feed import (
     ORDINAL_COLUMN,
     REJECTED_SCHEMA,
     UNAVAILABLE_COLUMN,
+    Decoded,
     FeedSpec,
+    check_places,
 )
-from keytide.feeds.omitted import OMITTED, ROW, settled
+from keytide.feeds.omitted_values import OMITTED, ROW, settled
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file import VALUE_KIND
 from keytide.merge.functions.registry import DEFAULT_FUNCTION, function_names
 from keytide.merge.order import RANK, STORED_RANK, MergeOrder, is_late, order_of, with_ranks
+from keytide.read.current_rows import hashes_of
 from keytide.read.lookup import newest_versions
-from keytide.read.row_keys import hashes_of
 from keytide.read.scan import ReadTask, Scan
 from keytide.snapshot.live_files import BucketId
 from keytide.snapshot.state import TableState, TableView
+from keytide.write.input_rows import typed_rows
 from keytide.write.layout import Layout
+from keytide.write.refusals import why_refused
 from keytide.write.task import WriteTask, Written
 from keytide.write.upsert import UpsertTask
+
+# -- application of a batch of decoded changes to a table ------------------------------------------
+
 
 # -- the effect of a batch of changes on a table ---------------------------------------------------
 
@@ -455,3 +464,44 @@ def _unknown_changes(changes: pl.DataFrame) -> pa.Table:
         pl.col(ORDINAL_COLUMN).alias("ordinal"),
     )
     return to_arrow(frame, REJECTED_SCHEMA)
+
+
+# -- adapts decoded changes to a table -------------------------------------------------------------
+
+
+def as_table_takes(
+    decoded: Decoded, messages: pa.Array | pa.ChunkedArray, view: TableView
+) -> Decoded:
+    """The batch with its keys in stored form, without messages that the engine could not merge.
+
+    Rows are assigned to buckets, and find their stored versions, by the bytes of their keys, so
+    different forms of the same CHAR must be unified first. A message is rejected as a whole.
+    `messages` are those that were decoded. Raises `DataError` for changes without a place, as
+    `check_places` does.
+    """
+    check_places(decoded)
+    columns = [n for n in decoded.rows.column_names if n in (*view.schema.names, ROW_KIND)]
+    given_rows = decoded.rows.select(columns)
+    if OMITTED in view.schema.by_name:  # the decoder does not know it
+        type_ = view.schema.field(OMITTED).type.to_arrow()
+        given_rows = given_rows.append_column(OMITTED, pa.nulls(given_rows.num_rows, type_))
+    given = typed_rows(given_rows, view.schema, view.options, view.name)
+    rows = decoded.rows
+    for name in view.schema.primary_keys:
+        rows = rows.set_column(rows.column_names.index(name), name, given.table[name])
+    why = why_refused(given.frame, view, given.refusals)
+    if why.null_count() == len(why):
+        return decoded._replace(rows=rows)
+    ordinals = pl.Series("ordinal", values=rows[ORDINAL_COLUMN])
+    refused = pl.DataFrame([ordinals, why.alias("reason")]).drop_nulls("reason")
+    refused = refused.unique("ordinal", keep="first", maintain_order=True)
+    places = refused["ordinal"].to_arrow()
+    rejected = pa.table(
+        [messages.cast(pa.binary()).take(places), refused["reason"].to_arrow(), places],
+        names=REJECTED_SCHEMA.names,
+    ).cast(REJECTED_SCHEMA)
+    accepted = ~ordinals.is_in(refused["ordinal"].implode())
+    return decoded._replace(
+        rows=rows.filter(accepted.to_arrow()),
+        rejected=pa.concat_tables([decoded.rejected, rejected]),
+    )

@@ -21,10 +21,20 @@ from typing import Any
 
 from keytide.base.arguments import checked
 from keytide.errors import InvalidError
-from keytide.feeds.epochs import LOG, NUMBER, POSITION, SERVER, TIME
+from keytide.feeds.conversion import BY_PRECISION, Encoding
+from keytide.feeds.epochs import (
+    BIGINT,
+    EPOCH_SOURCE,
+    LOG,
+    NUMBER,
+    POSITION,
+    SERVER,
+    TIME,
+    Derived,
+    Ordering,
+    SequenceSource,
+)
 from keytide.feeds.feed import Envelope
-from keytide.feeds.order import BIGINT, EPOCH_SOURCE, Derived, Ordering, SequenceSource
-from keytide.feeds.values import BY_PRECISION, Encoding
 from keytide.types import (
     BYTES,
     STRING,

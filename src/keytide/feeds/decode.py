@@ -24,7 +24,8 @@ import pyarrow.compute as pc
 
 from keytide.base.arguments import checked
 from keytide.errors import InvalidError
-from keytide.feeds.epochs import EPOCH, EPOCH_PATHS
+from keytide.feeds.conversion import Encoding, convert
+from keytide.feeds.epochs import EPOCH, EPOCH_PATHS, epochs_of
 from keytide.feeds.feed import (
     MESSAGE_COLUMN,
     ORDINAL_COLUMN,
@@ -34,9 +35,10 @@ from keytide.feeds.feed import (
     Envelope,
     FeedSpec,
     at_path,
+    placed,
 )
 from keytide.feeds.formats import envelope_of
-from keytide.feeds.json_sql import (
+from keytide.feeds.json_columns import (
     JsonValues,
     exact_numbers,
     literal,
@@ -45,9 +47,6 @@ from keytide.feeds.json_sql import (
     quoted,
     read_members,
 )
-from keytide.feeds.order import epochs_of
-from keytide.feeds.places import placed
-from keytide.feeds.values import Encoding, convert
 from keytide.types import AtomicType, DataType, Field
 
 # -- messages as JSON documents, validated one by one before they are read -------------------------

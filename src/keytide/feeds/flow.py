@@ -20,17 +20,16 @@ import pyarrow as pa
 from keytide.base.arguments import shown
 from keytide.base.process import cached_property
 from keytide.base.row_kind import ROW_KIND
-from keytide.catalogs.alter import alter_table
 from keytide.catalogs.catalog import Catalog, NewTable
+from keytide.catalogs.schema_changes import alter_table
 from keytide.definition.schema_evolution import SetOption
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
-from keytide.feeds.history import IGNORED_NULLS, History
-from keytide.feeds.latest import DELETED_AT, SEQUENCES, Latest
+from keytide.feeds.scd import DELETED_AT, IGNORED_NULLS, SEQUENCES, History, Latest
 from keytide.format.schema import TableSchema
 from keytide.merge.order import order_of
 from keytide.options import TableOptions, keys, stored_names
-from keytide.snapshot.pinned import StoredTable
 from keytide.snapshot.state import TableView
+from keytide.snapshot.stored_table import StoredTable
 from keytide.types import STRING, ArrayType, Field, RowType, type_from_arrow
 
 # -- the request for a flow of change events into a table ------------------------------------------

@@ -5,13 +5,25 @@ depends on stored rows, so it is committed only if no other commit has changed t
 meanwhile. Otherwise it is computed again.
 
 Converts events of a source to rows for the target of a flow.
+
+Truncation of tables by events: later rows stay, and late events before it do not return.
+
+A truncation is a separate commit. It replaces all stored rows by the latest versions, including
+deletes, at or after its place in the order, and its snapshot records the place. It can only be
+committed directly after the snapshot it was computed from, so no event comes between.
+
+Tables whose rows store which values their source omitted.
+
+A table gets the column `OMITTED` when the first change omits a value. From then on, each batch
+reads the stored rows of its keys.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import polars as pl
@@ -19,30 +31,46 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.base.row_kind import ROW_KIND, RowKind
+from keytide.catalogs.local_writes import grown
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction, WriteResult
-from keytide.errors import ConflictError, InvalidError
+from keytide.compaction.bulk_load import raise_replacement
+from keytide.compaction.row_buffer import piled
+from keytide.definition.schema_evolution import (
+    AddColumn,
+    ChangeColumnNullability,
+    SchemaChange,
+    growth,
+)
+from keytide.errors import ConflictError, InvalidError, UnsupportedError
+from keytide.feeds.feed import UNAVAILABLE_COLUMN
 from keytide.feeds.flow import Flow
-from keytide.feeds.history import DELETES, History
-from keytide.feeds.latest import Latest
-from keytide.feeds.omitted import Omitting
-from keytide.feeds.truncation import going_by
+from keytide.feeds.omitted_values import OMITTED, Omitting, omitted_field
+from keytide.feeds.scd import DELETES, History, Latest
+from keytide.feeds.truncation import Truncation, going_by
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file import VALUE_KIND
-from keytide.maintenance.upkeep.writing import writing
+from keytide.format.schema import TableSchema
+from keytide.maintenance.writes import writing
+from keytide.merge.order import IS_ADD
+from keytide.options import TableOptions
 from keytide.predicate.condition import predicate_of
 from keytide.predicate.matching import row_filter
 from keytide.predicate.predicate import Predicate, columns_of
 from keytide.read.lookup import newest_versions
 from keytide.read.scan import ReadTask, Scan
 from keytide.snapshot.live_files import BucketId
-from keytide.snapshot.pinned import PinnedTable, StoredTable
-from keytide.tasks.runner import TaskRunner
+from keytide.snapshot.state import TableView
+from keytide.snapshot.stored_table import PinnedTable, StoredTable
+from keytide.tasks import TaskRunner
 from keytide.types import Field, arrow_schema, type_from_arrow
 from keytide.write.input_rows import incoming_rows, padded, parsed_kinds
+from keytide.write.partition_spec import every_partition
 from keytide.write.refusals import writable_view
-from keytide.write.task import WriteTask, Written
-from keytide.write.ties import Order, refuse_ties, tie_columns
+from keytide.write.task import Order, WriteTask, Written, refuse_ties, tie_columns
+
+# -- writes the events of flows whose rows depend on stored rows -----------------------------------
+
 
 # -- writes the events of flows whose rows depend on stored rows -----------------------------------
 
@@ -273,3 +301,147 @@ def _known_fields(flow: Flow) -> list[Field]:
 def _as_judged(events: pa.Table, fields: list[Field]) -> pa.Table:
     columns = {f.name: events.column(f.name).cast(f.type.to_arrow()) for f in fields}
     return pa.table(columns) if columns else events.select([])
+
+
+# -- truncation of tables by events ----------------------------------------------------------------
+
+
+def truncate_up_to(table: StoredTable, flow: Flow, places: pa.Table) -> WriteResult:
+    """Remove what precedes the last of some places, if not already done, in one commit.
+
+    The result has no row counts. Memory follows 'read.memory' and 'write-buffer-size'. Raises
+    `ConflictError` if other writers commit too often, and what writes raise.
+    """
+    nothing = WriteResult(None, 0, 0, 0)
+
+    def made(pinned: PinnedTable) -> WriteResult:
+        with writing(pinned, writable_view(pinned)) as transaction:
+            known = Truncation.of(pinned, transaction.state.snapshot, transaction.view)
+            wanted = known.up_to(places, pinned.name)
+            if not wanted.is_beyond(known):
+                transaction.abort()
+                return nothing
+            buffer_bytes = transaction.view.options.write_buffer_bytes
+            rows = piled(_left(transaction, flow, wanted), buffer_bytes)
+            transaction.take(transaction.here(transaction.task_anew()).feed(rows, 0))
+            raise_replacement(transaction)
+            transaction.progress = wanted.progress(known)
+            return replace(transaction.relayout(every_partition), rows=0)
+
+    return made_anew(table, made) if places.num_rows else nothing
+
+
+def told_with(truncated: WriteResult, written: WriteResult) -> WriteResult:
+    """The combined result of a truncation and of the events after it, which may be none."""
+    only = truncated.snapshot_id is not None and written.snapshot_id is None
+    return replace(truncated, rows=written.rows) if only else written
+
+
+def _left(transaction: Transaction, flow: Flow, truncation: Truncation) -> Iterator[pa.Table]:
+    """The latest versions of keys that survive a truncation, with `_row_kind`."""
+    state, names = transaction.state, transaction.view.schema.names
+    predicate = truncation.outlived_by
+    assert predicate is not None
+    stays = row_filter(predicate, truncation.fields)
+    kernel = flow.kernel(transaction.view) if flow.reads_first else None
+    schema = transaction.view.schema.arrow_schema()
+    for task in Scan(state.merging, names, predicate).tasks():
+        for frame in task.outcomes(transaction.view.options.read_memory_bytes):
+            left = frame.filter(stays)
+            if isinstance(kernel, Latest):
+                left = kernel.outlived(left, _as_series(truncation.place[0]))
+            kinds = left.select(pl.when(IS_ADD).then(pl.lit("+I")).otherwise(pl.lit("-D")))
+            rows = to_arrow(left.select(names), schema)
+            yield rows.append_column(ROW_KIND, kinds.to_series().to_arrow().cast(pa.string()))
+
+
+def _as_series(value: pa.Scalar) -> pl.Series:
+    return from_arrow(pa.table([pa.repeat(value, 1)], names=["place"])).to_series()
+
+
+# -- tables whose rows store which values their source omitted -------------------------------------
+
+
+def names_omitted(rows: pa.Table) -> list[str]:
+    """The columns that some decoded changes omit."""
+    if UNAVAILABLE_COLUMN not in rows.column_names:
+        return []
+    lists = rows[UNAVAILABLE_COLUMN]
+    if not pa.types.is_list(lists.type) or not pa.types.is_string(lists.type.value_type):
+        return []
+    return sorted(name for name in pc.unique(pc.list_flatten(lists)).to_pylist() if name)
+
+
+def storing_omitted(
+    pinned: PinnedTable, names: Collection[str], author: Author | None = None
+) -> PinnedTable:
+    """The table with the column `OMITTED`, in which the named columns can be NULL.
+
+    A value of a NOT NULL column is unknown until its version arrives. Raises what `grown` raises.
+    """
+    return grown(pinned, partial(_storing, names=names), author=author) if names else pinned
+
+
+def stores_omitted(view: TableView) -> bool:
+    """Whether a table can store which values of its rows were omitted.
+
+    It must keep the latest row of each key. Other engines merge values in their own ways.
+    """
+    options = view.options
+    keeps_latest = options.merge_engine == TableOptions.parse({}).merge_engine
+    return keeps_latest and not view.kind.has_key_index
+
+
+def omits(table: StoredTable, events: pa.Table) -> bool:
+    """Whether events, or stored rows of their target, omit values."""
+    return OMITTED in table.schema.by_name or bool(names_omitted(events))
+
+
+def write_omitting(
+    table: StoredTable, flow: Flow, rows: pa.Table, author: Author | None
+) -> WriteResult:
+    """Apply rows from `rows_of_events` that omit values, in one atomic commit.
+
+    Raises `UnsupportedError` for flows that cannot fill them, and what `write_on_read` raises.
+    """
+    request = flow.request
+    if flow.reads_first or request.truncates is not None:
+        raise UnsupportedError(
+            "Lake.auto_cdc: events omit values, which is supported only for SCD type 1 without "
+            "ignore_null_updates and apply_as_truncates; use Lake.ingest, or let the source send "
+            "all values"
+        )
+    if UNAVAILABLE_COLUMN not in rows.column_names:
+        raise InvalidError(
+            f"Lake.auto_cdc: events omit values, and column {UNAVAILABLE_COLUMN!r} says which; do "
+            "not leave it out of the target"
+        )
+    pinned = storing_omitted(table.pinned(), [*names_omitted(rows), OMITTED], author)
+    if request.merge_schema:
+        needed = partial(growth, columns=rows.schema, table=table.name)
+        pinned = grown(pinned, needed, author=author)
+
+    def write(transaction: Transaction) -> None:
+        view = transaction.view
+        kernel = Omitting(view.order, tuple(view.schema.names))
+        scan = Scan(transaction.state.merging, kernel.columns)
+        plans = zip(scan.plan.buckets, scan.tasks(), strict=True)
+        tasks = {(plan.partition, plan.bucket): task for plan, task in plans}
+        task = transaction.here(replace(transaction.task(), stored=None))
+        writer = EventWriter(task, kernel, tasks, request.merge_schema)
+        transaction.take(writer.feed([rows], 0))
+
+    return write_on_read(table, write, author)
+
+
+def _storing(schema: TableSchema, names: Collection[str]) -> list[SchemaChange]:
+    changes: list[SchemaChange] = []
+    if OMITTED not in schema.by_name:
+        sequence = TableOptions.parse(schema.options).sequence_field
+        field = omitted_field(schema, sequence)
+        changes.append(AddColumn((field.name,), field.type))
+    for name in names:
+        field_ = schema.by_name.get(name)
+        if field_ is not None and not field_.type.nullable and name not in schema.primary_keys:
+            changes.append(ChangeColumnNullability((name,), nullable=True))
+    return changes

@@ -19,6 +19,11 @@ Maxwell JSON: ``{"type", "data", "old", "ts", "xid", "xoffset", "commit", "posit
 DDL records are control messages.
 
 The formats of change feeds by name.
+
+Plain JSON rows: ``{"id": 1, "name": "a"}`` is the new state of a row.
+
+Key columns can be in the message key, and a message without a value is a delete. The caller that
+has the keys adds them, and marks deletes with the field :data:`DELETED`.
 """
 
 from __future__ import annotations
@@ -27,14 +32,50 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from keytide.base.process import scratch
 from keytide.errors import InvalidError
+from keytide.feeds.conversion import Encoding
 from keytide.feeds.debezium import DEBEZIUM
-from keytide.feeds.epochs import LOG, NUMBER, POSITION, SERVER, TIME
+from keytide.feeds.epochs import (
+    BIGINT,
+    EPOCH_SOURCE,
+    LOG,
+    NUMBER,
+    POSITION,
+    SERVER,
+    TIME,
+    Derived,
+    Ordering,
+    SequenceSource,
+)
 from keytide.feeds.feed import Envelope
-from keytide.feeds.json_rows import JSON_ROWS
-from keytide.feeds.order import BIGINT, EPOCH_SOURCE, Derived, Ordering, SequenceSource
-from keytide.feeds.values import Encoding
+from keytide.feeds.json_columns import literal, pointer
 from keytide.types import BYTES, STRING, AtomicType, DataType
+
+# -- plain JSON rows: ``{"id": 1, "name": "a"}`` is the new state of a row -------------------------
+
+
+DELETED = scratch("deleted")
+"""The field that marks a deleted row: true, or ``"unordered"`` if its place is unknown."""
+
+JSON_ROWS = Envelope(
+    members={"row": "$", "deleted": pointer(DELETED)},
+    action="""CASE
+        WHEN deleted IS NULL THEN 'insert'
+        WHEN deleted = 'true' THEN 'delete' END""",
+    problem=literal(
+        "a message without a value is a delete without a time, but the table has a sequence field"
+    ),
+    changes="""[{
+        'before': CASE WHEN action = 'delete' THEN row END,
+        'after': CASE WHEN action <> 'delete' THEN row END}]""",
+    housekeeping=frozenset({DELETED}),
+    has_keys=True,
+)
+
+
+# -- the formats of change feeds by name; these are defined here -----------------------------------
+
 
 # -- Canal JSON ------------------------------------------------------------------------------------
 

@@ -1,27 +1,65 @@
-"""The target table of a feed: opened, or created from the content of the feed."""
+"""The target table of a feed: opened, or created from the content of the feed.
+
+What a table stores about the feed that fills it: the table of the source, and the epochs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from keytide.base.text import counted
 from keytide.catalogs.catalog import Catalog, NewTable
+from keytide.catalogs.schema_changes import alter_table
 from keytide.definition.column_rules import generation_texts
 from keytide.definition.kind import require_key
+from keytide.definition.schema_evolution import SetOption
 from keytide.errors import InvalidError, NotFoundError
-from keytide.feeds.epochs import extended, parse_epochs
+from keytide.feeds.epochs import Epoch, SequenceSource, epochs_of, extended, parse_epochs
 from keytide.feeds.feed import FeedRequest, FeedSpec
-from keytide.feeds.infer import Sample
-from keytide.feeds.omitted import OMITTED
-from keytide.feeds.order import SequenceSource, epochs_of
-from keytide.feeds.origin import Origin
+from keytide.feeds.inference import Sample
+from keytide.feeds.omitted_values import OMITTED
 from keytide.options import TableOptions, keys, stored_names
-from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.stored_table import StoredTable
 from keytide.types import Field
 
-__all__ = ["feed_columns", "feed_target"]
+# -- what a table stores about the feed that fills it ----------------------------------------------
+
+
+_EPOCHS, _SOURCE_TABLE = "user.feed-epochs", "user.feed-source-table"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The origin of a table's rows. Rows are numbered by the epochs, so these only grow."""
+
+    source_table: str | None = None
+    epochs: tuple[Epoch, ...] = ()
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Origin:
+        """The origin in the options of a table. Raises `InvalidError` for invalid ones."""
+        texts = options.get(_EPOCHS, "").split(",")
+        return cls(options.get(_SOURCE_TABLE), parse_epochs(text for text in texts if text.strip()))
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of a table that store it."""
+        epochs = ", ".join(epoch.text for epoch in self.epochs)
+        found = {_EPOCHS: epochs, _SOURCE_TABLE: self.source_table or ""}
+        return {name: value for name, value in found.items() if value}
+
+    def keep(self, table: StoredTable) -> None:
+        """Store it in the options of a table, unless they are the same."""
+        stored = table.schema.options
+        new = [SetOption(k, v) for k, v in self.options.items() if stored.get(k) != v]
+        if new:
+            alter_table(table.metadata, new)
+
+
+# -- the target table of a feed: opened, or created from the content of the feed -------------------
 
 
 def feed_target(

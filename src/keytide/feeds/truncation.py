@@ -15,12 +15,13 @@ from typing import TypeAlias, TypeVar
 import pyarrow as pa
 
 from keytide.base.process import scratch
-from keytide.commit.progress import Progress, told_progress
+from keytide.commit.author import Progress, told_progress
 from keytide.commit.transaction import Transaction
 from keytide.errors import ConflictError, DataError, InvalidError
 from keytide.format.arrow import from_arrow
 from keytide.format.snapshot import Snapshot
 from keytide.merge.order import MergeOrder
+from keytide.predicate.literals import scalar_of_text
 from keytide.predicate.matching import row_filter
 from keytide.predicate.predicate import (
     Comparison,
@@ -29,10 +30,9 @@ from keytide.predicate.predicate import (
     disjunction,
     plain,
 )
-from keytide.predicate.values.columns import stored_column
-from keytide.predicate.values.literals import scalar_of_text
-from keytide.snapshot.pinned import StoredTable
+from keytide.predicate.value_columns import stored_column
 from keytide.snapshot.state import TableView
+from keytide.snapshot.stored_table import StoredTable
 from keytide.types import Field, type_from_arrow
 
 __all__ = ["GoingBy", "Truncation", "beside_truncations", "going_by"]

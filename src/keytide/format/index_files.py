@@ -44,7 +44,7 @@ from keytide.errors import DataError, InvalidError, UnsupportedError
 from keytide.format.avro import Record, RecordType, array, optional, record, required
 from keytide.format.cache import METADATA, version_of
 from keytide.options import keys
-from keytide.store.base import Store, disk_errors
+from keytide.store.interface import Store, disk_errors
 
 # -- hash index files: the hashes of the keys in one dynamic bucket --------------------------------
 

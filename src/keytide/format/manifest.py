@@ -24,6 +24,7 @@ import pyarrow as pa
 from keytide.errors import DataError
 from keytide.format.avro import (
     MILLISECONDS,
+    EncodedRecords,
     Record,
     RecordType,
     StoredFile,
@@ -33,9 +34,14 @@ from keytide.format.avro import (
     required,
 )
 from keytide.format.binary_row import decode_rows
-from keytide.format.encoded_records import EncodedRecords
-from keytide.format.entry import DataFileMeta, FileKind, FileSource, Identity, ManifestEntry
-from keytide.format.entry_columns import Entries
+from keytide.format.manifest_entry import (
+    DataFileMeta,
+    Entries,
+    FileKind,
+    FileSource,
+    Identity,
+    ManifestEntry,
+)
 from keytide.format.stats import (
     EMPTY_STATS,
     ColumnStats,

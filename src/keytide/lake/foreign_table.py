@@ -14,11 +14,16 @@ from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
 from keytide.predicate.condition import Condition
 from keytide.read.why import Why
-from keytide.show.svg import element, named, notebook, paragraph, problem
-from keytide.show.tables import columns_table
-from keytide.show.text import shortened
+from keytide.show.elements import (
+    columns_table,
+    element,
+    named,
+    notebook,
+    paragraph,
+    problem,
+    shortened,
+)
 from keytide.sources import scan as core
-from keytide.sources.pinned import PinnedExternal
 from keytide.sources.scan import (
     ExternalChanges,
     get_external,
@@ -26,6 +31,7 @@ from keytide.sources.scan import (
     scan_external,
     why_external,
 )
+from keytide.sources.source_state import PinnedExternal
 
 __all__ = ["ExternalChanges", "ExternalScan", "ForeignTable"]
 
@@ -45,7 +51,7 @@ class ExternalScan(core.ExternalScan):
         the `spark` extra, and what planning raises. Invalid rows raise when Spark reads them.
         """
         check_spark_session(spark, "ExternalScan.to_spark")
-        from keytide.spark.pages import pages_to_spark
+        from keytide.spark.dml_tasks import pages_to_spark
 
         rows = pages_to_spark(self.pages(), spark)
         return rows if self.limit is None else rows.limit(self.limit)

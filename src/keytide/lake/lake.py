@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from keytide.base import html
+from keytide.base import record
 from keytide.base.arguments import checked, shown
 from keytide.catalogs.catalog import (
     DEFAULT_DATABASE,
@@ -23,7 +23,7 @@ from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.definition.external import is_external
 from keytide.dml.adbc import adbc_connector
-from keytide.dml.attach import AttachedCatalog
+from keytide.dml.attachments import AttachedCatalog
 from keytide.dml.spi import Connector, Isolation
 from keytide.errors import (
     AlreadyExistsError,
@@ -32,12 +32,11 @@ from keytide.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from keytide.lake.engines import engine_of
-from keytide.lake.external_table import ExternalTable
-from keytide.lake.federated_table import FederatedTable
+from keytide.lake.engine_choice import engine_of
+from keytide.lake.external_tables import ExternalTable, FederatedTable
 from keytide.lake.table import Table, is_spark_dataframe
-from keytide.maintenance.upkeep.behind import BEHIND
-from keytide.sources.definition import (
+from keytide.maintenance.background import BEHIND
+from keytide.sources.external_definitions import (
     AdoptionResult,
     NewAdopted,
     NewExternalTable,
@@ -46,7 +45,7 @@ from keytide.sources.definition import (
     with_upsert_keys,
 )
 from keytide.sources.federated import UpsertKeys, federated_connector, federated_tables, tables_of
-from keytide.sql.result import Result
+from keytide.sql.query_engine import Result
 from keytide.types import Field
 from keytide.write.input_rows import to_arrow_table
 
@@ -91,7 +90,7 @@ class Lake:
         return f"Lake({self.uri!r})"
 
     def _repr_html_(self) -> str:
-        return html.heading("Lake", self.uri) + html.bullets(self._catalog.tables())
+        return record.heading("Lake", self.uri) + record.bullets(self._catalog.tables())
 
     @property
     def uri(self) -> str:
@@ -442,7 +441,7 @@ class Lake:
         - `DataError` when the store fails.
         """
         from keytide.sql.grammar import parse_query
-        from keytide.sql.making_views import create_view
+        from keytide.sql.show_statements import create_view
         from keytide.sql.statements import CreateView
 
         if replace and exists_ok:
@@ -582,7 +581,7 @@ class Lake:
 
         def write(transaction: Transaction) -> None:
             if is_spark_dataframe(rows):
-                from keytide.spark.write import fill as fill_on_spark
+                from keytide.spark.dataframe_writes import fill as fill_on_spark
 
                 fill_on_spark(transaction, rows)
             else:
@@ -778,7 +777,9 @@ class Lake:
         - `UnsupportedError` for files on Spark Connect.
         - What writes raise.
         """
-        from keytide.lake.feeding import FeedRequest, TopicOptions, columns_of, feed
+        from keytide.feeds.feed import FeedRequest, columns_of
+        from keytide.feeds.kafka.ingest import TopicOptions
+        from keytide.lake.ingestion import feed
 
         request = FeedRequest(
             warehouse=self.uri,
@@ -858,7 +859,9 @@ class Lake:
         - `DataError` when no broker answers.
         - `SetupError` when a library is not installed.
         """
-        from keytide.lake.feeding import FeedRequest, Told, TopicOptions, feed_tables
+        from keytide.feeds.feed import FeedRequest
+        from keytide.feeds.kafka.ingest import Told, TopicOptions
+        from keytide.lake.ingestion import feed_tables
 
         request = FeedRequest(
             warehouse=self.uri,
@@ -898,7 +901,7 @@ class Lake:
         what reads and writes of tables raise.
         """
         from keytide.sql.engine_text import with_parameters
-        from keytide.sql.execute import run
+        from keytide.sql.execution import run
 
         text = text if parameters is None else with_parameters(text, parameters)
         return run(self, self._engine(), text)
@@ -909,7 +912,7 @@ class Lake:
 
         Parses and raises as `sql` does.
         """
-        from keytide.sql.execute import results
+        from keytide.sql.execution import results
 
         return results(self, self._engine(), text)
 

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from keytide.base.arguments import check_spark_session, checked
-from keytide.catalogs.caching import cache_folder, near
 from keytide.catalogs.catalog import open_stored
 from keytide.catalogs.metastore.warehouse import is_metastore_address, open_metastore_warehouse
 from keytide.catalogs.rest.warehouse import is_rest_address, open_rest_warehouse
-from keytide.catalogs.warehouse import FolderWarehouse, Warehouse
-from keytide.dml.attach import AttachedCatalog
+from keytide.catalogs.warehouse import FolderWarehouse, Warehouse, cache_folder, near
+from keytide.dml.attachments import AttachedCatalog
 from keytide.lake.lake import Lake
 from keytide.lake.table import Table
 from keytide.store import CacheFolder, Store, open_store

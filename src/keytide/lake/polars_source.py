@@ -14,9 +14,8 @@ from polars.io.plugins import register_io_source
 from keytide.base.arguments import checked
 from keytide.errors import KeytideError
 from keytide.format.arrow import polars_schema
-from keytide.lake.fallback_scan import FallbackScan
 from keytide.lake.foreign_table import ForeignTable
-from keytide.lake.scan import Scan
+from keytide.lake.scan import FallbackScan, Scan
 from keytide.lake.table import Table
 from keytide.predicate.condition import predicate_of
 from keytide.predicate.predicate import Predicate, conjunction

@@ -11,58 +11,52 @@ import pyarrow as pa
 from keytide.base.arguments import checked
 from keytide.base.text import Moment, epoch_ms
 from keytide.catalogs import local_writes
-from keytide.catalogs.alter import alter_table
-from keytide.catalogs.constraints import add_constraint, drop_constraint
-from keytide.catalogs.growing import grown_for
+from keytide.catalogs.local_writes import grown_for
+from keytide.catalogs.schema_changes import add_constraint, alter_table, drop_constraint
 from keytide.changes.change_scan import changes_of
-from keytide.changes.follow import Pace, follow, start_of
+from keytide.changes.follower import Pace, follow, start_of
 from keytide.commit.author import Author
 from keytide.commit.transaction import WriteResult
 from keytide.compaction.compact import CompactionResult
 from keytide.definition.schema_evolution import SchemaChange
-from keytide.dml.attach import AttachedCatalog
+from keytide.dml.attachments import AttachedCatalog
 from keytide.dml.engine import Changed
 from keytide.errors import InvalidError
-from keytide.feeds.kafka.lag import PartitionLag, lag
+from keytide.feeds.kafka.start import PartitionLag, lag
 from keytide.feeds.kafka.topics import KafkaAddress
 from keytide.format.schema import TableSchema
-from keytide.lake.changes import Changes
-from keytide.lake.engines import engine_of
-from keytide.lake.fallback_scan import FallbackScan
+from keytide.lake.display import Snapshots, picture_of, table_html
+from keytide.lake.engine_choice import engine_of
 from keytide.lake.foreign_table import ForeignTable
-from keytide.lake.members import member, member_giving
-from keytide.lake.merge import MergeBuilder
-from keytide.lake.picture import picture_of
-from keytide.lake.scan import Scan
-from keytide.lake.snapshots import Snapshots
-from keytide.lake.table_html import table_html
-from keytide.maintenance.expiry import expiry
-from keytide.maintenance.history import branches as branch_verbs
-from keytide.maintenance.history import log as consumer_verbs
-from keytide.maintenance.history import tags as tag_verbs
-from keytide.maintenance.history.branches import Branches, branches_of
-from keytide.maintenance.history.log import History, NamedConsumer, consumers_of, history_of
-from keytide.maintenance.history.tags import Tags, tags_of
-from keytide.maintenance.upkeep import branches as ended_branches
-from keytide.maintenance.upkeep import going_back, old_partitions, orphans, purging, repair
-from keytide.maintenance.upkeep.behind import BEHIND
-from keytide.maintenance.upkeep.compacting import compact
-from keytide.maintenance.upkeep.doctor import doctor as diagnose
-from keytide.maintenance.upkeep.indexing import IndexingResult, index_files
-from keytide.maintenance.upkeep.layout import glance_of
-from keytide.maintenance.upkeep.rescale import RescaleResult, convert, rescale
-from keytide.maintenance.upkeep.restore import RestoreResult, restore
+from keytide.lake.scan import Changes, FallbackScan, Scan
+from keytide.lake.table_methods import MergeBuilder, member, member_giving
+from keytide.maintenance import actions, orphans, repair
+from keytide.maintenance import actions as ended_branches
+from keytide.maintenance import branches as branch_verbs
+from keytide.maintenance import expiry as expiry
+from keytide.maintenance import history as consumer_verbs
+from keytide.maintenance import tags as tag_verbs
+from keytide.maintenance.actions import compact
+from keytide.maintenance.background import BEHIND
+from keytide.maintenance.branches import Branches, branches_of
+from keytide.maintenance.doctor import doctor as diagnose
+from keytide.maintenance.history import History, NamedConsumer, consumers_of, history_of
+from keytide.maintenance.overviews import glance_of
+from keytide.maintenance.repair import IndexingResult, index_files
+from keytide.maintenance.rescale import RescaleResult, convert, rescale
+from keytide.maintenance.restore import RestoreResult, restore
+from keytide.maintenance.tags import Tags, tags_of
 from keytide.predicate.condition import Condition
 from keytide.publish.publish import publish
 from keytide.read import scan as core
-from keytide.read.fallback_scans import get_row, get_rows, scan_table
-from keytide.read.scans import why_row
+from keytide.read.fallback import get_row, get_rows, scan_table
+from keytide.read.requests import why_row
 from keytide.read.why import Why
-from keytide.snapshot.branches import open_branch
+from keytide.snapshot.branch_tables import open_branch
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.stored_table import StoredTable
 from keytide.store import Store
-from keytide.tasks.runner import TaskRunner
+from keytide.tasks import TaskRunner
 from keytide.verify.finding import Verification
 from keytide.verify.verify import verify_table
 from keytide.write.input_rows import source_table, wider_table
@@ -230,7 +224,7 @@ class Table:
         if merge_schema:
             table, data = _grown(table, data, author)
         if is_spark_dataframe(data):
-            from keytide.spark.write import append
+            from keytide.spark.dataframe_writes import append
 
             return append(table, data, author)
         return local_writes.append(table, data, author)
@@ -283,7 +277,7 @@ class Table:
         if merge_schema:
             table, data = _grown(table, data, partition=partition)
         if is_spark_dataframe(data):
-            from keytide.spark.write import overwrite
+            from keytide.spark.dataframe_writes import overwrite
 
             return overwrite(table, data, partition)
         return local_writes.overwrite(table, data, partition)
@@ -313,7 +307,7 @@ class Table:
         - `ConflictError` when too many races with other writers were lost.
         - `DataError` when the store fails.
         """
-        from keytide.sql.forms import Around, delete_where
+        from keytide.sql.python_calls import Around, delete_where
 
         around = Around.of(self._stored, self._catalog)
         return delete_where(around, self._engine(), where, isolation)
@@ -336,7 +330,7 @@ class Table:
         when two rows would have the same primary key, and `UnsupportedError` for a table that would
         not store the new values unchanged.
         """
-        from keytide.sql.forms import Around, update_where
+        from keytide.sql.python_calls import Around, update_where
 
         around = Around.of(self._stored, self._catalog)
         return update_where(around, self._engine(), set, where, isolation)
@@ -371,7 +365,7 @@ class Table:
         Raises `InvalidError` for any other kind of source, and for a source with columns that SQL
         does not support.
         """
-        from keytide.sql.forms import (
+        from keytide.sql.python_calls import (
             Around,
             WhenForm,
             grown_to_merge,
@@ -413,7 +407,7 @@ class Table:
         return local_writes.truncate(self._stored, _places(partition))
 
     convert = member(convert)
-    purge_files = member(purging.purge_files)
+    purge_files = member(actions.purge_files)
     mend_snapshots = member(repair.mend_snapshots)
 
     @checked
@@ -467,7 +461,7 @@ class Table:
     reset_consumer = member(consumer_verbs.reset_consumer)
     clear_consumers = member(consumer_verbs.clear_consumers)
     expire_consumers = member(consumer_verbs.expire_consumers)
-    expire_partitions = member(old_partitions.expire_partitions)
+    expire_partitions = member(actions.expire_partitions)
     remove_orphan_files = member(orphans.remove_orphan_files)
 
     @checked
@@ -522,7 +516,7 @@ class Table:
     def _runner(self) -> TaskRunner | None:
         if self._spark is None:
             return None
-        from keytide.spark.sized_runner import SizedRunner
+        from keytide.spark.runner import SizedRunner
 
         return SizedRunner(self._spark)
 
@@ -784,7 +778,7 @@ class Table:
     rename_tag = member(tag_verbs.rename_tag)
     delete_tag = member(tag_verbs.delete_tag)
     expire_tags = member(tag_verbs.expire_tags)
-    rollback_to = member(going_back.rollback_to)
+    rollback_to = member(actions.rollback_to)
 
     @checked
     def restore(
@@ -840,7 +834,7 @@ class Table:
     create_branch = member_giving(branch_verbs.create_branch, _beside)
     delete_branch = member(ended_branches.delete_branch)
     rename_branch = member_giving(ended_branches.rename_branch, _beside)
-    fast_forward = member(going_back.fast_forward)
+    fast_forward = member(actions.fast_forward)
 
 
 def _places(partition: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
@@ -856,7 +850,7 @@ def _grown(
 ) -> tuple[StoredTable, Any]:
     """The table after adding the columns of the rows, and the rows in the table's types."""
     if is_spark_dataframe(data):
-        from keytide.spark.write import grown_for as grown_on_spark
+        from keytide.spark.dataframe_writes import grown_for as grown_on_spark
 
         return grown_on_spark(table, data, author, partition)
     return grown_for(table, data, author, partition)

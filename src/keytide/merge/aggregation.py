@@ -21,8 +21,7 @@ import numpy as np
 import polars as pl
 
 from keytide.base.row_kind import RowKind
-from keytide.merge.engine import MergeEngine, Thinned, check_functions, conflicting
-from keytide.merge.folding import depending_on_order, one_place
+from keytide.merge.engine import MergeEngine, SequenceGroup, Thinned, check_functions, conflicting
 from keytide.merge.functions.inputs import AggregatedColumn, AggregateFunction, Inputs
 from keytide.merge.functions.registry import (
     DEFAULT_FUNCTION,
@@ -32,10 +31,17 @@ from keytide.merge.functions.registry import (
     function_names,
 )
 from keytide.merge.functions.user import MergeFunction
-from keytide.merge.not_null import check_not_null, not_null_names
+from keytide.merge.layers import depending_on_order, one_place
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
-from keytide.merge.refusal import AFTER_DELETE, WITHOUT_COLUMN, Refusal, deletes_of, retracts_of
-from keytide.merge.sequence_group import SequenceGroup
+from keytide.merge.refusal import (
+    AFTER_DELETE,
+    WITHOUT_COLUMN,
+    Refusal,
+    check_not_null,
+    deletes_of,
+    not_null_names,
+    retracts_of,
+)
 from keytide.merge.windows import KeySlices, Marks, Positions, merge_repeated, rows_with, take
 from keytide.options import TableOptions, keys
 from keytide.types import Field

@@ -7,12 +7,15 @@ Everything else that depends on a table's engine is a member of the engine, so n
 engine's name or class. An engine is one file, and one line in `keytide.merge.engines`.
 
 Option checks that several engines share.
+
+A sequence group: some columns of a table, with sequence fields of their own.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple
@@ -22,15 +25,53 @@ import polars as pl
 from keytide.base.row_kind import RowKind
 from keytide.errors import InvalidError
 from keytide.merge.functions.inputs import AggregatedColumn
-from keytide.merge.functions.register import registered_functions
-from keytide.merge.functions.registry import function_of
+from keytide.merge.functions.registry import function_of, registered_functions
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import MergeOrder
 from keytide.merge.refusal import WITHOUT_KEY, Refusal
-from keytide.merge.sequence_group import SequenceGroup
 from keytide.merge.windows import Marks
 from keytide.options import TableOptions, keys
 from keytide.types import Field
+
+# -- A sequence group: some columns of a table, with sequence fields of their own ------------------
+
+
+@dataclass(frozen=True)
+class SequenceGroup:
+    """Sequence fields, and the columns whose versions they order."""
+
+    sequence: tuple[str, ...]
+    protected: tuple[str, ...]
+    decides_about_row: bool = False
+    padded: frozenset[str] = frozenset()
+    """Sequence fields that are CHAR and are compared without trailing blanks."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns of the group."""
+        return (*self.sequence, *self.protected)
+
+
+def sequence_groups_of(fields: Iterable[Field], options: TableOptions) -> tuple[SequenceGroup, ...]:
+    """The groups that a table's options define."""
+    chars = {f.name for f in fields if f.type.root == "CHAR"}
+    deciding = set(options.remove_record_on_sequence_group)
+    groups = []
+    for sequence, protected in options.by_columns(keys.SEQUENCE_GROUP).items():
+        names = tuple(name.strip() for name in sequence.split(","))
+        groups.append(
+            SequenceGroup(
+                sequence=names,
+                protected=tuple(name.strip() for name in protected.split(",")),
+                decides_about_row=not deciding.isdisjoint(names),
+                padded=frozenset(chars & set(names)),
+            )
+        )
+    return tuple(groups)
+
+
+# -- merge engines: their interface, and the checks of their options -------------------------------
+
 
 # -- the interface of merge engines ----------------------------------------------------------------
 

@@ -1,29 +1,189 @@
-"""The list of merge engines, and the engine of a table."""
+"""The list of merge engines, and the engine of a table.
+
+Engines whose row is one of the versions of a key.
+
+The `deduplicate` engine: the last version of a key is the row.
+
+Laws: idempotent, associative and, if sequence fields distinguish versions, commutative. A retract
+as the last version hides the key. NULL in the last version means NULL (rules R4, R5 and R14 of
+docs/semantics.md).
+
+The `first-row` engine: the first version of a key is the row.
+
+Laws: idempotent and associative. Arrival alone decides, so it cannot be made commutative by a
+sequence field. NULL in the first version means NULL. Retractions are impossible: a retract that
+meets another version of its key is an error or, with `ignore-delete`, is ignored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from keytide.errors import UnsupportedError
+import polars as pl
+
+from keytide.base.row_kind import RETRACTS, RowKind
+from keytide.errors import InvalidError, UnsupportedError
 from keytide.merge.aggregation import Aggregation
-from keytide.merge.engine import MergeEngine
+from keytide.merge.engine import Elsewhere, MergeEngine
 from keytide.merge.functions.registry import NO_FUNCTIONS
 from keytide.merge.functions.user import MergeFunction
-from keytide.merge.order import MergeOrder
+from keytide.merge.order import IS_ADD, MergeOrder
 from keytide.merge.partial_update import PartialUpdate
-from keytide.merge.pick_one import Deduplicate, FirstRow
-from keytide.options import TableOptions
+from keytide.merge.refusal import IGNORED, Refusal, retracts_of
+from keytide.merge.windows import KeySlices, merge_repeated
+from keytide.options import TableOptions, keys
 from keytide.types import Field
 
-__all__ = [
-    "ENGINES",
-    "column_merger",
-    "compacts_by_lookup",
-    "engine_class",
-    "engine_of",
-    "engines_with",
-]
+# -- engines whose row is one of the versions of a key ---------------------------------------------
+
+
+# -- the `deduplicate` engine: the last version of a key is the row --------------------------------
+
+
+@dataclass(frozen=True)
+class Deduplicate(MergeEngine):
+    """Keeps the last version of each key, including its kind."""
+
+    meaning: ClassVar[str] = "The latest version wins."
+    picks_a_version: ClassVar[bool] = True
+    elsewhere: ClassVar[Elsewhere] = Elsewhere.MOVES
+    order: MergeOrder
+    ignore_delete: bool = False
+    """Retracts that were stored before the option was set are skipped too."""
+
+    @classmethod
+    def of(
+        cls,
+        order: MergeOrder,
+        fields: tuple[Field, ...],
+        options: TableOptions,
+        functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
+    ) -> Deduplicate:
+        """The engine for a table."""
+        return cls(order, options.ignore_delete)
+
+    @property
+    def newest_decides(self) -> bool:
+        """True unless an older version can win by sequence fields or skipped retracts."""
+        return not self.order.sequence and not self.ignore_delete
+
+    def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
+        """The last row of each key."""
+        if self.ignore_delete:
+            versions = versions.filter(IS_ADD)
+        # Versions are sorted, so comparing each row with the next one replaces a group-by.
+        return versions.filter(self.order.last_of_key())
+
+    @property
+    def tombstones(self) -> frozenset[RowKind]:
+        """All retracts."""
+        return RETRACTS
+
+    @property
+    def has_late_versions(self) -> bool:
+        """Whether sequence fields order versions and retracts are not ignored."""
+        return bool(self.order.sequence) and not self.ignore_delete
+
+    @property
+    def refuses_update(self) -> str | None:
+        """None: the row that is written last is the row."""
+        return None
+
+    @property
+    def refuses_delete(self) -> str | None:
+        """None: a -D that comes last hides the key."""
+        return None
+
+    def skips(self, kind: RowKind) -> str | None:
+        """Retracts, if the table ignores them."""
+        return IGNORED if self.ignore_delete and not kind.is_add else None
+
+
+# -- the `first-row` engine: the first version of a key is the row ---------------------------------
+
+
+@dataclass(frozen=True)
+class FirstRow(MergeEngine):
+    """Keeps the first version of each key."""
+
+    meaning: ClassVar[str] = "The first version wins."
+    picks_a_version: ClassVar[bool] = True
+    elsewhere: ClassVar[Elsewhere] = Elsewhere.IS_DROPPED
+    follows_sequence: ClassVar[bool] = False
+    keeps_rows: ClassVar[bool] = True
+    compacts_by_lookup: ClassVar[bool] = True
+    order: MergeOrder
+    ignore_delete: bool = False
+    """Retracts that were stored before the option was set are skipped too."""
+
+    @classmethod
+    def of(
+        cls,
+        order: MergeOrder,
+        fields: tuple[Field, ...],
+        options: TableOptions,
+        functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
+    ) -> FirstRow:
+        """The engine for a table."""
+        return cls(order, options.ignore_delete)
+
+    @classmethod
+    def check(
+        cls, columns: Mapping[str, Field], primary_keys: Sequence[str], options: TableOptions
+    ) -> None:
+        """Refuse options about changes, because a first row never changes."""
+        if options.changelog_producer not in ("none", "lookup"):
+            raise InvalidError(
+                f"the merge engine first-row supports '{keys.CHANGELOG_PRODUCER}' = 'none' and "
+                f"'lookup'; found '{options.changelog_producer}'"
+            )
+        if options.deletion_vectors_enabled and not options.value(keys.PK_CLUSTERING_OVERRIDE):
+            raise InvalidError(
+                "the merge engine first-row needs no deletion vectors, because it never replaces a "
+                "stored row; remove "
+                f"'{keys.DELETION_VECTORS_ENABLED}'"
+            )
+
+    def refusals(self, rows: pl.DataFrame) -> Iterator[Refusal]:
+        """All retracts, unless they are skipped."""
+        if not self.ignore_delete:
+            yield Refusal(retracts_of(rows), _REFUSED)
+
+    def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
+        """The first row of each key.
+
+        Raises `InvalidError` for a key with a retract and another version.
+        """
+        if self.ignore_delete:
+            versions = versions.filter(IS_ADD)
+        return merge_repeated(versions, self.order.key, _first, in_key_order=in_key_order)
+
+    def skips(self, kind: RowKind) -> str | None:
+        """Retracts, if the table ignores them."""
+        return IGNORED if self.ignore_delete and not kind.is_add else None
+
+    def loses(self, winner: int, reason: str) -> str:
+        """It arrived later, whatever its place."""
+        return f"ignored: version {winner} was first"
+
+
+def _first(versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
+    if not versions.select(IS_ADD.all()).item():
+        raise InvalidError(_REFUSED)
+    return versions[pl.Series(slices.starts)]
+
+
+_REFUSED = (
+    "the merge engine first-row does not accept -D and -U rows (DELETE, UPDATE_BEFORE). "
+    f"Set '{keys.IGNORE_DELETE}' = 'true' to skip them, or '{keys.IGNORE_UPDATE_BEFORE}' = 'true' "
+    "for a feed whose only retracts are -U"
+)
+
+
+# -- the list of merge engines, and the engine of a table ------------------------------------------
+
 
 ENGINES: dict[str, type[MergeEngine]] = {
     "deduplicate": Deduplicate,

@@ -23,17 +23,23 @@ import polars as pl
 
 from keytide.base.row_kind import RETRACTS, RowKind
 from keytide.errors import InvalidError
-from keytide.merge.engine import MergeEngine, Thinned, check_functions, conflicting
-from keytide.merge.folding import one_place
+from keytide.merge.engine import (
+    MergeEngine,
+    SequenceGroup,
+    Thinned,
+    check_functions,
+    conflicting,
+    sequence_groups_of,
+)
 from keytide.merge.functions.registry import (
     DEFAULT_FUNCTION,
     NO_FUNCTIONS,
     function_names,
 )
 from keytide.merge.functions.user import MergeFunction
+from keytide.merge.layers import one_place
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
 from keytide.merge.refusal import IGNORED, Refusal, retracts_of
-from keytide.merge.sequence_group import SequenceGroup, sequence_groups_of
 from keytide.merge.sequence_groups import SequenceGroups
 from keytide.merge.windows import KeySlices, Marks, merge_repeated, rows_with, take
 from keytide.options import TableOptions, keys

@@ -1,8 +1,11 @@
-"""New rows that could not be merged with other versions of their key, and the reasons."""
+"""New rows that could not be merged with other versions of their key, and the reasons.
+
+Checks for NULL in NOT NULL columns after a merge.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, time
 from decimal import Decimal
@@ -13,22 +16,13 @@ import polars as pl
 from keytide.base.arguments import shown
 from keytide.base.row_kind import RowKind
 from keytide.base.text import held_by_python
+from keytide.errors import InvalidError
 from keytide.merge.order import IS_ADD, VALUE_KIND
 from keytide.merge.windows import Marks
 from keytide.options import keys
+from keytide.types import Field
 
-__all__ = [
-    "AFTER_DELETE",
-    "IGNORED",
-    "NAMED_ROWS_MAX",
-    "WITHOUT_COLUMN",
-    "WITHOUT_KEY",
-    "Refusal",
-    "deletes_of",
-    "named_rows",
-    "reasons",
-    "retracts_of",
-]
+# -- new rows that could not be merged with other versions of their key ----------------------------
 
 
 IGNORED = f"the table has '{keys.IGNORE_DELETE}'"
@@ -86,3 +80,27 @@ def retracts_of(rows: pl.DataFrame) -> Marks:
 def deletes_of(rows: pl.DataFrame) -> Marks:
     """Which rows are of kind -D."""
     return np.asarray(rows[VALUE_KIND] == RowKind.DELETE)
+
+
+# -- checks for NULL in NOT NULL columns after a merge ---------------------------------------------
+
+
+def not_null_names(fields: Iterable[Field]) -> frozenset[str]:
+    """The columns that are NOT NULL."""
+    return frozenset(f.name for f in fields if not f.type.nullable)
+
+
+def check_not_null(rows: pl.DataFrame, not_null: frozenset[str]) -> None:
+    """Raise `InvalidError`, naming the column, if a merged row has NULL in a NOT NULL column.
+
+    Retracts can have NULLs, because their values are not used.
+    """
+    names = [name for name in rows.columns if name in not_null and rows[name].null_count()]
+    for name in names:
+        if rows.select((pl.col(name).is_null() & IS_ADD).any()).item():
+            raise InvalidError(
+                f"the field '{name}' is NOT NULL, but a delete or an aggregate function set it to "
+                "NULL. Make the column nullable, or "
+                f"set '{keys.key_of(keys.IGNORE_RETRACT, name)}'='true' if the function can skip "
+                "deletes"
+            )

@@ -30,8 +30,7 @@ import polars as pl
 
 from keytide.base.process import cached_property
 from keytide.base.row_kind import RowKind
-from keytide.merge.engine import MergeEngine, Thinned
-from keytide.merge.folding import depending_on_order, one_place
+from keytide.merge.engine import MergeEngine, SequenceGroup, Thinned, sequence_groups_of
 from keytide.merge.functions.inputs import AggregatedColumn, Inputs, leaves_null
 from keytide.merge.functions.registry import (
     FUNCTION_OPTIONS,
@@ -40,17 +39,18 @@ from keytide.merge.functions.registry import (
     function_names,
 )
 from keytide.merge.functions.user import MergeFunction
-from keytide.merge.not_null import check_not_null, not_null_names
+from keytide.merge.layers import depending_on_order, one_place
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
 from keytide.merge.refusal import (
     AFTER_DELETE,
     IGNORED,
     WITHOUT_COLUMN,
     Refusal,
+    check_not_null,
     deletes_of,
+    not_null_names,
     retracts_of,
 )
-from keytide.merge.sequence_group import SequenceGroup, sequence_groups_of
 from keytide.merge.windows import (
     KeySlices,
     Marks,

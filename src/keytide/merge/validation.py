@@ -11,9 +11,9 @@ import polars as pl
 
 from keytide.errors import InvalidError
 from keytide.format.arrow import polars_type
+from keytide.merge.engine import sequence_groups_of
 from keytide.merge.engines import ENGINES, engine_class
 from keytide.merge.order import padded_sequence
-from keytide.merge.sequence_group import sequence_groups_of
 from keytide.options import TableOptions, keys, option_of
 from keytide.types import Field, RowType
 

@@ -1,7 +1,7 @@
 """Table options: every key Keytide knows, parsed once into a frozen value.
 
 Only `TableOptions.parse` reads strings. Each option is defined by a row of the table in
-`keytide.options.table`.
+`keytide.options.option_table`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
-from keytide.options.keys import columns_in
-from keytide.options.names import option_of, stored_name, stored_names
-from keytide.options.option import Acts, Change, ForOthers, Option, Refused
-from keytide.options.table import SECTIONS
-from keytide.options.values import Age, parse_memory_size
+from keytide.options.keys import columns_in, option_of, stored_name, stored_names
+from keytide.options.option_table import SECTIONS
+from keytide.options.values import Acts, Age, Change, ForOthers, Option, Refused, parse_memory_size
 
 __all__ = [
     "SECTIONS",

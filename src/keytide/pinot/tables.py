@@ -13,18 +13,16 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from keytide.base.arguments import checked
-from keytide.base.callers import warn_caller
+from keytide.base.arguments import checked, warn_caller
 from keytide.definition.kind import merged_fields
 from keytide.errors import AlreadyExistsError, InvalidError
 from keytide.lake.lake import Lake
 from keytide.lake.table import Table
 from keytide.merge.functions.registry import DEFAULT_FUNCTION, function_names
 from keytide.options import TableOptions, keys
-from keytide.pinot.case import Case
 from keytide.pinot.config import Column, parse_schema, parse_table_config
-from keytide.pinot.functions import sql_of
-from keytide.pinot.rules import check, idle_members
+from keytide.pinot.rules import Case, check, idle_members
+from keytide.pinot.scalar_functions import sql_of
 from keytide.types import ArrayType, Field, parse_sql_type
 
 # -- converts a table config and its schema to columns ---------------------------------------------

@@ -6,6 +6,8 @@ read the spellings of the format. Statistics prune partitions equally well, beca
 for partition columns.
 
 Reads the log of a Delta table in a store, and keeps it short.
+
+Checks whether readers that match columns by name read old files correctly.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ from typing import Any
 from urllib.parse import quote
 from uuid import UUID, uuid4
 
-from keytide.definition.publication import DELTA
+from keytide.definition.checks import DELTA
 from keytide.errors import DataError
-from keytide.format.delta.log import (
+from keytide.format.delta_log import (
     LAST_CHECKPOINT,
     LOG_DIR,
     NOTHING,
@@ -48,16 +50,54 @@ from keytide.format.delta.log import (
 )
 from keytide.format.index_files import PortableVector
 from keytide.format.manifest import ManifestEntry
-from keytide.publish.content import Content
-from keytide.publish.form import shows
-from keytide.publish.names_of_columns import why_not_by_name
-from keytide.publish.retention import is_time_to_drop, kept_since_ms
-from keytide.publish.vectors import digests_of, encoded
-from keytide.read.statistics import value_bounds
-from keytide.snapshot.retries import again
+from keytide.format.schema import TableSchema
+from keytide.publish.form import Content, digests_of, encoded, is_time_to_drop, kept_since_ms, shows
+from keytide.read.sections import value_bounds
+from keytide.snapshot.live_files import again
 from keytide.snapshot.state import TableView
 from keytide.store import Store, created
-from keytide.types import AtomicType
+from keytide.types import AtomicType, DataType
+
+# -- checks whether readers that match columns by name read old files correctly --------------------
+
+
+def why_not_by_name(content: Content) -> str | None:
+    """Why a reader that matches by name would take a stored column for another one, or for none."""
+    schema = content.view.schema
+    for number, older in content.older_schemas.items():
+        reason = _why_not(older, schema)
+        if reason is not None:
+            return f"files of schema {number} are from before {reason}"
+    return None
+
+
+def _why_not(older: TableSchema, newer: TableSchema) -> str | None:
+    before = {field.id: field for field in older.fields}
+    for field in newer.fields:
+        stored = before.get(field.id)
+        if stored is None:
+            if field.name in older.by_name:
+                return f"column {field.name!r} took the name of another column"
+        elif stored.name != field.name:
+            return f"column {stored.name!r} was renamed to {field.name!r}"
+        elif not _are_alike(stored.type, field.type):
+            return f"column {field.name!r} was {stored.type.sql()}"
+    return None
+
+
+def _are_alike(one: DataType, other: DataType) -> bool:
+    are_atomic = isinstance(one, AtomicType) and isinstance(other, AtomicType)
+    if are_atomic and one.root in _LENGTHS and _LENGTHS[one.root] == _LENGTHS.get(other.root):
+        return True
+    return one.with_nullable(True) == other.with_nullable(True)
+
+
+_LENGTHS = {"CHAR": "text", "VARCHAR": "text", "BINARY": "bytes", "VARBINARY": "bytes"}
+"""Types that differ only in their length."""
+
+
+# -- publishes tables as Delta Lake ----------------------------------------------------------------
+
 
 # -- reads the log of a Delta table in a store, and keeps it short ---------------------------------
 

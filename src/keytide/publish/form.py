@@ -4,18 +4,143 @@ A format has its own numbered versions. A version is created by creating a file 
 of several publishers, one creates the next version, and the others read again. A version is
 computed from the previous version and the state to show. So a missed or lost version is made up for
 by the next one.
+
+What there is to publish of a snapshot: plain files, and the dead rows of each.
+
+The deletion vectors of a table in published form: encoded once, identified by a digest.
+
+How long earlier publications are kept for readers that are using them.
+
+Caches the versions that this process has published or seen last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
 from typing import Any, Protocol, TypeVar
 
+from cachetools import LRUCache
+
+from keytide.base.process import cached_property
+from keytide.format.index_files import IndexFile, PortableVector, Vector, stored_vectors
+from keytide.format.manifest import ManifestEntry
+from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
-from keytide.publish.content import Content
+from keytide.gate import why_not_plain
+from keytide.options import TableOptions
+from keytide.read.key_index_rebuild import unsettled_buckets
+from keytide.read.plan import plan_files
+from keytide.read.sections import BucketPlan
+from keytide.snapshot.lineage import Looks
+from keytide.snapshot.live_files import vector_file_path
+from keytide.snapshot.state import TableState, TableView
+from keytide.snapshot.stored_table import StoredTable
 from keytide.store import Store
 
-__all__ = ["Draft", "Form", "Version", "shows"]
+# -- what there is to publish of a snapshot --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Content:
+    """A snapshot as plain files. Readers see all of their rows except the dead ones.
+
+    `files` are identified by their names, which are unique.
+    """
+
+    state: TableState
+    snapshot: Snapshot
+    files: Mapping[str, ManifestEntry]
+
+    @property
+    def view(self) -> TableView:
+        """The table at the schema of the snapshot."""
+        return self.state.view
+
+    @cached_property
+    def dead(self) -> frozenset[str]:
+        """The names of files with dead rows."""
+        marked = (place for file in self.state.vector_files for place in file.ranges or ())
+        return frozenset(place.data_file_name for place in marked if place.cardinality != 0)
+
+    @property
+    def marked(self) -> dict[str, ManifestEntry]:
+        """The files with dead rows."""
+        return {name: entry for name, entry in self.files.items() if name in self.dead}
+
+    def path(self, name: str) -> str:
+        """The path of a file in the table."""
+        return self.view.file_path(self.files[name])
+
+    @property
+    def older_schemas(self) -> Mapping[int, TableSchema]:
+        """The other schemas that files were written with."""
+        ids = {entry.file.schema_id for entry in self.files.values()} - {self.view.schema.id}
+        return {number: self.view.schemas[number] for number in sorted(ids)}
+
+
+def content_of(table: StoredTable, snapshot: Snapshot) -> Content | str:
+    """What there is to publish of a snapshot, or the reason why nothing can be published.
+
+    Its columns are those of its time, as in time travel. Raises `DataError` like other reads.
+    """
+    state = table.state(table.metadata.schema(snapshot.schema_id), snapshot)
+    for (_, bucket), _, _ in unsettled_buckets(state):
+        return (
+            f"another engine added files to bucket {bucket}, and no write has settled yet which of "
+            "their rows replace others; the next write into the bucket does"
+        )
+    unlike = why_not_plain(state.view.schema)
+    if unlike is not None:
+        return unlike
+    files = _files(state)
+    if isinstance(files, str):
+        return files
+    reason = next((why for entry in files if (why := _why_not_plain(entry, state.view))), None)
+    return reason or Content(state, snapshot, {entry.file.file_name: entry for entry in files})
+
+
+def _files(state: TableState) -> list[ManifestEntry] | str:
+    """The files, if a read of the whole snapshot reads each one separately.
+
+    Otherwise the reason why not. In tables that store no versions, these are all files. Planning a
+    read would cost in proportion to the table, but a publication must cost in proportion to the
+    commit.
+    """
+    if not state.view.kind.keeps_versions:
+        return [entry for entry in state.live.files if entry.bucket >= 0]
+    plan = plan_files(state.view, state.live.files, None, state.vector_files)
+    reason = _why_merged(plan.buckets, state.view)
+    return reason or [file.entry for bucket in plan.buckets for file in bucket.files]
+
+
+def _why_merged(buckets: Iterable[BucketPlan], view: TableView) -> str | None:
+    """Why a reader must do more than leave out dead rows. None if it need not."""
+    for bucket in buckets:
+        for section in bucket.sections:
+            if section.needs_merge:
+                where = view.bucket_directory(bucket.partition, bucket.bucket)
+                return f"files of {where} contain versions of the same key that must be merged"
+            for file in section.files:
+                if file.may_retract:
+                    return (
+                        f"{view.shown_path(file.entry)} can contain deletes and update-before rows"
+                    )
+    return None
+
+
+def _why_not_plain(entry: ManifestEntry, view: TableView) -> str | None:
+    file = entry.file
+    if file.external_path is not None:
+        return f"{file.external_path} is outside the table"
+    if not file.file_name.endswith(".parquet"):
+        return f"{view.shown_path(entry)} is not a Parquet file"
+    return None
+
+
+# -- the interface of a format in which tables are published ---------------------------------------
 
 
 class Version(Protocol):
@@ -114,3 +239,122 @@ class Form(Protocol[V]):
         old.
         """
         ...
+
+
+# -- the deletion vectors of a table in published form ---------------------------------------------
+
+
+_FILES_MAX = 4096
+
+
+def digests_of(content: Content) -> Mapping[str, str]:
+    """A digest for the vector of each data file that has one, by file name.
+
+    Vectors of index files that this process does not know yet are read and encoded.
+    """
+    with _LOCK:
+        kept = [(file, _DIGESTS.get(_key(content, file))) for file in content.state.vector_files]
+    found: dict[str, str] = {}
+    for _, digests in kept:
+        found |= digests or {}
+    new = [file for file, digests in kept if digests is None]
+    for file, vectors in zip(new, _stored(content, new), strict=True):
+        told = {name: PortableVector.of(vector).digest for name, vector in vectors.items()}
+        with _LOCK:
+            _DIGESTS[_key(content, file)] = told
+        found |= told
+    return found
+
+
+def encoded(content: Content, names: Collection[str]) -> dict[str, PortableVector]:
+    """The vectors of some data files, in their portable form."""
+    return {name: PortableVector.of(vector) for name, vector in stored(content, names).items()}
+
+
+def stored(content: Content, names: Collection[str]) -> dict[str, Vector]:
+    """The vectors of some data files."""
+    wanted = frozenset(names)
+    files = [file for file in content.state.vector_files
+             if any(place.data_file_name in wanted for place in file.ranges or ())]  # fmt: skip
+    vectors: dict[str, Vector] = {}
+    for each in _stored(content, files):
+        vectors |= {name: vector for name, vector in each.items() if name in wanted}
+    return vectors
+
+
+def _stored(content: Content, files: Sequence[IndexFile]) -> list[dict[str, Vector]]:
+    store = content.view.store
+    return store.together([partial(_vectors_of, content, file) for file in files])
+
+
+def _vectors_of(content: Content, file: IndexFile) -> dict[str, Vector]:
+    path = vector_file_path(file, content.view.name)
+    found = stored_vectors(content.view.store, path, file.ranges or ())
+    return {name: vector for name, vector in found.items() if len(vector)}
+
+
+def _key(content: Content, file: IndexFile) -> tuple[object, str]:
+    return content.view.store.identity, file.file_name
+
+
+_DIGESTS: LRUCache[tuple[object, str], dict[str, str]] = LRUCache(_FILES_MAX)
+_LOCK = Lock()
+
+
+# -- how long earlier publications are kept for readers that are using them ------------------------
+
+
+_LEAST_MS = 60 * 60 * 1000
+# Finding what is old needs a listing, and longer intervals find more at a time.
+_SECONDS_BETWEEN = 60
+
+_LOOKS = Looks()
+
+
+def kept_since_ms(options: TableOptions, now_ms: int) -> int:
+    """The earliest start of readers that may still be reading: as long as snapshots are kept."""
+    return now_ms - max(options.snapshot_time_retained_ms, _LEAST_MS)
+
+
+def is_time_to_drop(store: Store, form: str) -> bool:
+    """Whether it is time for this process to delete old publications.
+
+    If so, the time is recorded.
+    """
+    return _LOOKS.is_time(f"{store.uri} {form}", _SECONDS_BETWEEN)
+
+
+# -- caches the versions that this process has published or seen last ------------------------------
+
+
+# For all tables together. Each takes some hundred bytes.
+_SEEN_FILES_MAX = 500_000
+
+_SEEN: LRUCache[Hashable, Any] = LRUCache(_SEEN_FILES_MAX, lambda version: 1 + len(version.by_name))
+
+
+def recall(store: Store, form: str) -> Any:
+    """The version of a format that this process created or saw last. None if there is none."""
+    with _LOCK:
+        return _SEEN.get((store.identity, form))
+
+
+def remember(store: Store, form: str, version: Any) -> None:
+    """Cache a version, unless it has too many files."""
+    with _LOCK:
+        if len(version.by_name) < _SEEN_FILES_MAX:
+            _SEEN[store.identity, form] = version
+        else:
+            _SEEN.pop((store.identity, form), None)
+
+
+def forget(store: Store, form: str) -> None:
+    """Remove a version from the cache."""
+    with _LOCK:
+        _SEEN.pop((store.identity, form), None)
+
+
+def forget_publications() -> None:
+    """Clear the cache, as in a new process."""
+    with _LOCK:
+        _SEEN.clear()

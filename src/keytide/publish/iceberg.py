@@ -27,7 +27,7 @@ from typing import Any
 from uuid import uuid4
 
 from keytide.base.process import cached_property
-from keytide.definition.publication import ICEBERG
+from keytide.definition.checks import ICEBERG
 from keytide.errors import DataError
 from keytide.format.iceberg.manifest import (
     ADDED,
@@ -63,13 +63,9 @@ from keytide.format.iceberg.metadata import (
 )
 from keytide.format.index_files import Vector
 from keytide.format.schema import TableSchema
-from keytide.publish.content import Content
-from keytide.publish.form import shows
-from keytide.publish.retention import is_time_to_drop, kept_since_ms
-from keytide.publish.vectors import digests_of, stored
-from keytide.read.statistics import value_bounds
-from keytide.snapshot.live_files import BucketId
-from keytide.snapshot.retries import again
+from keytide.publish.form import Content, digests_of, is_time_to_drop, kept_since_ms, shows, stored
+from keytide.read.sections import value_bounds
+from keytide.snapshot.live_files import BucketId, again
 from keytide.store import Store, created
 
 # -- the dead rows of a table in the form of Apache Iceberg ----------------------------------------

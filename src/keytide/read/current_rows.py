@@ -3,6 +3,10 @@
 The index prunes as statistics do: the rows that it names are only candidates, and are checked
 against the condition when they are read. If an index does not match the existing files, it is not
 used, and the whole bucket is read.
+
+Computes what a key index stores about rows: the hashes of their keys, and comparison values.
+
+The places of rows in the files of a key index, each as one number, and sorted by file.
 """
 
 from __future__ import annotations
@@ -15,27 +19,30 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
 
 from keytide.base.process import scratch
 from keytide.errors import DataError, UnsupportedError
 from keytide.format import paths
-from keytide.format.arrow import from_arrow
+from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.bucket import bucket_ids
 from keytide.format.data_file import begin_footers
-from keytide.format.entry_columns import Entries, Mask
 from keytide.format.index_files import IndexFile
-from keytide.key_index.keys import KeyHashes, hash_keys
-from keytide.key_index.runs import Head
+from keytide.format.manifest_entry import Entries, Mask
+from keytide.key_index.indexed_keys import KeyHashes, Numbers, hash_keys
+from keytide.key_index.sorted_runs import Head
+from keytide.predicate.literals import has_one_spelling
 from keytide.predicate.predicate import Predicate
-from keytide.predicate.values.literals import has_one_spelling
 from keytide.read.pruning import pinned_columns
-from keytide.read.statistics import decoded
-from keytide.snapshot.key_index import key_files_by_bucket, open_keys, why_not_covered
+from keytide.read.sections import decoded
+from keytide.snapshot.bucket_key_index import key_files_by_bucket, open_keys, why_not_covered
 from keytide.snapshot.live_files import BucketId, load_dead_rows, vector_files_by_bucket
 from keytide.snapshot.state import TableView
+from keytide.types import Field, arrow_schema
 
-__all__ = ["CurrentRows", "Indexes", "Positions", "current_rows"]
+# -- finds the current rows of keys with the key index ---------------------------------------------
+
 
 Positions: TypeAlias = "npt.NDArray[np.int64]"
 
@@ -222,3 +229,52 @@ def _partitions(view: TableView, stored: Sequence[bytes], keys: pa.Table) -> dic
     bounds = found[_PARTITION].search_sorted(np.arange(len(distinct) + 1)).to_list()
     places = found[_PLACE].to_numpy().astype(np.int64)
     return {p: places[slice(*ends)] for p, ends in zip(distinct, pairwise(bounds), strict=True)}
+
+
+# -- computes what a key index stores about rows ---------------------------------------------------
+
+
+Flags = npt.NDArray[np.bool_]
+
+
+def exact(rows: pl.DataFrame, fields: tuple[Field, ...]) -> pa.Table:
+    """Some columns of rows, in the table's types."""
+    if not fields:
+        return pa.table({"": pa.nulls(rows.height)})
+    return to_arrow(rows.select(f.name for f in fields), arrow_schema(fields))
+
+
+def keys_of(rows: pl.DataFrame, view: TableView) -> tuple[KeyHashes, Numbers]:
+    """The key hashes of rows, and the comparison values for their entries."""
+    comparison = view.comparison
+    return hashes_of(rows, view), comparison.in_index(exact(rows, comparison.fields))
+
+
+def hashes_of(rows: pl.DataFrame, view: TableView) -> KeyHashes:
+    """The key hashes of rows."""
+    fields = view.schema.select(view.schema.primary_keys)
+    return hash_keys(exact(rows, fields), fields, view.options.upsert_hash_function)
+
+
+# -- the places of rows in the files of a key index ------------------------------------------------
+
+
+_POSITION_BITS = 40
+
+
+def place_numbers(files: Numbers, positions: Numbers) -> Numbers:
+    """The number of each place. It sorts by file, and in a file by position."""
+    return files << _POSITION_BITS | positions
+
+
+def split_places(places: Numbers) -> tuple[Numbers, Numbers]:
+    """The numbers of the files, and the positions in them."""
+    return places >> _POSITION_BITS, places & ((1 << _POSITION_BITS) - 1)
+
+
+def by_name(files: Numbers, positions: Numbers, names: Mapping[int, str]) -> dict[str, Numbers]:
+    """The positions in each file, ascending. Files are in the order of their numbers."""
+    files, positions = split_places(np.sort(place_numbers(files, positions)))
+    starts = np.flatnonzero(np.diff(files, prepend=-1))
+    spans = pairwise([*starts.tolist(), len(files)])
+    return {names[int(files[start])]: positions[start:end] for start, end in spans}

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from keytide.predicate.literals import has_one_spelling
 from keytide.predicate.predicate import (
     Comparison,
     Predicate,
@@ -22,10 +23,8 @@ from keytide.predicate.predicate import (
     conjuncts,
     disjunction,
 )
-from keytide.predicate.values.literals import has_one_spelling
 from keytide.read.scan import ReadTask
-from keytide.read.sections import PlannedFile, Run, Section, is_out_of_order
-from keytide.read.statistics import decoded
+from keytide.read.sections import PlannedFile, Run, Section, decoded, is_out_of_order
 from keytide.types import Field
 
 __all__ = ["TASK_BYTES", "by_key_range"]

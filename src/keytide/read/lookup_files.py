@@ -27,8 +27,8 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.base.process import side_by_side
+from keytide.merge.layers import with_keys
 from keytide.merge.order import physical
-from keytide.merge.touched import with_keys
 
 __all__ = ["LOOKUP_FILES", "Bounds", "LookupFile", "LookupFiles", "searched"]
 

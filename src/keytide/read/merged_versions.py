@@ -30,9 +30,8 @@ import pyarrow as pa
 from keytide.base.process import cached_property
 from keytide.base.row_kind import RowKind
 from keytide.format.data_file import IS_DEAD, SEQUENCE_NUMBER, VALUE_KIND
-from keytide.merge.folding import Merging, Standing
+from keytide.merge.layers import Merging, Standing, merge_runs, without_contained, without_outlived
 from keytide.merge.order import IS_ADD
-from keytide.merge.touched import merge_runs, without_contained, without_outlived
 from keytide.merge.windows import SIDE_BY_SIDE, Batch, Together
 from keytide.predicate.matching import row_filter
 from keytide.predicate.predicate import (

@@ -12,6 +12,8 @@ splits them into key-range windows. The files of a bucket are one kind of run. A
 writer or a database query can be others.
 
 The versions of some keys in files, found once for several merges and held in memory.
+
+Computes the next item of a generator in the background, so that all cores are used.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from keytide.base.process import cached_property
+from keytide.base.process import begin, cached_property
 from keytide.base.row_kind import RowKind
 from keytide.errors import DataError
 from keytide.format import paths
@@ -50,18 +52,39 @@ from keytide.format.data_file import (
 )
 from keytide.format.manifest import Identity
 from keytide.format.schema import TableSchema
-from keytide.merge.touched import with_keys
+from keytide.merge.layers import with_keys
 from keytide.merge.windows import SIDE_BY_SIDE, Batch, Together, key_windows
 from keytide.options import TableOptions
 from keytide.predicate.matching import may_match, row_filter
 from keytide.predicate.predicate import Predicate, columns_of
 from keytide.read.lookup_files import Bounds
 from keytide.read.plan import pinned_keys
-from keytide.read.prefetch import prefetched
-from keytide.read.sections import PlannedFile, Run, Section, is_out_of_order
-from keytide.read.statistics import with_unknowns
+from keytide.read.sections import PlannedFile, Run, Section, is_out_of_order, with_unknowns
 from keytide.snapshot.state import TableView
 from keytide.types import Field
+
+# -- computes the next item of a generator in the background ---------------------------------------
+
+
+T = TypeVar("T")
+
+
+def prefetched(items: Iterator[T]) -> Iterator[T]:
+    """The same items. A thread computes the next one while the caller works on the current one.
+
+    One additional item is in memory. An error is raised at the position of its item. A caller that
+    stops early does not wait for the item that is being computed.
+    """
+    end = object()
+    make = partial(next, items, end)
+    coming = begin(make)
+    while (item := coming.result()) is not end:
+        coming = begin(make)
+        yield item
+
+
+# -- runs of versions in key order: the input of a merge -------------------------------------------
+
 
 # -- runs: the stored versions of a bucket's files, in key order, in batches -----------------------
 

@@ -18,8 +18,7 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.base.text import counted, frame_of
-from keytide.show.cells import rows_of
-from keytide.show.svg import WIDE, Markup, element, names, picture, text, told
+from keytide.show.elements import WIDE, Markup, element, names, picture, rows_of, text, told
 
 # -- A simple chart of rows ------------------------------------------------------------------------
 

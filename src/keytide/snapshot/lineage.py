@@ -13,10 +13,14 @@ then the snapshot with the rows in that kind. So the schema that the latest snap
 determines the kind of the table, not the latest schema. Of the schemas of that kind, the latest one
 is in force, so an ALTER takes effect immediately. For a table without a snapshot, the latest schema
 is in force.
+
+When tables were last checked, so that not every commit checks for time-based work.
 """
 
 from __future__ import annotations
 
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,8 +35,11 @@ from keytide.format import paths
 from keytide.format.schema import NO_UPSERTS, TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.options import keys
-from keytide.snapshot.commits import SCHEMAS, Commits, Found, newest_after, newest_of
+from keytide.snapshot.authority import SCHEMAS, Commits, Found, newest_after, newest_of
 from keytide.store import Store
+
+# -- reads the latest schema and snapshot of a table -----------------------------------------------
+
 
 # -- reads the latest schema and snapshot of a table -----------------------------------------------
 
@@ -238,3 +245,29 @@ class SchemasInForce:
             "Wait until the conversion is done; or call Table.convert or CALL sys.convert, with "
             f"'{other}' to finish it or with '{now}' to undo it"
         )
+
+
+# -- when tables were last checked -----------------------------------------------------------------
+
+
+_LOOKS_TABLES_MAX = 1000
+
+
+class Looks:
+    """When this process last checked each table."""
+
+    def __init__(self) -> None:
+        self._times: OrderedDict[str, float] = OrderedDict()
+        self._lock = Lock()
+
+    def is_time(self, uri: str, seconds_between: float) -> bool:
+        """Whether it is time to check again. If so, the table counts as checked now."""
+        now = time.monotonic()
+        with self._lock:
+            if now - self._times.get(uri, float("-inf")) < seconds_between:
+                return False
+            self._times[uri] = now
+            self._times.move_to_end(uri)
+            while len(self._times) > _LOOKS_TABLES_MAX:
+                self._times.popitem(last=False)
+            return True

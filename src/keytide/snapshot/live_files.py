@@ -16,6 +16,8 @@ The dead rows of a bucket's files, as recorded in its deletion vectors, and chan
 All vectors of a bucket are in one index file. In append tables, other engines may write several.
 Files are never changed. So one more dead row means a new index file with all vectors of the bucket,
 which replaces the previous one.
+
+Retries work that fails because others, mainly expiry, delete the files that it reads.
 """
 
 from __future__ import annotations
@@ -34,9 +36,8 @@ import polars as pl
 from pyroaring import BitMap, BitMap64
 
 from keytide.base.process import cached_property
-from keytide.errors import DataError, NotFoundError, UnsupportedError
+from keytide.errors import DataError, KeytideError, NotFoundError, UnsupportedError
 from keytide.format import paths
-from keytide.format.entry_columns import Entries, is_live
 from keytide.format.index_files import (
     DELETION_VECTORS,
     IndexFile,
@@ -49,9 +50,13 @@ from keytide.format.index_files import (
     write_vectors,
 )
 from keytide.format.manifest import FileKind, Identity, ManifestEntry
+from keytide.format.manifest_entry import Entries, is_live
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.snapshot.metadata import TableMetadata
 from keytide.store import Store
+
+# -- live files, with the indexes and the dead rows of their buckets -------------------------------
+
 
 # -- the live files of one snapshot ----------------------------------------------------------------
 
@@ -530,3 +535,28 @@ def load_dead_rows(store: Store, files: tuple[IndexFile, ...], table: str) -> De
         path = vector_file_path(file, table)
         vectors |= stored_vectors(store, path, file.ranges or ())
     return DeadRows(files, vectors)
+
+
+# -- retries work that fails because others --------------------------------------------------------
+
+
+T = TypeVar("T")
+
+
+def is_gone(error: KeytideError) -> bool:
+    """Whether an error says that a file or a snapshot does not exist."""
+    return isinstance(error, NotFoundError) or isinstance(error.__cause__, FileNotFoundError)
+
+
+def again(look: Callable[[], T], tries: int = 5) -> T:
+    """Return the result of `look`, which is retried if something was deleted in the meantime.
+
+    Others delete only what is old, so each time there is less of it. Raises the error of the last
+    try.
+    """
+    try:
+        return look()
+    except KeytideError as error:
+        if tries == 1 or not is_gone(error):
+            raise
+    return again(look, tries - 1)

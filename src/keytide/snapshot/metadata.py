@@ -28,9 +28,8 @@ from keytide.errors import (
     UnsupportedError,
 )
 from keytide.format import paths
+from keytide.format.avro import EncodedRecords
 from keytide.format.cache import METADATA
-from keytide.format.encoded_records import EncodedRecords
-from keytide.format.entry_columns import Entries
 from keytide.format.index_files import DELETION_VECTORS, IndexFile, decode_index_manifest
 from keytide.format.manifest import (
     FileKind,
@@ -39,10 +38,11 @@ from keytide.format.manifest import (
     decode_manifest_list,
     open_manifests,
 )
+from keytide.format.manifest_entry import Entries
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import FIRST_SNAPSHOT_ID, LAST_SNAPSHOT_ID, Snapshot, Tag
 from keytide.options import TableOptions, keys
-from keytide.snapshot.commits import FOLDER_COMMITS, Commits, Found, TellChanges, no_changes
+from keytide.snapshot.authority import FOLDER_COMMITS, Commits, Found, TellChanges, no_changes
 from keytide.snapshot.lineage import (
     Known,
     Lineage,

@@ -11,6 +11,11 @@ table with another file format provides another class. Its reader returns what a
 the class says why the files must not be changed.
 
 The schemas of a table that stored files refer to.
+
+Statements: one change of a table, by whose tasks every file that it creates is named.
+
+A task can end without a result: a cluster kills it, loses its process, or drops its result
+because another task failed. The driver then finds their files by name.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import ClassVar, NoReturn, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import pyarrow as pa
 
@@ -31,14 +36,14 @@ from keytide.definition.times import ticks_of
 from keytide.errors import DataError, InvalidError, NotFoundError, SetupError, UnsupportedError
 from keytide.format import paths
 from keytide.format.binary_row import decode_rows
-from keytide.format.branch import main_store
 from keytide.format.data_file import FileReader
 from keytide.format.index_files import IndexFile
 from keytide.format.manifest import ManifestEntry
 from keytide.format.partition import partition_paths
+from keytide.format.paths import FileNames, main_store, new_uuid
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
-from keytide.key_index.keys import Comparison
+from keytide.key_index.indexed_keys import Comparison
 from keytide.merge.engine import Elsewhere, MergeEngine
 from keytide.merge.engines import engine_of
 from keytide.merge.functions.user import MergeFunction
@@ -47,9 +52,44 @@ from keytide.options import TableOptions, keys
 from keytide.snapshot.dynamic_buckets import HashFiles
 from keytide.snapshot.live_files import LiveFiles
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.statement import Statement
 from keytide.store import Store, is_stored_inside, store_of_file
 from keytide.types import Field
+
+# -- statements ------------------------------------------------------------------------------------
+
+
+# Half of a uuid identifies the statement. The other half makes the names of each task unique.
+_MARK_LENGTH = len("01234567-0123-4123")
+
+
+@dataclass
+class Statement:
+    """The names of the files of a statement. Equal names are never created twice."""
+
+    mark: str
+    is_away: bool = False
+    """Whether another process may create files for it. True once it was pickled."""
+
+    @classmethod
+    def new(cls) -> Statement:
+        """A statement that no file belongs to yet."""
+        return cls(new_uuid()[:_MARK_LENGTH])
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.is_away = True
+        return self.__dict__
+
+    def names(self) -> FileNames:
+        """New names for one writer."""
+        return FileNames(self.mark + new_uuid()[_MARK_LENGTH:])
+
+    def has_named(self, path: str) -> bool:
+        """Whether a file was created for this statement, by any task in any process."""
+        return self.mark in path.rpartition("/")[2]
+
+
+# -- A table at one snapshot: its state, its view, its files and its schemas -----------------------
+
 
 # -- the data files of a table: how they are read, and who else can read them ----------------------
 

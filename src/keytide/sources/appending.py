@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keytide.dml.spool import Spool
+from keytide.dml.fragments import Spool
 from keytide.errors import ConflictError, InvalidError
 
 __all__ = ["Appender", "FittingRows", "Rows", "again_after_conflicts", "fitting"]

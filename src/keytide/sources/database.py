@@ -12,12 +12,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from keytide.dml.database_places import database_at
+from keytide.dml.database_dialects import database_at
 from keytide.dml.databases import Database, DatabaseTable, condition_of, quoted
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.predicate.predicate import Predicate, conjunction, conjuncts
-from keytide.sources.key_conditions import rows_that_meet
-from keytide.sources.parquet import column_type
+from keytide.sources.parquet import column_type, rows_that_meet
 from keytide.sources.source import Place
 
 __all__ = ["OPTIONS", "DatabaseSource", "open_source"]

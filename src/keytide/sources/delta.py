@@ -29,16 +29,17 @@ from keytide.base.process import cached_property, library
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError, UnsupportedError
 from keytide.predicate.predicate import Predicate, columns_of
 from keytide.sources.delta_history import FileHistory, history_of, places, read_commits
-from keytide.sources.key_conditions import bounds_table, which_may_meet
 from keytide.sources.parquet import (
     FIELD_ID,
     Finder,
     ForeignFile,
     ForeignPart,
     StoredColumn,
+    bounds_table,
     by_id,
     by_name,
     column_type,
+    which_may_meet,
 )
 from keytide.sources.source import Place
 from keytide.store import Store, store_of_file

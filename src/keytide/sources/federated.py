@@ -28,8 +28,8 @@ from keytide.base.row_kind import ROW_KIND
 from keytide.catalogs.catalog import fields_of
 from keytide.definition.checks import check_dml_watermark
 from keytide.definition.external import external_schema, refuse_secret, refuse_secret_options
-from keytide.dml.fragments import Told, read_fragments
-from keytide.dml.keyed import Versions, refuse_taken_keys, structs_of
+from keytide.dml.fragments import Spool, Told, read_fragments
+from keytide.dml.keyed_table import Versions, refuse_taken_keys, structs_of
 from keytide.dml.own_tables import TableSink, TableSource, narrowed
 from keytide.dml.spi import (
     ROW_ID,
@@ -46,7 +46,6 @@ from keytide.dml.spi import (
     RowChanges,
     UpdatablePageSource,
 )
-from keytide.dml.spool import Spool
 from keytide.dml.watermarks import refuse_delete, refuse_unset
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.arrow import from_arrow, to_arrow
@@ -55,12 +54,11 @@ from keytide.options import TableOptions, keys
 from keytide.predicate.predicate import Predicate
 from keytide.snapshot.state import TableView
 from keytide.sources.appending import Appender, Rows
-from keytide.sources.definition import check_ties
-from keytide.sources.formats import ExternalFormat, format_named
-from keytide.sources.merge import Merging
-from keytide.sources.pinned import PinnedExternal
+from keytide.sources.external_definitions import check_ties
 from keytide.sources.scan import ExternalHandle, ExternalMetadata, ExternalSplits, merged_pages
 from keytide.sources.source import AppendableSource, Place
+from keytide.sources.source_state import ExternalFormat, PinnedExternal, format_named
+from keytide.sources.version_merge import Merging
 from keytide.sources.versions import SourceVersions
 from keytide.store import Store
 from keytide.write.task import WriteTask

@@ -23,7 +23,7 @@ from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError,
 from keytide.format.cache import METADATA
 from keytide.predicate.matching import row_filter
 from keytide.predicate.predicate import Predicate, columns_of, conjunction, conjuncts
-from keytide.predicate.values.columns import stored_column
+from keytide.predicate.value_columns import stored_column
 from keytide.sources.files import CsvFiles, FileFacts, FileFormat, JsonFiles, ParquetFiles
 from keytide.sources.parquet import POSITION, ParquetPart
 from keytide.sources.source import Place

@@ -54,7 +54,7 @@ from keytide.sources.parquet import (
     reading,
 )
 from keytide.sources.source import Place
-from keytide.store.base import Store
+from keytide.store.interface import Store
 from keytide.store.open import open_store
 
 # -- data files of Iceberg tables, and the files that mark deleted rows ----------------------------

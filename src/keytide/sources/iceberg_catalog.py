@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from keytide.base.process import cached_property, library
-from keytide.dml.attach import without_secrets
+from keytide.dml.attachments import without_secrets
 from keytide.errors import (
     ConflictError,
     DataError,

@@ -26,8 +26,8 @@ import pyarrow as pa
 from keytide.base.process import refuse_forked_child, scratch
 from keytide.base.row_kind import ROW_KIND, RowKind
 from keytide.base.text import counted
-from keytide.changes.kinds import with_shown_kind
-from keytide.dml.attach import PagesScan
+from keytide.changes.stored_rows import with_shown_kind
+from keytide.dml.attachments import PagesScan
 from keytide.dml.spi import (
     ColumnHandle,
     Connector,
@@ -40,29 +40,25 @@ from keytide.dml.spi import (
 )
 from keytide.errors import InvalidError, KeytideError
 from keytide.format.arrow import in_python, polars_schema, to_arrow
-from keytide.merge.difference import difference
-from keytide.merge.explain import VERSION, outcomes, provenance_of
-from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
-from keytide.predicate.condition import Condition, predicate_of
+from keytide.merge.explanation import VERSION, outcomes, provenance_of
+from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND, difference
+from keytide.predicate.condition import Condition, predicate_of, text_of
 from keytide.predicate.predicate import Predicate, conjunction, conjuncts
-from keytide.predicate.text import text_of
-from keytide.read.scan import RowSource, check_limit
-from keytide.read.scans import (
+from keytide.read.requests import (
     in_order_of_keys,
     key_condition,
     key_values_of,
     keys_condition,
     selected_columns,
 )
+from keytide.read.scan import RowSource, check_limit
 from keytide.read.why import Why, versions_schema
-from keytide.show.plan import plan_list
-from keytide.show.plan_tree import Plan
-from keytide.show.svg import notebook, problem
-from keytide.show.tables import columns_table
-from keytide.snapshot.pinned import PinnedTable
+from keytide.show.elements import columns_table, notebook, problem
+from keytide.show.explanations import Plan, plan_list
 from keytide.snapshot.state import TableView
-from keytide.sources.merge import KeyCut, Merging, split_condition
-from keytide.sources.pinned import PinnedExternal, pin_external
+from keytide.snapshot.stored_table import PinnedTable
+from keytide.sources.source_state import PinnedExternal, pin_external
+from keytide.sources.version_merge import KeyCut, Merging, split_condition
 from keytide.sources.versions import SourceVersions
 from keytide.types import Field, parse_sql_type
 from keytide.types.logical import widened

@@ -2,6 +2,8 @@
 
 `_SEQUENCE_NUMBER` is the order of arrival, as far as the source knows it: by commit and, within a
 commit, by row. `_VALUE_KIND` is -D for rows that the tombstone key marks.
+
+Selects the merged rows that readers see.
 """
 
 from __future__ import annotations
@@ -13,20 +15,22 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.process import cached_property
 from keytide.base.row_kind import RowKind
 from keytide.errors import DataError, InvalidError
 from keytide.format.arrow import from_arrow
-from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
-from keytide.merge.touched import with_keys
+from keytide.merge.layers import with_keys
+from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND
 from keytide.predicate.matching import row_filter
 from keytide.predicate.predicate import Predicate, columns_of
-from keytide.predicate.values.columns import key_column, stored_column
-from keytide.predicate.values.tombstones import with_tombstones
+from keytide.predicate.row_expression import with_tombstones
+from keytide.predicate.value_columns import key_column, stored_column
 from keytide.snapshot.state import TableView
 from keytide.sources.parquet import POSITION, ParquetPart, read_in_order
 from keytide.sources.source import SourcePart
 
-__all__ = ["PART_SHIFT", "RowNumbers", "SourceVersions", "arrivals", "numbers_of"]
+# -- the rows of a source as versions of keys ------------------------------------------------------
+
 
 PART_SHIFT = 40
 """The number of bits for rows in a part: a trillion rows, and eight million parts."""
@@ -168,3 +172,40 @@ def _placed(
     for batch in part.batches(columns, asked, rows_max):
         yield batch, pa.array(np.arange(seen, seen + batch.num_rows))
         seen += batch.num_rows
+
+
+# -- selects the merged rows that readers see ------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ShownRows:
+    """Some columns of rows that are not deleted and match a condition. Can be pickled."""
+
+    view: TableView
+    columns: tuple[str, ...]
+    condition: Predicate | None = None
+
+    def of(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The visible rows. Raises `DataError` for NULL in a NOT NULL column of the definition."""
+        live = rows.filter(IS_ADD)
+        if self._check is not None:
+            live = live.filter(self._check)
+        self._refuse_nulls(live)
+        return live.select(self.columns)
+
+    @cached_property
+    def _check(self) -> pl.Expr | None:
+        if self.condition is None:
+            return None
+        return row_filter(
+            self.condition, self.view.schema.select(sorted(columns_of(self.condition)))
+        )
+
+    def _refuse_nulls(self, rows: pl.DataFrame) -> None:
+        for column in self.view.schema.select(self.columns):
+            if not column.type.nullable and rows[column.name].null_count():
+                raise DataError(
+                    f"table {self.view.name}: column {column.name!r} is {column.type.sql()} in its "
+                    "definition, but a row has NULL; define the column without NOT NULL, or "
+                    "correct the row in the source"
+                )

@@ -22,14 +22,14 @@ library("pyspark", "spark", "Spark")
 require("pandas", "spark", "Spark")  # pyspark imports it to convert rows to Python
 
 if typing.TYPE_CHECKING:
+    from keytide.spark.session_sql import register_lake
     from keytide.spark.sessions import register, session
-    from keytide.spark.sql import register_lake
 
 __all__ = ["register", "register_lake", "session"]
 
 _HOMES = {
     "register": "keytide.spark.sessions",
-    "register_lake": "keytide.spark.sql",
+    "register_lake": "keytide.spark.session_sql",
     "session": "keytide.spark.sessions",
 }
 

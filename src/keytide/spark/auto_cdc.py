@@ -22,14 +22,16 @@ from keytide.feeds.flow_writer import (
     EventWriter,
     delete_predicate,
     fields_to_judge,
+    told_with,
     truncate_predicate,
+    truncate_up_to,
     without_place,
     write_on_read,
 )
-from keytide.feeds.truncating import told_with, truncate_up_to
 from keytide.feeds.truncation import GoingBy, Truncation, beside_truncations, going_by
 from keytide.predicate.predicate import Predicate
-from keytide.snapshot.pinned import StoredTable
+from keytide.snapshot.stored_table import StoredTable
+from keytide.spark.capacity import bytes_of_rows, place_of
 from keytide.spark.columns import (
     arrow_schema_of,
     by_bucket,
@@ -39,14 +41,11 @@ from keytide.spark.columns import (
     spark_schema,
     writers_for_rows,
 )
-from keytide.spark.connect import is_connect, refuse_other_servers, runs_batch_function
-from keytide.spark.errors import on_driver
-from keytide.spark.place import bytes_of_rows, place_of
-from keytide.spark.python import check_python
-from keytide.spark.runner import Executors
-from keytide.spark.sized_runner import SizedRunner
-from keytide.spark.stream import author_in_stream
-from keytide.spark.write import append, grow, grown_for
+from keytide.spark.dataframe_writes import append, author_in_stream, grow, grown_for
+from keytide.spark.error_translation import on_driver
+from keytide.spark.internals import is_connect, refuse_other_servers, runs_batch_function
+from keytide.spark.runner import Executors, SizedRunner
+from keytide.spark.worker import check_python
 from keytide.types import arrow_schema
 from keytide.write.task import Written
 

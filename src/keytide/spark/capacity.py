@@ -3,19 +3,48 @@
 Executors come and go: before they have registered, and while dynamic allocation has released them,
 Spark itself reports two cores. So the settings that say how many executors there will be come
 first, and what runs at the moment is only a lower bound.
+
+How many tasks an amount of work is divided into.
+
+A task handles at most about 128 MB. Less work is divided further, so that each core gets several
+tasks, but not so far that tasks cost more than they do. If nothing says how many cores there are,
+the amount alone decides.
+
+Decision whether work runs in threads of the driver or on executors.
+
+The decision is made once per statement, from sizes that are known before anything is read: sizes of
+files, and Spark's size estimates of DataFrames. The tasks are the same in both places.
+
+Settings of a session that apply for a while. Threads that use the session share them.
+
+The time zone of SQL statements on Spark: UTC, whatever the session's time zone is.
+
+Spark binds the time zone to casts, literals and functions of times when it analyzes a query: a
+classic session immediately, and Spark Connect only when the query runs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from heapq import heapify, heapreplace
+from itertools import chain
+from math import ceil
+from threading import Lock
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from keytide.spark.connect import is_connect
+from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Capacity", "capacity_of", "described"]
+from keytide.errors import InvalidError
+from keytide.options import parse_memory_size
+from keytide.read.key_ranges import TASK_BYTES
+from keytide.spark.internals import is_connect, known_bytes
+
+# -- how many tasks of a session can run at the same time ------------------------------------------
+
 
 _NAMES = (
     "spark.master",
@@ -142,3 +171,208 @@ def _number(settings: Mapping[str, str], name: str) -> int | None:
 
 
 _NO_LIMIT = (1 << 31) - 1
+
+
+# -- how many tasks an amount of work is divided into ----------------------------------------------
+
+
+TASK_SIZE = "spark.keytide.task-size"
+"""The session setting for the size of the work of a task."""
+
+TASKS_PER_SLOT = 4
+"""More tasks balance the work better, but each one costs something."""
+
+_PIECES = 8
+"""The smallest work for which another task pays off is this part of the largest.
+
+Starting and ending a task takes as long as reading about half of it."""
+
+_ROW_BYTES = 16
+"""What a row counts at least, because files of few columns compress well."""
+
+_COUNT_UNKNOWN = 32
+"""Tasks for work of unknown size on a cluster of unknown size."""
+
+T = TypeVar("T")
+
+
+def tasks_for(spark: Any, stored_bytes: int | None, rows: int = 0) -> int:
+    """The number of tasks for work of this size in a session. None: the size is unknown.
+
+    Raises `InvalidError` if the session setting is not a size.
+    """
+    return task_count(capacity_of(spark), stored_bytes, rows, _task_bytes(spark))
+
+
+def tasks_anywhere(stored_bytes: int | None, rows: int = 0) -> int:
+    """The same in processes that have no session, in which Spark plans data sources."""
+    return task_count(Capacity(None), stored_bytes, rows)
+
+
+def task_count(
+    capacity: Capacity, stored_bytes: int | None, rows: int = 0, task_bytes: int = TASK_BYTES
+) -> int:
+    """The number of tasks for work of this size. None: the size is unknown."""
+    most = None if capacity.slots is None else capacity.slots * TASKS_PER_SLOT
+    if stored_bytes is None:
+        return most or _COUNT_UNKNOWN
+    work = max(stored_bytes, rows * _ROW_BYTES)
+    needed = ceil(work / task_bytes)
+    worthwhile = ceil(work * _PIECES / task_bytes)
+    return max(1, needed, worthwhile if most is None else min(most, worthwhile))
+
+
+def pack(tasks: Iterable[T], bins_max: int, bytes_of: Callable[[T], int]) -> list[tuple[T, ...]]:
+    """Distribute tasks over at most `bins_max` bins of about equal size, largest tasks first.
+
+    Pairs of neighbours are about equal, too, because one Spark task may run both: the largest bin
+    comes first, then the smallest.
+    """
+    by_size = sorted(((bytes_of(task), task) for task in tasks), key=lambda pair: -pair[0])
+    bins: list[list[T]] = [[] for _ in range(min(bins_max, len(by_size)))]
+    filled = [(0, number) for number in range(len(bins))]
+    heapify(filled)
+    for size, task in by_size:
+        held, number = filled[0]
+        bins[number].append(task)
+        heapreplace(filled, (held + size, number))
+    largest_first = [number for _, number in sorted(filled, reverse=True)]
+    pairs = zip(largest_first, reversed(largest_first), strict=True)
+    in_pairs = [*chain.from_iterable(pairs)][: len(bins)]
+    return [tuple(bins[number]) for number in in_pairs]
+
+
+def _task_bytes(spark: Any) -> int:
+    given = spark.conf.get(TASK_SIZE, "")
+    if not given:
+        return TASK_BYTES
+    try:
+        size = parse_memory_size(given)
+    except ValueError:
+        size = 0
+    if size > 0:
+        return size
+    raise InvalidError(
+        f"the session setting {TASK_SIZE} is {given!r}; expected a size such as '128 mb'"
+    )
+
+
+# -- decision whether work runs in threads of the driver or on executors ---------------------------
+
+
+SETTING = "spark.keytide.driver-work.max-size"
+"""The session setting that overrides a table's 'spark.driver-work.max-size'."""
+
+COPIES = 4
+"""Factor for rows that pass through Spark: they are held as rows and as columns, uncompressed."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The driver, for work up to its size limit, otherwise executors."""
+
+    known_bytes: int | None
+    """The size of the data that is read, None if it is unknown."""
+    bytes_max: int
+
+    @property
+    def is_driver(self) -> bool:
+        """Whether threads of the driver do the work."""
+        return self.known_bytes is not None and self.known_bytes <= self.bytes_max
+
+    def __str__(self) -> str:
+        if self.known_bytes is None:
+            return "on executors, because the size of the input is unknown"
+        if self.bytes_max <= 0:
+            return "on executors, because driver work is disabled"
+        where, relation = (
+            ("in the driver", "at most") if self.is_driver else ("on executors", "more than")
+        )
+        return f"{where}, because {self.known_bytes:,} bytes are {relation} {self.bytes_max:,}"
+
+
+def place_of(spark: SparkSession, bytes_max: int, *sizes: int | None) -> Place:
+    """The place for work on data of these sizes. `bytes_max` is the limit set by the table.
+
+    Raises `InvalidError` for a session setting that is not a size.
+    """
+    known = None if None in sizes else sum(size or 0 for size in sizes)
+    limit = _bytes_max(spark, bytes_max)
+    return Place(known, limit if limit > 0 else -1)
+
+
+def _bytes_max(spark: SparkSession, of_table: int) -> int:
+    given = spark.conf.get(SETTING, "")
+    if not given:
+        return of_table
+    try:
+        return parse_memory_size(given)
+    except ValueError as error:
+        raise InvalidError(
+            f"the session setting {SETTING} is {given!r}; expected a size such as '128 mb', or 0 "
+            "for executors only"
+        ) from error
+
+
+def bytes_of_rows(rows: DataFrame) -> int | None:
+    """The size to count for rows that pass through Spark, None if it is unknown."""
+    size = None if is_connect(rows) else known_bytes(rows)
+    return None if size is None else COPIES * size
+
+
+# -- settings of a session -------------------------------------------------------------------------
+
+
+@contextmanager
+def held_setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """A context in which a setting of a session has a value.
+
+    Threads can be in it at once, with the same value. The last one restores what the first found.
+    """
+    with _LOCK:
+        held = _HELD.setdefault(spark, {}).setdefault(name, _Held())
+        if not held.count:
+            held.before = spark.conf.get(name, None)
+            _change(spark, name, held.before, value)
+        held.count += 1
+    try:
+        yield
+    finally:
+        with _LOCK:
+            held.count -= 1
+            if not held.count:
+                _change(spark, name, value, held.before)
+
+
+@dataclass
+class _Held:
+    """How many threads hold a setting, and its value before the first one, None if it had none."""
+
+    count: int = 0
+    before: str | None = None
+
+
+_LOCK = Lock()
+_HELD: WeakKeyDictionary[Any, dict[str, _Held]] = WeakKeyDictionary()
+
+
+def _change(spark: SparkSession, name: str, now: str | None, then: str | None) -> None:
+    if now == then:
+        return
+    if then is None:
+        spark.conf.unset(name)
+    else:
+        spark.conf.set(name, then)
+
+
+# -- the time zone of SQL statements on Spark ------------------------------------------------------
+
+
+def analyzed_in_utc(spark: SparkSession) -> AbstractContextManager[None]:
+    """A context in which a session analyzes queries in UTC. Threads can be in it at once."""
+    return held_setting(spark, "spark.sql.session.timeZone", "UTC")
+
+
+def run_in_utc(spark: SparkSession) -> AbstractContextManager[None]:
+    """A context in which a query runs in UTC that was analyzed in UTC, if it was already."""
+    return analyzed_in_utc(spark) if is_connect(spark) else nullcontext()

@@ -28,6 +28,8 @@ run for each bucket in its rows. This saves a third to a half of the work of a l
 must merge the runs until they are compacted. In both cases the later row of a key wins: the rows of
 a task are sorted by their position in the DataFrame after a shuffle, whose blocks arrive in any
 order, and the tasks of later partitions use higher sequence numbers.
+
+Shuffles that bring the rows of each place to one task.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from pyspark.sql.types import DataType, IntegralType, StructType, TimestampNTZTy
 
 from keytide.base.process import scratch
 from keytide.definition.column_rules import GeneratedColumn, generated_columns
-from keytide.definition.distribution import check_distribution, why_brought_together
+from keytide.definition.kind import check_distribution, why_brought_together
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.arrow import to_arrow
 from keytide.format.binary_row import header_size_bytes
@@ -58,25 +60,40 @@ from keytide.format.bucket import SEED, bucket_ids
 from keytide.options import keys
 from keytide.predicate.matching import balanced, like_parts
 from keytide.predicate.predicate import And, Comparison, In, IsNull, Like, Not, Predicate
-from keytide.predicate.values.columns import as_key, convert_column
+from keytide.predicate.value_columns import as_key, convert_column
 from keytide.snapshot.live_files import LiveFiles
 from keytide.snapshot.state import TableView
-from keytide.spark.aliases import knows_aliases
-from keytide.spark.capacity import capacity_of
-from keytide.spark.connect import is_apache_spark, is_connect, server_name
+from keytide.spark.capacity import TASKS_PER_SLOT, capacity_of, tasks_for
+from keytide.spark.error_translation import knows_aliases
 from keytide.spark.internals import (
     estimated_bytes,
     from_arrow_schema,
+    is_apache_spark,
+    is_connect,
     partition_count,
     planned_bytes,
+    server_name,
     to_arrow_schema,
 )
-from keytide.spark.shuffle import brought_together
-from keytide.spark.sizing import TASKS_PER_SLOT, tasks_for
 from keytide.types import Field, arrow_schema, quoted
-from keytide.write.generated import computed_values
-from keytide.write.task import WriteTask
-from keytide.write.ties import Order
+from keytide.write.generated_columns import computed_values
+from keytide.write.task import Order, WriteTask
+
+# -- shuffles that bring the rows of each place to one task ----------------------------------------
+
+
+def brought_together(rows: DataFrame, places: int, by: Column) -> DataFrame:
+    """The rows in `places` partitions. Those of one place, a number from 0, are in one partition.
+
+    In Apache Spark, each place has a partition of its own.
+    """
+    if is_apache_spark(rows.sparkSession):
+        return rows.repartitionById(places, by)
+    return rows.repartition(places, by)
+
+
+# -- columns on Spark ------------------------------------------------------------------------------
+
 
 # -- column types in Spark, and Arrow batches in the form that Spark accepts -----------------------
 

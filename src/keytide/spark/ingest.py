@@ -27,12 +27,13 @@ from pyspark.sql import functions as F
 
 from keytide.base.process import scratch
 from keytide.catalogs.catalog import Catalog, NewTable
-from keytide.catalogs.growing import grown
+from keytide.catalogs.local_writes import grown
 from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
-from keytide.feeds.apply import ChangeCounts, ChangeWriter, WrittenChanges
+from keytide.feeds.apply import ChangeCounts, ChangeWriter, WrittenChanges, as_table_takes
+from keytide.feeds.conversion import Encoding
 from keytide.feeds.decode import decode
 from keytide.feeds.feed import (
     UNAVAILABLE_COLUMN,
@@ -42,18 +43,17 @@ from keytide.feeds.feed import (
     IngestReport,
     columns_of,
 )
-from keytide.feeds.infer import Sample, feed_growth, together
-from keytide.feeds.omitted import OMITTED
-from keytide.feeds.omitting import stores_omitted, storing_omitted
-from keytide.feeds.refuse import as_table_takes
+from keytide.feeds.flow_writer import stores_omitted, storing_omitted
+from keytide.feeds.inference import Sample, feed_growth, together
+from keytide.feeds.omitted_values import OMITTED
 from keytide.feeds.target import feed_columns, feed_target
-from keytide.feeds.values import Encoding
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.bucket import bucket_ids
-from keytide.maintenance.upkeep.behind import BEHIND
-from keytide.maintenance.upkeep.writing import writing
-from keytide.snapshot.pinned import PinnedTable, StoredTable
+from keytide.maintenance.background import BEHIND
+from keytide.maintenance.writes import writing
 from keytide.snapshot.state import TableView
+from keytide.snapshot.stored_table import PinnedTable, StoredTable
+from keytide.spark.capacity import Place, bytes_of_rows, place_of
 from keytide.spark.columns import (
     batch_schema,
     column,
@@ -62,9 +62,9 @@ from keytide.spark.columns import (
     tasks_for_rows,
     writers_for_rows,
 )
-from keytide.spark.connect import is_connect, refuse_other_servers
-from keytide.spark.errors import on_driver, over_files
-from keytide.spark.feed_files import (
+from keytide.spark.dataframe_writes import append
+from keytide.spark.error_translation import on_driver, over_files
+from keytide.spark.files import (
     BLOCK,
     BLOCKS_SCHEMA,
     MESSAGE,
@@ -73,11 +73,9 @@ from keytide.spark.feed_files import (
     lines_of,
     sample,
 )
-from keytide.spark.place import Place, bytes_of_rows, place_of
-from keytide.spark.runner import Executors
+from keytide.spark.internals import is_connect, refuse_other_servers
+from keytide.spark.runner import Executors, SizedRunner
 from keytide.spark.sessions import session
-from keytide.spark.sized_runner import SizedRunner
-from keytide.spark.write import append
 from keytide.store import open_store
 from keytide.types import BYTES, STRING, AtomicType, Field, parse_sql_type
 from keytide.write.layout import Layout

@@ -1,25 +1,104 @@
-"""Uses of pyspark that are not part of its public API, and differ between versions."""
+"""Uses of pyspark that are not part of its public API, and differ between versions.
+
+Spark jobs of a statement, none of whose tasks runs any more once it has failed.
+
+Uses of a data source that Spark Connect servers other than Apache Spark's lack or misunderstand.
+
+They are refused before they reach the server: Sail appends for every save mode but `overwrite`, and
+has no streams of Python data sources.
+
+Writes of DataFrames to a data source in classic sessions, in every thread and until Ctrl-C.
+
+Spark looks for Python data sources only in the session that is active in the thread. After Ctrl-C,
+Spark leaves a running write alone, which commits later.
+
+Spark Connect: how to recognize its objects, and what they do not expose.
+
+Other servers than Apache Spark's answer the protocol too, such as Sail. They need not keep the
+order of rows, number their tasks, or know the parts of SQL and of DataFrames that are Spark's own.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import wraps
 from inspect import signature
 from typing import Any, TypeAlias
+from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.pandas import types
 from pyspark.sql.types import StructType
 
-from keytide.spark.connect import is_connect
+from keytide.errors import UnsupportedError
+
+# -- Spark Connect: how to recognize its objects, and what they do not expose ----------------------
+
+
+def is_connect(handle: Any) -> bool:
+    """Whether a session or DataFrame belongs to Spark Connect."""
+    return type(handle).__module__.startswith("pyspark.sql.connect.")
+
+
+def runs_batch_function() -> bool:
+    """Whether this process is a Connect server's worker that runs `foreachBatch` functions."""
+    return "SPARK_CONNECT_LOCAL_URL" in os.environ
+
+
+def is_apache_spark(session: Any) -> bool:
+    """Whether Apache Spark answers a session. Asks the server once."""
+    # Spark's own version is followed by a git revision.
+    return not is_connect(session) or len(_version(session).split()) == 2
+
+
+def server_name(session: Any) -> str:
+    """The server of a session that is not Apache Spark's, for messages."""
+    return f"Sail {_version(session)}" if _is_sail(session) else "this Spark Connect server"
+
+
+def _version(session: Any) -> str:
+    if session not in _VERSIONS:
+        (version,) = session.sql("SELECT version()").first()
+        _VERSIONS[session] = str(version)
+    return _VERSIONS[session]
+
+
+_VERSIONS: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+def _is_sail(session: Any) -> bool:
+    with suppress(PySparkException):
+        return bool(session.catalog.currentCatalog() == "sail")
+    return False
+
+
+def refuse_other_servers(session: Any, what: str, lacking: str, instead: str) -> None:
+    """Raise `UnsupportedError` if a session's server is not Apache Spark, and lacks something."""
+    if not is_apache_spark(session):
+        raise UnsupportedError(
+            f"{what} needs {lacking}, which {server_name(session)} does not have. "
+            f"{instead}, or use a session of Apache Spark"
+        )
+
+
+# -- uses of pyspark that are not part of its public API -------------------------------------------
+
 
 try:
-    from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
+    from pyspark.sql.streaming.datasource import ReadMaxRows as ReadMaxRows
+    from pyspark.sql.streaming.datasource import (
+        SupportsTriggerAvailableNow as SupportsTriggerAvailableNow,
+    )
 
     HAS_READ_LIMITS = True
 except ImportError:  # before Spark 4.2, a stream always reads everything available
@@ -31,26 +110,6 @@ except ImportError:  # before Spark 4.2, a stream always reads everything availa
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         """Without meaning."""
 
-
-__all__ = [
-    "HAS_READ_LIMITS",
-    "ReadMaxRows",
-    "SupportsTriggerAvailableNow",
-    "check_uses",
-    "convert_errors",
-    "estimated_bytes",
-    "from_arrow_schema",
-    "is_deterministic",
-    "known_bytes",
-    "mark_streams",
-    "partition_count",
-    "planned_bytes",
-    "running_tasks_of",
-    "session_of",
-    "settings_of_gateway",
-    "spark_home",
-    "to_arrow_schema",
-]
 
 # Spark 4.2 renamed the argument. Before that, UTC is the default.
 _IN_UTC = {"timezone": "UTC"} if "timezone" in signature(types.to_arrow_schema).parameters else {}
@@ -262,3 +321,108 @@ def _marking(original: Any, source: str, option: str) -> Any:
         return reader.option(option, "true") if str(given).lower() == source else reader
 
     return marked
+
+
+# -- Spark jobs of a statement ---------------------------------------------------------------------
+
+
+_WAIT_S, _WAIT_S_MAX = 0.1, 15.0
+"""Spark ends a worker that does not react to being killed after four seconds."""
+
+
+@contextmanager
+def ended_after_errors(spark: Any) -> Iterator[None]:
+    """A block that runs jobs. An error leaves it when their tasks have been cancelled and ended.
+
+    This includes an interrupt such as Ctrl-C. Waits for a limited time, and not at all on Spark
+    Connect, which does not say which tasks run.
+    """
+    if is_connect(spark):
+        yield
+        return
+    tag = f"keytide-{uuid4().hex}"
+    context = spark.sparkContext
+    context.addJobTag(tag)
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # the original error is more useful
+            _end(context, tag)
+        raise
+    finally:
+        with suppress(Exception):  # the session may be over
+            context.removeJobTag(tag)
+
+
+def _end(context: Any, tag: str) -> None:
+    context.cancelJobsWithTag(tag)
+    until = time.monotonic() + _WAIT_S_MAX
+    while running_tasks_of(context, tag) and time.monotonic() < until:
+        time.sleep(_WAIT_S)
+
+
+# -- uses of a data source -------------------------------------------------------------------------
+
+
+_MODES = ("append", "overwrite")
+_STREAMS = "streams of Python data sources"
+
+
+def refuse_what_they_lack(source: str) -> None:
+    """Refuse such uses of a source in every Spark Connect session of this process, from now on."""
+    check_uses(source, _check_mode, _check_read, _check_write)
+
+
+def _check_mode(session: Any, mode: str | None) -> None:
+    mode = mode or "error"
+    if mode.lower() not in _MODES and not is_apache_spark(session):
+        raise UnsupportedError(
+            f"save mode {mode!r} is not supported: {server_name(session)} would append. Set "
+            "mode('append') or mode('overwrite')"
+        )
+
+
+def _check_read(session: Any, mode: str | None) -> None:
+    instead = "Read table.changes(start=...).to_spark(spark) from time to time"
+    refuse_other_servers(session, "a stream of a table", _STREAMS, instead)
+
+
+def _check_write(session: Any, mode: str | None) -> None:
+    instead = "Write batches with table.write(df)"
+    refuse_other_servers(session, "a stream into a table", _STREAMS, instead)
+
+
+# -- writes of DataFrames to a data source in classic sessions -------------------------------------
+
+
+_NAME = "_keytide_source"
+
+
+def steady_writers(source: str) -> None:
+    """Make writes to a source work in every thread, and end at an interrupt, from now on."""
+    writer: Any = DataFrameWriter
+    if not hasattr(writer.format, "__wrapped__"):
+        writer.format = _activating(writer.format, source)
+        writer.save = _ending(writer.save)
+
+
+def _activating(original: Any, source: str) -> Any:
+    @wraps(original)
+    def activated(self: Any, given: str) -> Any:
+        setattr(self, _NAME, str(given).lower() == source)
+        if getattr(self, _NAME):
+            session_of(self).createDataFrame([], "nothing int")  # makes the session active
+        return original(self, given)
+
+    return activated
+
+
+def _ending(original: Any) -> Any:
+    @wraps(original)
+    def ended(self: Any, *arguments: Any, **named: Any) -> Any:
+        if not getattr(self, _NAME, False):
+            return original(self, *arguments, **named)
+        with ended_after_errors(session_of(self)):
+            return original(self, *arguments, **named)
+
+    return ended

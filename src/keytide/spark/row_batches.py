@@ -3,21 +3,29 @@
 Spark ends a batch after 10,000 rows or 64 MB. It computes the size of the batch again for each row,
 from all of its columns, which takes longer than reading and copying the row. So batches of rows
 that are not long are limited by number alone, to one that keeps them far below 64 MB.
+
+Rows that reach a task in small pieces, combined into sorted runs.
+
+Executors import this module to write, so it imports nothing that only planning needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from keytide.snapshot.live_files import LiveFiles
+from keytide.spark.capacity import held_setting
 from keytide.spark.columns import row_bytes
-from keytide.spark.connect import is_apache_spark
-from keytide.spark.settings import held_setting
+from keytide.spark.internals import is_apache_spark
+from keytide.write.task import WriteTask, Written
 
-__all__ = ["counted_batches", "stored_row_bytes"]
+# -- the batches of rows that Spark passes to Python tasks -----------------------------------------
+
 
 _BYTES, _UNLIMITED = "spark.sql.execution.arrow.maxBytesPerBatch", str((1 << 31) - 1)
 _ROWS, _ROWS_MAX = "spark.sql.execution.arrow.maxRecordsPerBatch", "1000"
@@ -54,3 +62,34 @@ def stored_row_bytes(live: LiveFiles) -> float:
     """About how many bytes of memory a row of a table takes on average, 0 if there are none."""
     size, rows = live.files.columns("_FILE_SIZE", "_ROW_COUNT").sum().row(0)
     return _MEMORY_PER_STORED * size / rows if rows else 0.0
+
+
+# -- rows that reach a task in small pieces, combined into sorted runs -----------------------------
+
+
+@dataclass(frozen=True)
+class BufferedTask:
+    """Writes rows that arrive in small pieces, combined into runs of 'write-buffer-size'.
+
+    REQUIRES: the rows arrive in their order.
+    """
+
+    task: WriteTask
+
+    def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
+        """Write the rows as one or more sorted runs for each bucket. Raises as `WriteTask.feed`."""
+        return self.task.feed(_runs(rows, self.task.view.options.write_buffer_bytes), number)
+
+
+def _runs(pieces: Iterable[pa.Table], buffer_bytes: int) -> Iterator[pa.Table]:
+    """The rows in tables of about `buffer_bytes`."""
+    held: list[pa.Table] = []
+    held_bytes = 0
+    for piece in pieces:
+        held.append(piece)
+        held_bytes += piece.nbytes
+        if held_bytes >= buffer_bytes:
+            yield pa.concat_tables(held)
+            held, held_bytes = [], 0
+    if held:
+        yield pa.concat_tables(held)

@@ -1,39 +1,117 @@
-"""Runs tasks on Spark's executors."""
+"""Runs tasks on Spark's executors.
+
+Runs a table's tasks in threads of the driver if they read little, otherwise on executors.
+
+Tasks as rows of a plan, so that each Spark task receives its own work and that of no other.
+
+Spark sends the function of a job to every task of it. So the function contains nothing that grows
+with the number of tasks. The tasks themselves are rows that the driver sends. Spark cuts such rows
+into as many parts as it has cores at that moment, so a plan for more parts is a union.
+"""
 
 from __future__ import annotations
 
 import pickle
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Protocol, TypeVar
+from math import ceil
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from keytide.base.process import scratch
+from keytide.compaction.compact import local_runner
+from keytide.snapshot.state import TableView
+from keytide.spark.capacity import Place, capacity_of, place_of
 from keytide.spark.columns import row_bytes
-from keytide.spark.connect import is_apache_spark
-from keytide.spark.errors import offered, on_driver, speak_plainly
-from keytide.spark.jobs import ended_after_errors
-from keytide.spark.payloads import packed, payload_rows, payloads_in, unpacked
+from keytide.spark.error_translation import offered, on_driver, speak_plainly
+from keytide.spark.internals import ended_after_errors, is_apache_spark
 from keytide.spark.row_batches import counted_batches
 from keytide.spark.worker import settle
-from keytide.tasks.runner import FeedTask, Outcome, attempted, settled, tried
+from keytide.tasks import FeedTask, Outcome, attempted, settled, tried
 
-__all__ = [
-    "Cluster",
-    "Executors",
-    "MakingTask",
-    "RowsTask",
-    "attempted_here",
-    "made_here",
-    "rows_here",
-    "running_tasks",
-]
+# -- tasks as rows of a plan -----------------------------------------------------------------------
+
+
+_SPARK_SCHEMA = StructType(
+    [StructField("number", IntegerType()), StructField("payload", BinaryType())]
+)
+_SCHEMA = pa.schema([("number", pa.int32()), ("payload", pa.binary())])
+
+_RELATIONS_MAX = 256
+"""Each one takes Spark some milliseconds to plan. With more tasks, a Spark task runs several."""
+
+_PAYLOADS_PER_SLICE = 2
+"""So a Spark task runs one or two tasks, depending on how many cores are there."""
+
+_BYTES_PER_NUMBER = 56
+"""What Spark assumes for a number of a range as a row like the others."""
+
+_NUMBERS_UNTOLD, _NUMBERS_MAX = 1 << 10, 64 << 20
+"""Fewer numbers than the first are not worth a step. Generating the second takes 0.1 s."""
+
+
+def packed(task: object) -> bytes:
+    """A task as the bytes that are sent to an executor. Tasks repeat much of each other."""
+    return zlib.compress(pickle.dumps(task, pickle.HIGHEST_PROTOCOL), 1)
+
+
+def unpacked(payload: bytes) -> Any:
+    """The task again."""
+    return pickle.loads(zlib.decompress(payload))
+
+
+def payload_rows(tasks: Iterable[object], spark: SparkSession, made_bytes: int = 0) -> DataFrame:
+    """A row with the number and the payload of each task, in order, spread over Spark's tasks.
+
+    Spark is made to assume that a Python step over the rows returns `made_bytes`.
+    """
+    payloads = [packed(task) for task in tasks]
+    slices = capacity_of(spark).slices
+    each = max(_PAYLOADS_PER_SLICE * slices, ceil(len(payloads) / _RELATIONS_MAX))
+    starts = range(0, max(1, len(payloads)), each)
+    parts = [_relation(start, payloads[start : start + each], spark) for start in starts]
+    numbers = min(made_bytes // _BYTES_PER_NUMBER, _NUMBERS_MAX)
+    if numbers <= _NUMBERS_UNTOLD:
+        return _joined(parts)
+    # Spark knows how many numbers a range has, and assumes that a filter returns as many.
+    told = spark.range(0, numbers, 1, 1).where("id < 0")
+    nothing = told.selectExpr("CAST(id AS INT) AS number", "CAST(NULL AS BINARY) AS payload")
+    # The empty part of the range joins another one, so that it starts no Python worker.
+    certain = sum(min(slices, len(payloads) - start) for start in starts)
+    return _joined([*parts, nothing]).coalesce(max(1, certain))
+
+
+def payloads_in(rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+    """The number and the payload of each task in the rows of a Spark task."""
+    for batch in rows:
+        for number, payload in zip(*batch.columns, strict=True):
+            yield number.as_py(), payload.as_py()
+
+
+def _relation(start: int, payloads: Sequence[bytes], spark: SparkSession) -> DataFrame:
+    numbers = range(start, start + len(payloads))
+    rows = pa.table([[*numbers], [*payloads]], schema=_SCHEMA)
+    return spark.createDataFrame(rows, _SPARK_SCHEMA)
+
+
+def _joined(parts: list[DataFrame]) -> DataFrame:
+    """The union of all parts, not nested deeper than Spark Connect allows."""
+    while len(parts) > 1:
+        pairs = zip(parts[::2], parts[1::2], strict=False)
+        odd = parts[-1:] if len(parts) % 2 else []
+        parts = [*(one.unionAll(other) for one, other in pairs), *odd]
+    return parts[0]
+
+
+# -- runs tasks on Spark's executors ---------------------------------------------------------------
+
 
 T = TypeVar("T")
 
@@ -212,3 +290,41 @@ def _attempted_by_number(task: FeedTask[T], batches: Iterable[pa.RecordBatch]) -
         pa.Table.from_batches([batch]).drop_columns(_PARTITION) for batch in chain(first, filled)
     )
     return attempted(task, pieces, number)
+
+
+# -- runs a table's tasks in threads of the driver if they read little -----------------------------
+
+
+@runtime_checkable
+class _SizedTask(Protocol):
+    """A task that knows what it reads."""
+
+    @property
+    def view(self) -> TableView:
+        """The table whose files the task reads."""
+        ...
+
+    @property
+    def stored_bytes(self) -> int:
+        """The total size of those files."""
+        ...
+
+
+@dataclass(frozen=True)
+class SizedRunner:
+    """Runs self-contained tasks where `Place` decides. See `TaskRunner`."""
+
+    spark: SparkSession
+
+    def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
+        """See `TaskRunner.each`."""
+        runner = local_runner() if self._place(tasks).is_driver else Cluster(self.spark)
+        runner.each(tasks, take)
+
+    def _place(self, tasks: Sequence[Callable[[], T]]) -> Place:
+        given: Sequence[object] = tasks
+        sized = [task for task in given if isinstance(task, _SizedTask)]
+        if not sized or len(sized) < len(tasks):
+            return Place(None, 0)
+        bytes_max = sized[0].view.options.driver_work_bytes_max
+        return place_of(self.spark, bytes_max, *(task.stored_bytes for task in sized))

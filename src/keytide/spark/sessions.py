@@ -1,11 +1,26 @@
-"""Spark sessions with the settings that Keytide needs."""
+"""Spark sessions with the settings that Keytide needs.
+
+Search for a Java runtime for Spark.
+
+Settings that a user gave to Spark itself: with spark-submit, in its files, and in variables.
+
+Spark applies them when it starts. They are needed before that, so that defaults do not replace
+them.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import shutil
 import site
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +28,173 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from keytide.base.arguments import check_spark_session
-from keytide.spark.errors import speak_plainly
-from keytide.spark.internals import mark_streams
-from keytide.spark.java import find_java
-from keytide.spark.other_servers import refuse_what_they_lack
-from keytide.spark.python import check_python
-from keytide.spark.source import FORMAT, KeytideSource
+from keytide.errors import SetupError
+from keytide.spark.data_source import FORMAT, KeytideSource
+from keytide.spark.error_translation import speak_plainly
+from keytide.spark.internals import (
+    mark_streams,
+    refuse_what_they_lack,
+    settings_of_gateway,
+    spark_home,
+    steady_writers,
+)
+from keytide.spark.session_sql import keep_views_new
 from keytide.spark.source_options import STREAM
-from keytide.spark.sql import keep_views_new
-from keytide.spark.submitted import submitted
-from keytide.spark.writers import steady_writers
+from keytide.spark.worker import check_python
 
-__all__ = ["register", "session"]
+# -- search for a Java runtime for Spark -----------------------------------------------------------
+
+
+JAVA_VERSION_MIN = 17
+"""The minimum version for Spark 4."""
+
+_INSTALLED_BELOW = (Path("/usr/lib/jvm"), Path("/Library/Java/JavaVirtualMachines"))
+# A first start on a busy machine takes several seconds, but a Java process that hangs must not
+# block the session.
+_ANSWER_SECONDS_MAX = 60
+
+
+@dataclass(frozen=True)
+class JavaRuntime:
+    """A Java installation: its home, its feature version (17, 21, ...), and where it was found."""
+
+    home: Path
+    version: int
+    found_by: str
+
+
+def find_java(
+    environment: Mapping[str, str] | None = None,
+    installed_below: Sequence[Path] = _INSTALLED_BELOW,
+) -> JavaRuntime:
+    """The first usable runtime: from JAVA_HOME, then PATH, then the usual installation folders.
+
+    Runs `java -version` for each until one is new enough. Raises `SetupError`, which names what was
+    found and how to fix it.
+    """
+    variables = os.environ if environment is None else environment
+    found: list[str] = []
+    for found_by, home in _candidates(variables, installed_below):
+        version = _version(home / "bin" / "java")
+        if version is not None and version >= JAVA_VERSION_MIN:
+            return JavaRuntime(home, version, found_by)
+        what = "no working bin/java" if version is None else f"Java {version}"
+        found.append(f"{found_by} ({home}) has {what}")
+    there = "; ".join(found) or "JAVA_HOME is not set and there is no java on the PATH"
+    raise SetupError(
+        f"Spark requires Java {JAVA_VERSION_MIN} or newer, but {there}. Install it, for example "
+        "with 'apt-get install openjdk-17-jre-headless', 'brew install openjdk@17' or from "
+        "https://adoptium.net, and set JAVA_HOME to its folder"
+    )
+
+
+def _candidates(
+    variables: Mapping[str, str], installed_below: Sequence[Path]
+) -> Iterator[tuple[str, Path]]:
+    if variables.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(variables["JAVA_HOME"])
+    on_path = shutil.which("java", path=variables.get("PATH", ""))
+    if on_path is not None:
+        yield "the PATH", Path(on_path).resolve().parents[1]
+    for folder in installed_below:
+        for home in sorted(folder.glob("*")):
+            bundled = home / "Contents" / "Home"  # macOS
+            yield str(folder), bundled if bundled.is_dir() else home
+
+
+def _version(java: Path) -> int | None:
+    """The feature version that `java -version` reports, None if it does not run."""
+    try:
+        answer = subprocess.run(
+            [java, "-version"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_ANSWER_SECONDS_MAX,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    return int(match.group(1)) if match else None
+
+
+# -- settings that a user gave to Spark itself -----------------------------------------------------
+
+
+_SETTINGS_OF_OPTIONS = {
+    "--master": "spark.master",
+    "--remote": "spark.remote",
+    "--name": "spark.app.name",
+    "--driver-memory": "spark.driver.memory",
+    "--executor-memory": "spark.executor.memory",
+}
+# Earlier ones count first. Spark itself knows the last two.
+_SETTINGS_OF_VARIABLES = {
+    "SPARK_MASTER": "spark.master",
+    "MASTER": "spark.master",
+    "SPARK_REMOTE": "spark.remote",
+}
+_SETTING = re.compile(r"\s*(spark\.[^\s=:]+)\s*[=:\s]\s*(.*?)\s*")
+
+
+def submitted(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The settings of Spark that are known before a session exists. Starts nothing.
+
+    Raises `SetupError` if `PYSPARK_SUBMIT_ARGS` has a quote that is not closed.
+    """
+    if "PYSPARK_GATEWAY_PORT" in environment:  # spark-submit has started this process
+        return settings_of_gateway()
+    options = dict(_options(_arguments(environment.get("PYSPARK_SUBMIT_ARGS", ""))))
+    file = options.pop("--properties-file", None)
+    found: dict[str, str] = {}
+    for variable, setting in _SETTINGS_OF_VARIABLES.items():
+        if environment.get(variable):
+            found.setdefault(setting, environment[variable])
+    stored = _stored(_default_file(environment) if file is None else Path(file))
+    return {**found, **stored, **options}
+
+
+def _arguments(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise SetupError(
+            f"the variable PYSPARK_SUBMIT_ARGS is {text!r}, which cannot be divided into arguments "
+            f"({error}); close its quotes, or unset it"
+        ) from error
+
+
+def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The settings in arguments of spark-submit, and its file of settings."""
+    for argument, following in pairwise((*arguments, "")):
+        name, has_value, value = argument.partition("=")
+        given = value if has_value else following
+        if name in ("--conf", "-c"):
+            setting, _, text = given.partition("=")
+            yield setting, text
+        elif name == "--properties-file":
+            yield name, given
+        elif name in _SETTINGS_OF_OPTIONS:
+            yield _SETTINGS_OF_OPTIONS[name], given
+
+
+def _default_file(environment: Mapping[str, str]) -> Path:
+    home = environment.get("SPARK_HOME") or spark_home()
+    folder = environment.get("SPARK_CONF_DIR") or os.path.join(home, "conf")
+    return Path(folder) / "spark-defaults.conf"
+
+
+def _stored(file: Path) -> dict[str, str]:
+    """The settings in a file. Spark itself reports a file that cannot be read."""
+    lines: list[str] = []
+    with suppress(OSError, UnicodeDecodeError):
+        lines = file.read_text("utf-8").splitlines()
+    found = map(_SETTING.fullmatch, lines)
+    return {each[1]: each[2] for each in found if each is not None}
+
+
+# -- Spark sessions with the settings that Keytide needs -------------------------------------------
+
 
 # Arrow checks each access to a value twice, although Spark only requests rows that exist.
 _ARROW_IN_JAVA = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"

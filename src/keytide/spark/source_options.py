@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from keytide.catalogs.caching import cache_folder
 from keytide.catalogs.catalog import open_stored
+from keytide.catalogs.warehouse import cache_folder
 from keytide.changes.change_scan import Changes, changes_of
 from keytide.commit.author import Author
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.format.snapshot import Snapshot
 from keytide.options import keys
 from keytide.predicate.condition import predicate_of
+from keytide.read.key_index_rebuild import settled_state
+from keytide.read.requests import narrowed_scan, scan_table, which_rows, whole_scan
 from keytide.read.scan import Scan
-from keytide.read.scans import narrowed_scan, scan_table, which_rows, whole_scan
-from keytide.read.settled import settled_state
-from keytide.snapshot.pinned import StoredTable
 from keytide.snapshot.state import expired_error
-from keytide.spark.options import (
+from keytide.snapshot.stored_table import StoredTable
+from keytide.spark.option_rules import (
     BETWEEN_TIMES,
     COLUMNS_READ,
     COMMIT_IDENTIFIER,

@@ -25,9 +25,8 @@ from sqlglot.schema import MappingSchema
 
 from keytide.base.row_engine import PARSER_SLIPS, keytide_dialect
 from keytide.errors import InvalidError
-from keytide.sql.account import unread
-from keytide.sql.idle_brackets import without_idle_brackets
 from keytide.sql.statements import Query
+from keytide.sql.token_account import unread, without_idle_brackets
 from keytide.types import Field
 
 # -- the SQL dialect -------------------------------------------------------------------------------

@@ -28,9 +28,9 @@ from typing import Literal, TypeAlias
 from sqlglot import Token, TokenType, exp
 
 from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError, UnsupportedError
-from keytide.maintenance.history import branches, tags
-from keytide.maintenance.upkeep import branches as ended_branches
-from keytide.snapshot.pinned import StoredTable
+from keytide.maintenance import actions as ended_branches
+from keytide.maintenance import branches, tags
+from keytide.snapshot.stored_table import StoredTable
 from keytide.sql.cursor import Cursor, error_at, tokenize
 from keytide.sql.definition_grammar import (
     alter_table,
@@ -40,9 +40,8 @@ from keytide.sql.definition_grammar import (
     literal_rows,
     options,
 )
-from keytide.sql.dml_grammar import change
-from keytide.sql.flow_grammar import apply_changes, auto_cdc, create_flow
-from keytide.sql.history import place_of_version
+from keytide.sql.dml_grammar import apply_changes, auto_cdc, change, create_flow
+from keytide.sql.history_procedures import place_of_version
 from keytide.sql.statements import (
     AddConstraint,
     Call,

@@ -14,18 +14,14 @@ from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.feeds.auto_cdc import apply_events
 from keytide.feeds.flow import FlowRequest
-from keytide.snapshot.pinned import StoredTable
-from keytide.sql.assign import assign
-from keytide.sql.dml_local import LocalMergeHost, LocalRowHost
+from keytide.snapshot.stored_table import StoredTable
+from keytide.sql.assignment import assign
+from keytide.sql.change_queries import MergeQuery, RowQuery
 from keytide.sql.engine_text import QueryAnalysis
-from keytide.sql.local import run_locally, stream_locally
-from keytide.sql.measuring import analyze_locally
-from keytide.sql.merge_query import MergeQuery
-from keytide.sql.query_engine import Means
+from keytide.sql.local_query import Stop, analyze_locally, run_locally, stream_locally
+from keytide.sql.local_row_changes import LocalMergeHost, LocalRowHost
+from keytide.sql.query_engine import LocalResult, Means, Result
 from keytide.sql.relations import BoundQuery
-from keytide.sql.result import LocalResult, Result
-from keytide.sql.row_query import RowQuery
-from keytide.sql.stopping import Stop
 
 __all__ = ["LocalEngine"]
 

@@ -1,11 +1,13 @@
 """The result of a MERGE query as pages for sinks. Executors run this.
 
 This module does not import the SQL parser, so that executors need not load it.
+
+Columns that an engine passes through unchanged: row ids, and values that do not change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,11 +17,114 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from keytide.dml.engine import SinkPages
-from keytide.dml.spi import ColumnHandle
-from keytide.errors import InvalidError
-from keytide.sql.assign import stored_values
-from keytide.sql.pass_through import ROW, PassThrough
+from keytide.dml.spi import ROW_ID, ColumnHandle
+from keytide.errors import InvalidError, UnsupportedError
+from keytide.sql.assignment import stored_values
 from keytide.types import Field
+
+# -- columns that an engine passes through unchanged -----------------------------------------------
+
+
+ROW = "$row"
+"""The column that contains the positions of rows."""
+
+
+@dataclass(frozen=True)
+class PassThrough:
+    """Target columns that an engine passes through, in types that it does not change.
+
+    For example, no engine keeps nanoseconds of a timestamp with time zone, but it keeps them as
+    numbers.
+    """
+
+    row_id: pa.DataType
+    columns: tuple[ColumnHandle, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns, under their names in the engine."""
+        ids = [f"$id_{i}" for i in range(len(self._members))]
+        return (*ids, *(f"$kept_{i}" for i in range(len(self.columns))))
+
+    @property
+    def _members(self) -> tuple[pa.Field, ...]:
+        is_struct = pa.types.is_struct(self.row_id)
+        return tuple(self.row_id) if is_struct else (pa.field("id", self.row_id),)
+
+    def read_columns(self, columns: Sequence[ColumnHandle]) -> tuple[ColumnHandle, ...]:
+        """The columns to read. The last one of `columns` contains the row ids."""
+        *plain, row_id = columns
+        known = {column.name for column in plain}
+        return (*plain, *(c for c in self.columns if c.name not in known), row_id)
+
+    def schema(self, columns: Sequence[ColumnHandle]) -> pa.Schema:
+        """The columns that the engine gets."""
+        types = [*(f.type for f in self._members), *(c.type for c in self.columns)]
+        for type_ in types:
+            _refuse_nested_times(type_)
+        passed = [
+            pa.field(n, _kept_type(type_)) for n, type_ in zip(self.names, types, strict=True)
+        ]
+        plain = [pa.field(c.name, c.type) for c in columns[:-1]]
+        return pa.schema([*plain, pa.field(ROW, pa.int64()), *passed])
+
+    def given(
+        self, page: pa.RecordBatch, columns: Sequence[ColumnHandle], start: int, schema: pa.Schema
+    ) -> pa.RecordBatch:
+        """A page in the form for the engine. `start` is the position of its first row."""
+        ids = page.column(ROW_ID)
+        members = ids.flatten() if pa.types.is_struct(self.row_id) else [ids]
+        carried = [page.column(c.name) for c in self.columns]
+        passed = [_kept(array) for array in (*members, *carried)]
+        places = pa.array(np.arange(start, start + page.num_rows), pa.int64())
+        plain = [page.column(c.name) for c in columns[:-1]]
+        return pa.record_batch([*plain, places, *passed], schema=schema)
+
+    def row_ids(self, found: pa.RecordBatch) -> pa.Array:
+        """The row ids in the connector's form."""
+        members = [_back(found.column(f"$id_{i}"), f.type) for i, f in enumerate(self._members)]
+        if not pa.types.is_struct(self.row_id):
+            return members[0]
+        return pa.StructArray.from_arrays(members, fields=list(self._members))
+
+    def column(self, found: pa.RecordBatch, name: str) -> pa.Array:
+        """A target column in the connector's form."""
+        place = next(i for i, c in enumerate(self.columns) if c.name == name)
+        return _back(found.column(f"$kept_{place}"), self.columns[place].type)
+
+
+def _refuse_nested_times(type_: pa.DataType) -> None:
+    if not pa.types.is_nested(type_):
+        return
+    for place in range(type_.num_fields):
+        member = type_.field(place).type
+        if pa.types.is_timestamp(member) and member.unit == "ns":
+            raise UnsupportedError(
+                f"a column has nanoseconds in a nested value ({type_}), which the SQL engines do "
+                "not support, so its rows cannot be changed this way; write whole rows instead"
+            )
+        _refuse_nested_times(member)
+
+
+def _kept_type(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_time32(type_):
+        return pa.int32()
+    return pa.int64() if pa.types.is_timestamp(type_) or pa.types.is_time64(type_) else type_
+
+
+def _kept(array: pa.Array) -> pa.Array:
+    kept = _kept_type(array.type)
+    return array if kept.equals(array.type) else array.view(kept)
+
+
+def _back(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    if array.type.equals(type_):
+        return array
+    return array.view(type_) if _kept_type(type_).equals(array.type) else array.cast(type_)
+
+
+# -- the result of a MERGE query as pages for sinks. Executors run this ----------------------------
+
 
 CASE = "$case"
 

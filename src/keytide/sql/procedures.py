@@ -7,6 +7,8 @@ Procedures with the names and arguments of Iceberg.
 CALL procedures that remove history and files.
 
 Procedures that adopt tables of other formats.
+
+Procedures and functions of other engines that Keytide lacks, each with the alternative.
 """
 
 from __future__ import annotations
@@ -27,37 +29,119 @@ from keytide.catalogs.local_writes import truncate
 from keytide.compaction.compact import CompactionResult
 from keytide.definition.external import is_external
 from keytide.errors import InvalidError, KeytideError, NotFoundError, UnsupportedError
-from keytide.maintenance.expiry.expiry import ExpiryResult, expire_changelogs, expire_snapshots
-from keytide.maintenance.history.log import clear_consumers, expire_consumers, reset_consumer
-from keytide.maintenance.history.rollback import RollbackResult
-from keytide.maintenance.upkeep import going_back, restore
-from keytide.maintenance.upkeep.compacting import compact
-from keytide.maintenance.upkeep.indexing import IndexingResult, index_files
-from keytide.maintenance.upkeep.old_partitions import expire_partitions
-from keytide.maintenance.upkeep.orphans import remove_orphan_files
-from keytide.maintenance.upkeep.purging import purge_files
-from keytide.maintenance.upkeep.repair import compact_manifest, mend_snapshots
-from keytide.maintenance.upkeep.rescale import convert, rescale
+from keytide.maintenance import actions, restore
+from keytide.maintenance.actions import compact, expire_partitions, purge_files
+from keytide.maintenance.expiry import ExpiryResult, expire_changelogs, expire_snapshots
+from keytide.maintenance.history import clear_consumers, expire_consumers, reset_consumer
+from keytide.maintenance.orphans import remove_orphan_files
+from keytide.maintenance.repair import IndexingResult, compact_manifest, index_files, mend_snapshots
+from keytide.maintenance.rescale import convert, rescale
+from keytide.maintenance.rollback import RollbackResult
 from keytide.options import keys
 from keytide.publish.publish import publish
-from keytide.read.scans import why_row
-from keytide.snapshot.pinned import StoredTable
-from keytide.sources.definition import NewAdopted, adopt, refresh_external, with_upsert_keys
-from keytide.sources.pinned import pin_external
+from keytide.read.requests import why_row
+from keytide.snapshot.stored_table import StoredTable
+from keytide.sources.external_definitions import (
+    NewAdopted,
+    adopt,
+    refresh_external,
+    with_upsert_keys,
+)
 from keytide.sources.scan import why_external
-from keytide.sql.external import refuse_location
-from keytide.sql.foreign_statements import ELSEWHERE
-from keytide.sql.history import HISTORY
-from keytide.sql.names import entry_of, table_of
-from keytide.sql.procedure import Procedure, chosen, done, named_by_commas, places, procedure, texts
+from keytide.sources.source_state import pin_external
+from keytide.sql.engine_text import refuse_location
+from keytide.sql.history_procedures import (
+    HISTORY,
+    Procedure,
+    chosen,
+    done,
+    named_by_commas,
+    places,
+    procedure,
+    texts,
+)
+from keytide.sql.relation import entry_of, table_of
 from keytide.sql.statements import Call
+
+# -- procedures and functions of other engines that Keytide lacks ----------------------------------
+
+
+_ROW_IDS = (
+    "it is about row ids, which Keytide tables do not have; DELETE, UPDATE and MERGE find rows "
+    "by values"
+)
+_VIEWS = "create views and functions in the engine that runs them, DuckDB or Spark"
+_HIVE = (
+    "it changes Hive tables in place; CALL sys.adopt_parquet creates a table from a folder of files"
+)
+
+_CHANGES = (
+    "to read the changes after snapshot 1 up to 3, query t$audit_log /*+ "
+    f"OPTIONS('{keys.INCREMENTAL_BETWEEN}' = '1,3', '{keys.INCREMENTAL_BETWEEN_SCAN_MODE}' = "
+    "'diff') */, or use Table.changes(1, 3)"
+)
+_AUDIT = (
+    "write to a branch (ALTER TABLE t CREATE BRANCH b, INSERT INTO t$branch_b), check it, and "
+    "publish it with CALL sys.fast_forward"
+)
+_STATISTICS = "every file has statistics from the start"
+
+FUNCTIONS_ELSEWHERE: Mapping[str, str] = {
+    "table_changes": _CHANGES,
+    "table_changes_by_path": _CHANGES,
+}
+"""The alternative to a function in FROM, by its name."""
+
+ELSEWHERE: Mapping[str, str] = {
+    "add_files": _HIVE,
+    "alter_function": _VIEWS,
+    "alter_view_dialect": _VIEWS,
+    "ancestors_of": "SELECT snapshot_id FROM t$snapshots; each is the parent of the next one",
+    "cherrypick_snapshot": _AUDIT,
+    "compact_chain_table": "it merges branches of a chain table; use CALL sys.compact, and MERGE "
+    "INTO from one branch to the other",
+    "compute_partition_stats": _STATISTICS,
+    "compute_table_stats": _STATISTICS,
+    "copy": "read the files, and INSERT their rows",
+    "create_changelog_view": _CHANGES,
+    "create_function": _VIEWS,
+    "create_global_index": f"{_ROW_IDS}. Bloom filters "
+    f"('{keys.FILE_INDEX_BLOOM_FILTER_COLUMNS}') speed up searches for single values",
+    "drop_function": _VIEWS,
+    "drop_global_index": _ROW_IDS,
+    "mark_partition_done": "nothing in Keytide waits for such a mark; use CALL sys.create_tag to "
+    "mark complete data",
+    "materialize_deletion_vectors": "CALL sys.compact writes files without the deleted rows",
+    "merge_branch": "INSERT INTO the one branch SELECT from the other, or CALL sys.fast_forward",
+    "migrate": _HIVE,
+    "migrate_database": _HIVE,
+    "migrate_file": _HIVE,
+    "migrate_table": _HIVE,
+    "publish_changes": _AUDIT,
+    "query_service": "Table.get and Table.get_many look up keys, without a service",
+    "reassign_row_id": _ROW_IDS,
+    "register_table": "there is no metastore; a table is where its folder is",
+    "remove_unexisting_files": "it would drop rows silently; Table.verify lists missing files: "
+    "put them back, or restore an older snapshot with CALL sys.restore",
+    "repair": "there is no metastore; a table is where its folder is",
+    "repair_earliest_snapshot": "the earliest snapshot is found by listing, and a wrong hint "
+    "corrects itself",
+    "rewrite_table_path": "files refer to each other without their folder: copy the folder of "
+    "the table",
+    "snapshot": "CALL sys.adopt_iceberg creates a table from the rows of an Iceberg table",
+}
+"""The alternative to a procedure, by its name."""
+
+
+# -- procedures of the database `sys`, with the names of Keytide and of Iceberg --------------------
+
 
 # -- procedures with the names and arguments of Iceberg --------------------------------------------
 
 
 def rollback_to_snapshot(table: StoredTable, snapshot: int) -> RollbackResult:
     """Roll back to a snapshot. Later snapshots are removed."""
-    return going_back.rollback_to(table, snapshot)
+    return actions.rollback_to(table, snapshot)
 
 
 def set_current_snapshot(

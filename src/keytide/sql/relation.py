@@ -2,39 +2,39 @@
 
 A table of the lake is read by a scan, a system table is computed as a whole, an attached table is
 read from its connector in pages, and rows from the caller already exist.
+
+Lookup of SQL names: an exact match, otherwise a case-insensitive match.
+
+Names that a SELECT gives to its columns, for engines where later columns cannot use them.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+from sqlglot import exp
 
-from keytide.catalogs.system_tables import changes_log, system_table
-from keytide.dml.attach import PagesScan
+from keytide.catalogs.catalog import Catalog
+from keytide.catalogs.system_tables import SYSTEM_TABLES, changes_log, system_table
+from keytide.dml.attachments import PagesScan
 from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
+from keytide.errors import InvalidError, NotFoundError
+from keytide.format.paths import BRANCH_MARK
+from keytide.predicate.condition import text_of
 from keytide.predicate.predicate import Predicate, conjunction
-from keytide.predicate.text import text_of
-from keytide.read import fallback_scans
+from keytide.read import fallback
 from keytide.read.fallback import FallbackScan
+from keytide.read.requests import narrowed_scan, scan_table, selected_columns
 from keytide.read.scan import Scan
-from keytide.read.scans import narrowed_scan, scan_table, selected_columns
-from keytide.snapshot.pinned import PinnedTable, StoredTable
+from keytide.snapshot.stored_table import PinnedTable, StoredTable
 from keytide.sources.scan import ExternalHandle, ExternalScan
 from keytide.types import Field, type_from_arrow
 
-__all__ = [
-    "AttachedRelation",
-    "ExternalRelation",
-    "FallbackRelation",
-    "GivenRelation",
-    "Relation",
-    "StoredRelation",
-    "SystemRelation",
-]
+# -- one mention of a table in a query -------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class FallbackRelation(Relation):
     @property
     def _all(self) -> FallbackScan:
         table, what = self.table.pinned(), ("scan", *sorted(self.travel.items()))
-        scan = table.once(what, lambda: fallback_scans.scan_table(table, **self.travel))
+        scan = table.once(what, lambda: fallback.scan_table(table, **self.travel))
         assert isinstance(scan, FallbackScan)
         return scan
 
@@ -283,3 +283,73 @@ class GivenRelation(Relation):
 
 def _fields(schema: pa.Schema) -> tuple[Field, ...]:
     return tuple(Field(-1, c.name, type_from_arrow(c.type)) for c in schema)
+
+
+# -- lookup of SQL names: an exact match, otherwise a case-insensitive match -----------------------
+
+
+def in_own_spelling(catalog: Catalog, name: str) -> str:
+    """Write `db.t.branch_b` as `db.t$branch_b` and `db.t.files` as `db.t$files`.
+
+    Iceberg uses dots.
+    """
+    table, _, last = name.rpartition(".")
+    is_system = last.lower() in SYSTEM_TABLES
+    is_about_table = is_system or last.startswith(BRANCH_MARK[1:])
+    if table.count(".") != 1 or not is_about_table or catalog.find_attached(name) is not None:
+        return name
+    return f"{table}${last.lower() if is_system else last}"
+
+
+def table_of(catalog: Catalog, name: str) -> StoredTable:
+    """Open the table of a name. Raises as `entry_of`, `UnsupportedError` for an external table."""
+    return catalog.managed(entry_of(catalog, name))
+
+
+def entry_of(catalog: Catalog, name: str) -> PinnedTable:
+    """The table or external table of a name.
+
+    Raises `NotFoundError` if there is none, and `InvalidError` if several differ only in case and
+    none matches exactly.
+    """
+    name = in_own_spelling(catalog, name)
+    try:
+        return catalog.entry(name)
+    except NotFoundError:
+        known = catalog.find(name)
+        if known is None:
+            raise
+        found = catalog.entry(known)
+        return found if catalog.pins is None else catalog.pins.named(name, lambda: found)
+
+
+def column_of(name: str, columns: Iterable[str], table: str) -> str:
+    """The column of a name. Raises as `entry_of`."""
+    known = list(columns)
+    if name in known:
+        return name
+    found = [column for column in known if column.lower() == name.lower()]
+    if not found:
+        raise NotFoundError(f"table {table} has no column {name!r}; columns: {', '.join(known)}")
+    if len(found) > 1:
+        raise InvalidError(f"table {table}: {name!r} is ambiguous: {' or '.join(map(repr, found))}")
+    return found[0]
+
+
+# -- names that a SELECT gives to its columns ------------------------------------------------------
+
+
+def without_aliases(node: exp.Expr) -> exp.Expr:
+    """Replace the names that a SELECT itself defines, which begin with `$`, by their expressions.
+
+    REQUIRES: no column of its tables has such a name.
+    """
+    if isinstance(node, exp.Select):
+        known: dict[str, exp.Expr] = {}
+        for each in node.expressions:
+            for column in list(each.find_all(exp.Column)):
+                if not column.table and column.name in known:
+                    column.replace(exp.paren(known[column.name].copy()))
+            if isinstance(each, exp.Alias) and each.alias.startswith("$"):
+                known[each.alias] = each.this
+    return node

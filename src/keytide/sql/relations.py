@@ -19,24 +19,35 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from keytide.definition.checks import refuse_same_names
 from keytide.definition.external import is_external
-from keytide.dml.attach import AttachedCatalog, target_of
+from keytide.dml.attachments import AttachedCatalog, target_of
 from keytide.dml.spi import ConnectorSession
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
-from keytide.format.branch import main_store
+from keytide.format.paths import main_store
 from keytide.options import keys, stored_name
 from keytide.predicate.predicate import Predicate
-from keytide.read.fallback_scans import reads_two_branches
-from keytide.snapshot.branches import has_branch, open_branch
-from keytide.snapshot.pinned import PinnedTable, StoredTable
+from keytide.read.fallback import reads_two_branches
+from keytide.snapshot.branch_tables import has_branch, open_branch
+from keytide.snapshot.stored_table import PinnedTable, StoredTable
 from keytide.sources.scan import EXTERNAL_TABLES, external_handle
 from keytide.sql.cursor import Keytide, error_at, schema_of
-from keytide.sql.engine_text import LostClauseError, engine_text
-from keytide.sql.external import is_file, refuse_reaching_out, refused
-from keytide.sql.foreign_statements import FUNCTIONS_ELSEWHERE
-from keytide.sql.mentions import lake_name, name_of, prepare, start_of, table_nodes
-from keytide.sql.names import entry_of, table_of
+from keytide.sql.engine_text import (
+    LostClauseError,
+    engine_text,
+    is_file,
+    refuse_reaching_out,
+    refused,
+)
+from keytide.sql.from_clause import (
+    drop_databases,
+    lake_name,
+    name_of,
+    prepare,
+    resolve_unnests,
+    start_of,
+    table_nodes,
+)
+from keytide.sql.procedures import FUNCTIONS_ELSEWHERE
 from keytide.sql.pushdown import balanced_chains, marked_conditions, pushed, refused_condition
-from keytide.sql.qualified import drop_databases
 from keytide.sql.relation import (
     AttachedRelation,
     ExternalRelation,
@@ -44,10 +55,11 @@ from keytide.sql.relation import (
     Relation,
     StoredRelation,
     SystemRelation,
+    entry_of,
+    table_of,
 )
 from keytide.sql.statements import GIVEN, Query
-from keytide.sql.stored_views import with_views
-from keytide.sql.unnest import resolve_unnests
+from keytide.sql.views import with_views
 from keytide.types import Field, RowType, quoted
 
 __all__ = ["BoundQuery", "bind"]

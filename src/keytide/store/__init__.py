@@ -1,8 +1,8 @@
 """Storage for the files of a warehouse: a local directory or an object store."""
 
-from keytide.store.base import ObjectInfo, Store, created
 from keytide.store.cache_folder import CacheFolder
 from keytide.store.cached import CachedStore
+from keytide.store.interface import ObjectInfo, SeekableReader, Store, created
 from keytide.store.local import LocalStore
 from keytide.store.object_store import ObjectStore
 from keytide.store.open import (
@@ -12,7 +12,6 @@ from keytide.store.open import (
     store_of_file,
     takes_options,
 )
-from keytide.store.seekable import SeekableReader
 
 __all__ = [
     "CacheFolder",

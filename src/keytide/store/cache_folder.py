@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from threading import Lock
 from uuid import uuid4
 
-from keytide.base.callers import warn_caller
+from keytide.base.arguments import warn_caller
 
 __all__ = ["CacheFolder", "Piece"]
 

@@ -27,9 +27,8 @@ from typing import BinaryIO, TypeVar
 import pyarrow as pa
 
 from keytide.base.process import refuse_forked_child
-from keytide.store.base import ObjectInfo, Store
 from keytide.store.cache_folder import CacheFolder
-from keytide.store.seekable import SeekableReader
+from keytide.store.interface import ObjectInfo, SeekableReader, Store
 
 __all__ = ["BLOCK_BYTES", "WHOLE_BYTES_MAX", "CachedStore"]
 

@@ -24,7 +24,7 @@ from typing import BinaryIO, Literal, TypeVar, get_args
 import pyarrow as pa
 
 from keytide.errors import DataError, InvalidError
-from keytide.store.base import ObjectInfo, Store, buffered, storage_error
+from keytide.store.interface import ObjectInfo, Store, buffered, storage_error
 
 __all__ = ["Action", "Crash", "Fault", "FaultyStore", "Operation"]
 

@@ -37,9 +37,16 @@ from obstore.store import MemoryStore, from_url
 
 from keytide.base.process import begin, refuse_forked_child, side_by_side
 from keytide.errors import DataError, InvalidError, KeytideError, SetupError
-from keytide.store.base import ObjectInfo, Store, buffered, check_path, storage_error
-from keytide.store.claim import claim, honours_claims
-from keytide.store.seekable import SeekableReader
+from keytide.store.interface import (
+    ObjectInfo,
+    SeekableReader,
+    Store,
+    buffered,
+    check_path,
+    claim,
+    honours_claims,
+    storage_error,
+)
 
 # -- how often, and for how long, a failed request to an object store is repeated ------------------
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from urllib.parse import unquote
 
 from keytide.errors import InvalidError
-from keytide.store.base import Store, check_path
 from keytide.store.cached import CachedStore
+from keytide.store.interface import Store, check_path
 from keytide.store.local import LocalStore
 from keytide.store.object_store import ObjectStore, open_object_store
 

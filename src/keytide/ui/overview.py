@@ -8,10 +8,10 @@ from datetime import datetime
 from itertools import pairwise
 
 from keytide.base.text import utc
-from keytide.format.branch import split_branch
+from keytide.format.paths import split_branch
 from keytide.format.schema import TableSchema
 from keytide.lake.table import Table
-from keytide.snapshot.pinned import PinnedTable
+from keytide.snapshot.stored_table import PinnedTable
 from keytide.types import Field
 
 __all__ = [

@@ -10,16 +10,29 @@ Addresses of pages, for links.
 What one server shows, and how its pages are rendered.
 
 The tables of a lake, a page at a time: names are listed, and those on the page are opened.
+
+Which requests are allowed: those with the secret that was printed when the server started.
+
+This module only decides. The guard acts on the decisions.
+
+Queries that run for a page: each has a time limit, and can be cancelled by the page's number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import hashlib
+import hmac
+import ipaddress
+import secrets
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -29,15 +42,195 @@ from starlette.responses import HTMLResponse
 
 from keytide.base.text import counted, utc
 from keytide.definition.external import is_external
-from keytide.dml.attach import attached_tables
+from keytide.dml.attachments import attached_tables
 from keytide.errors import InvalidError, KeytideError, NotFoundError
-from keytide.format.branch import branched_name, split_branch
+from keytide.format.paths import branched_name, split_branch
 from keytide.lake.lake import Lake
-from keytide.show.text import ago_text, harmless, size_text
-from keytide.tasks.runner import Threads
+from keytide.show.elements import ago_text, harmless, size_text
+from keytide.sql.local_query import Stop
+from keytide.tasks import Threads
 from keytide.types import quoted
-from keytide.ui.access import Access
-from keytide.ui.running import QUERY_SECONDS_MAX, Runs
+
+# -- which requests are allowed --------------------------------------------------------------------
+
+
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_SECRET_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Access:
+    """The secret of one server, and the host names that it answers to.
+
+    With `any_address` it answers to every IP address, because it listens on all addresses of its
+    machine. An IP address cannot be redirected to another machine, as a domain name can.
+    """
+
+    cookie: str
+    """The name of the cookie. Other servers on this machine have other names."""
+    names: Collection[str] = _LOOPBACK
+    any_address: bool = False
+    secret: str = field(default_factory=lambda: secrets.token_urlsafe(_SECRET_BYTES), repr=False)
+
+    @classmethod
+    def at(cls, host: str, port: int, own_name: str) -> Access:
+        """Access to a server that listens on `host`, on a machine with the name `own_name`."""
+        bare = without_brackets(host).lower()
+        is_wide = bare in ("0.0.0.0", "::", "")
+        names = _LOOPBACK | {bare, own_name.lower()} if is_wide else _LOOPBACK | {bare}
+        return cls(f"keytide-{port}", names, any_address=is_wide)
+
+    @property
+    def form_token(self) -> str:
+        """The token that every form of this server contains. It does not reveal the secret."""
+        return hmac.new(self.secret.encode(), b"form", hashlib.sha256).hexdigest()
+
+    def knows(self, given: str | None) -> bool:
+        """Whether `given` is the secret. Takes the same time for every other string."""
+        return given is not None and hmac.compare_digest(given.encode(), self.secret.encode())
+
+    def knows_form(self, given: str | None) -> bool:
+        """Whether `given` is the token of this server's forms."""
+        return given is not None and hmac.compare_digest(given.encode(), self.form_token.encode())
+
+    def is_called(self, host: str | None) -> bool:
+        """Whether a Host header names this server.
+
+        Any port is accepted, because it can be forwarded. Another name means that a page of another
+        site redirected its domain to this machine, so that its scripts could read the answers.
+        """
+        if not host:
+            return False
+        name = _without_port(host).rstrip(".").lower()
+        return name in self.names or (self.any_address and _is_ip_address(name))
+
+
+def without_brackets(host: str) -> str:
+    """An IPv6 address without the brackets around it; any other host unchanged."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]
+
+
+def _is_ip_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+# -- queries that run for a page -------------------------------------------------------------------
+
+
+T = TypeVar("T")
+
+QUERY_SECONDS_MAX = 60.0
+"""How long a query runs at most, if nothing else is chosen."""
+
+_GRACE_SECONDS = 2.0
+"""How long a request waits for a stopped query to end, before it answers without that."""
+
+
+@dataclass
+class Run:
+    """A query that a request waits for; `number` is that of the page that asked for it."""
+
+    number: str
+    stop: Stop = field(default_factory=Stop)
+    ended: threading.Event = field(default_factory=threading.Event)
+    """Set when there is a result or an error, or when the query was cancelled."""
+
+    def cancel(self) -> None:
+        """Stop it. The request that waits for it answers soon."""
+        self.stop.send()
+        self.ended.set()
+
+
+class Runs:
+    """The queries that run now. Safe for threads.
+
+    `limit_seconds` bounds each of them; None is no limit.
+    """
+
+    def __init__(self, limit_seconds: float | None) -> None:
+        self.limit_seconds = limit_seconds
+        self._lock = threading.Lock()
+        self._runs: list[Run] = []
+
+    def cancel(self, number: str) -> int:
+        """Cancel the queries of a number; returns how many of them were running."""
+        return self._cancel([run for run in self._now() if run.number == number])
+
+    def cancel_all(self) -> int:
+        """Cancel all queries, when the server ends."""
+        return self._cancel(self._now())
+
+    def result(self, run: Run, query: Callable[[Stop], T]) -> T:
+        """Run a query in its own thread, with what stops it.
+
+        When it is cancelled or exceeds the limit, it is stopped, and this raises `InvalidError`. A
+        query that does not end within two seconds continues in its thread to the next point where
+        it can be stopped, and its result is dropped. Raises what the query raises.
+        """
+        with self._listed(run):
+            running: Future[T] = Future()
+            running.add_done_callback(lambda _: run.ended.set())
+            work = threading.Thread(
+                target=_settle, args=(running, query, run.stop), name="keytide-ui", daemon=True
+            )
+            work.start()
+            in_time = run.ended.wait(self.limit_seconds)
+            if running.done() and not run.stop.is_sent:
+                return running.result()
+            run.stop.send()
+            wait([running], timeout=_GRACE_SECONDS)
+            raise InvalidError(self._reason(in_time, running))
+
+    def _reason(self, in_time: bool, running: Future[T]) -> str:
+        what = "was cancelled" if in_time else f"ran longer than {self.limit_seconds:g} s"
+        after = (
+            "It was stopped."
+            if running.done()
+            else "Its current step still runs to its end, and its result is dropped."
+        )
+        advice = "" if in_time else " Read less, or start keytide ui with a longer --query-timeout."
+        return f"The query {what}. {after}{advice}"
+
+    def _now(self) -> list[Run]:
+        with self._lock:
+            return [*self._runs]
+
+    @staticmethod
+    def _cancel(runs: list[Run]) -> int:
+        for run in runs:
+            run.cancel()
+        return len(runs)
+
+    @contextmanager
+    def _listed(self, run: Run) -> Iterator[None]:
+        with self._lock:
+            self._runs.append(run)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._runs.remove(run)
+
+
+def _settle(running: Future[T], query: Callable[[Stop], T], stop: Stop) -> None:
+    try:
+        running.set_result(query(stop))
+    except BaseException as error:  # the request that waits raises it
+        running.set_exception(error)
+
+
+# -- requests and answers: parameters, addresses, lists, and the site ------------------------------
+
 
 # -- the parameters of a request as values ---------------------------------------------------------
 

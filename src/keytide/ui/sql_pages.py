@@ -23,19 +23,20 @@ from pyarrow import parquet
 from starlette.responses import Response
 
 from keytide.base.text import check_spelled, csv_header, csv_lines
-from keytide.dml.attach import AttachedCatalog
+from keytide.dml.attachments import AttachedCatalog
 from keytide.errors import InvalidError, KeytideError, UnsupportedError
 from keytide.lake.lake import Lake
-from keytide.show.cells import Cell, Column, columns_of, rows_of
 from keytide.show.chart import Chart, chart_of, chart_picture
-from keytide.show.plan_tree import Plan, plan_of_lines
+from keytide.show.elements import Cell, Column, columns_of, rows_of
+from keytide.show.explanations import Plan, plan_of_lines
 from keytide.sql.engine_text import QueryAnalysis, RelationAnalysis
-from keytide.sql.execute import results
+from keytide.sql.execution import results
 from keytide.sql.grammar import parse_statements
 from keytide.sql.local_engine import LocalEngine
+from keytide.sql.local_query import Stop
+from keytide.sql.query_engine import LocalResult, Result
 from keytide.sql.relation import Relation, StoredRelation
 from keytide.sql.relations import BoundQuery, bind
-from keytide.sql.result import LocalResult, Result
 from keytide.sql.statements import (
     Describe,
     DescribeDatabase,
@@ -46,9 +47,7 @@ from keytide.sql.statements import (
     Statement,
     Use,
 )
-from keytide.sql.stopping import Stop
-from keytide.ui.requests import Asked, Form, Site
-from keytide.ui.running import Run
+from keytide.ui.requests import Asked, Form, Run, Site
 
 # -- the plan of a query as a tree -----------------------------------------------------------------
 

@@ -23,29 +23,27 @@ import pyarrow as pa
 from starlette.responses import RedirectResponse, Response
 
 from keytide.base.text import is_moment, utc
-from keytide.catalogs.stored_view import StoredView
-from keytide.changes.changed_rows import changed_rows, first_changes
+from keytide.catalogs.warehouse import StoredView
+from keytide.changes.change_scan import changed_rows, first_changes
 from keytide.definition.external import given_options
 from keytide.definition.kind import require_key
-from keytide.dml.attach import AttachedCatalog
+from keytide.dml.attachments import AttachedCatalog
 from keytide.errors import InvalidError, KeytideError, NotFoundError, UnsupportedError
-from keytide.feeds.kafka.offsets import offsets_told, topics_told
-from keytide.lake.external_table import ExternalTable
-from keytide.lake.federated_table import FederatedTable
+from keytide.feeds.kafka.topics import offsets_told, topics_told
+from keytide.lake.external_tables import ExternalTable, FederatedTable
 from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.lake import Lake
 from keytide.lake.table import Table
-from keytide.maintenance.history.log import HistoryEntry, consumers_of, entries_before
-from keytide.maintenance.upkeep.layout import layout_of, timeline_of
-from keytide.predicate.values.literals import scalar_of_text
+from keytide.maintenance.history import HistoryEntry, consumers_of, entries_before
+from keytide.maintenance.overviews import layout_of, timeline_of
+from keytide.predicate.literals import scalar_of_text
 from keytide.read.why import story_of
+from keytide.show.buckets import bucket_picture, levels_bar
 from keytide.show.chart import timeline_picture
-from keytide.show.layout import bucket_picture, levels_bar
-from keytide.show.story import Story
-from keytide.snapshot.pinned import PinnedTable
+from keytide.show.explanations import Story
+from keytide.snapshot.stored_table import PinnedTable
 from keytide.sql.local_engine import LocalEngine
-from keytide.sql.making_views import described_view
-from keytide.sql.show import create_statement, describe, view_statement
+from keytide.sql.show_statements import create_statement, describe, described_view, view_statement
 from keytide.types import Field
 from keytide.ui.overview import ColumnLine, figures_of, overview_of
 from keytide.ui.requests import TABLE_TABS, Asked, Site, listing_of, page_address, table_address

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from keytide.base import html
+from keytide.base import record
 from keytide.base.text import counted
 from keytide.errors import DataError, InvalidError, NotFoundError, SetupError, UnsupportedError
 
@@ -106,8 +106,8 @@ class Verification:
 
     def _repr_html_(self) -> str:
         rows = [(f.path, f.what, f.expected, f.way_out) for f in self.findings]
-        found = html.table(("path", "what", "expected", "way out"), rows) if rows else ""
-        return html.preformatted(self.summary) + found + html.bullets(self._left_out)
+        found = record.table(("path", "what", "expected", "way out"), rows) if rows else ""
+        return record.preformatted(self.summary) + found + record.bullets(self._left_out)
 
     @property
     def summary(self) -> str:

@@ -18,7 +18,6 @@ import polars as pl
 from keytide.base.text import held_by_python
 from keytide.errors import InvalidError
 from keytide.format import paths
-from keytide.format.branch import BranchStore
 from keytide.format.manifest import (
     FileKind,
     ManifestEntry,
@@ -27,13 +26,14 @@ from keytide.format.manifest import (
     decode_manifest_list,
     summarize,
 )
+from keytide.format.paths import BranchStore
 from keytide.format.schema import TableSchema, all_fields, highest_field_id, validate_schema
 from keytide.format.snapshot import Consumer, Snapshot, Tag
 from keytide.format.stats import SimpleStats
 from keytide.options import TableOptions
-from keytide.read.statistics import decoded
-from keytide.snapshot.branches import torn_branches
-from keytide.snapshot.commits import Commits
+from keytide.read.sections import decoded
+from keytide.snapshot.authority import Commits
+from keytide.snapshot.branch_tables import torn_branches
 from keytide.snapshot.state import TableView
 from keytide.store import Store
 from keytide.types import Field

@@ -36,8 +36,7 @@ from keytide.format.manifest import (
 from keytide.format.snapshot import Snapshot
 from keytide.read.runs import StoredVersions
 from keytide.read.scan import Scan
-from keytide.read.sections import key_ranks
-from keytide.read.statistics import decoded
+from keytide.read.sections import decoded, key_ranks
 from keytide.snapshot.live_files import BucketId
 from keytide.types import arrow_schema
 from keytide.verify.finding import REWRITE, Findings

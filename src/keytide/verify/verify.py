@@ -12,25 +12,24 @@ from keytide.base.process import refuse_forked_child
 from keytide.changes.stored_rows import told_list
 from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.format import paths
-from keytide.format.branch import main_store
 from keytide.format.index_files import KEY_INDEX
 from keytide.format.manifest import DataFileMeta, ManifestEntry
+from keytide.format.paths import main_store
 from keytide.format.snapshot import Snapshot
-from keytide.merge.functions.register import registered_functions
+from keytide.merge.functions.registry import registered_functions
 from keytide.options import TableOptions, keys
+from keytide.read.key_index_rebuild import settled_state
 from keytide.read.scan import Scan
-from keytide.read.settled import settled_state
-from keytide.snapshot.branches import table_name
-from keytide.snapshot.commits import Commits
+from keytide.snapshot.authority import Commits
+from keytide.snapshot.branch_tables import table_name
 from keytide.snapshot.live_files import files_of
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.pinned import StoredTable
 from keytide.snapshot.state import TableState, TableView
+from keytide.snapshot.stored_table import StoredTable
 from keytide.store import Store
-from keytide.tasks.runner import Threads
-from keytide.verify.data_file import FileCheck
+from keytide.tasks import Threads
+from keytide.verify.files import FileCheck, Indexes
 from keytide.verify.finding import Findings, Verification
-from keytide.verify.indexes import Indexes
 from keytide.verify.metadata import Branch, Branches, Manifests, read_branches
 from keytide.verify.rows import (
     Seen,

@@ -41,7 +41,7 @@ from keytide.format.data_file import (
 )
 from keytide.format.file_index import index_name
 from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
-from keytide.merge.explain import shown
+from keytide.merge.explanation import shown
 from keytide.merge.layers import layers
 from keytide.merge.order import IS_ADD, MergeOrder, padded_sequence
 from keytide.merge.windows import Batch, key_windows
@@ -49,7 +49,7 @@ from keytide.options import TableOptions, keys
 from keytide.read.sections import key_ranks
 from keytide.snapshot.live_files import BucketId, LiveFiles, number_after
 from keytide.snapshot.state import TableView
-from keytide.store.base import disk_errors
+from keytide.store.interface import disk_errors
 from keytide.types import AtomicType, Field, arrow_schema
 from keytide.write.input_rows import Rows
 from keytide.write.layout import BUCKET_NUMBER, BucketBatch, Numbers, Placing

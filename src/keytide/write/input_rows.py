@@ -31,17 +31,17 @@ from keytide.merge.engines import engine_class
 from keytide.merge.order import VALUE_KIND
 from keytide.merge.refusal import Refusal
 from keytide.options import TableOptions, keys
-from keytide.predicate.values.columns import (
+from keytide.predicate.literals import array_of, key_value
+from keytide.predicate.row_expression import with_tombstones
+from keytide.predicate.value_columns import (
     key_column,
     refuse_nested_types,
     refuse_nested_values,
     stored_column,
 )
-from keytide.predicate.values.literals import array_of, key_value
-from keytide.predicate.values.tombstones import with_tombstones
 from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, RowType, type_from_arrow
 from keytide.types.logical import holds_all
-from keytide.write.generated import generated
+from keytide.write.generated_columns import generated
 
 # -- incoming rows ---------------------------------------------------------------------------------
 

@@ -24,9 +24,9 @@ from keytide.format.binary_row import decode_rows, encode_rows
 from keytide.format.schema import TableSchema
 from keytide.options import keys
 from keytide.predicate.condition import Condition, predicate_of
+from keytide.predicate.literals import key_value, scalar_of_text
 from keytide.predicate.matching import row_filter
 from keytide.predicate.predicate import Predicate
-from keytide.predicate.values.literals import key_value, scalar_of_text
 from keytide.snapshot.state import TableView
 from keytide.types import Field
 

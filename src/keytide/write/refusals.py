@@ -27,13 +27,13 @@ import pyarrow as pa
 from keytide.base.row_kind import RowKind
 from keytide.definition.kind import why_in_both_partitions
 from keytide.errors import InvalidError, UnsupportedError
-from keytide.gate.gate import gate_of
+from keytide.gate import gate_of
 from keytide.merge.order import VALUE_KIND
 from keytide.merge.refusal import Refusal, named_rows, reasons, retracts_of
 from keytide.options import keys
-from keytide.predicate.constraint import constraint_texts, constraints_of
-from keytide.snapshot.pinned import StoredTable
+from keytide.predicate.condition import constraint_texts, constraints_of
 from keytide.snapshot.state import TableView
+from keytide.snapshot.stored_table import StoredTable
 from keytide.write.input_rows import Rows, forbidden_nulls, ignored_kinds
 from keytide.write.row_merging import as_deletes, row_merger
 

@@ -5,6 +5,13 @@ Counts rows that arrive out of order.
 Merging handles them without help, but users who monitor a feed want to know the number (Apache
 Pinot's upsert tables count them as well). The count requires a lookup of the written keys, so it is
 enabled by the option 'write.count-out-of-order'.
+
+Checks definitions before they are stored: refuses what every writer would refuse.
+
+Writes of rows whose order is unknown: nothing may depend on it.
+
+Not every engine that passes on rows keeps their order. Then two rows of one key can be written
+together only if sequence fields say which one is newer. All others are refused.
 """
 
 from __future__ import annotations
@@ -12,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 import polars as pl
 import pyarrow as pa
@@ -19,24 +27,76 @@ import pyarrow.compute as pc
 
 from keytide.base.process import this_host
 from keytide.base.row_kind import RowKind
+from keytide.base.text import counted
+from keytide.errors import UnsupportedError
 from keytide.format.arrow import from_arrow
 from keytide.format.index_files import Hashes, IndexKey
 from keytide.format.manifest import ManifestEntry
+from keytide.format.schema import TableSchema
 from keytide.merge.order import is_late, with_ranks
+from keytide.merge.refusal import named_rows
+from keytide.options import keys
 from keytide.read.lookup import key_range, newest_versions
 from keytide.read.plan import plan_files
 from keytide.read.scan import ReadTask
 from keytide.snapshot.dynamic_buckets import PlacedKeys
 from keytide.snapshot.live_files import NO_FILES, BucketId, BucketIndex, DeadRows, by_index_key
+from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.state import TableState, TableView
+from keytide.snapshot.stored_table import StoredTable, unmade
 from keytide.write.bucket_writer import BucketWriter, Seen, SequenceBase
 from keytide.write.input_rows import Rows, incoming_rows
 from keytide.write.layout import Layout, Placing
-from keytide.write.layouts import layout_of
-from keytide.write.moving_keys import certain
+from keytide.write.moved_keys import certain, layout_of
 from keytide.write.partition_spec import PartitionSpec
-from keytide.write.refusals import refuse_unmergeable
-from keytide.write.ties import Order, refuse_ties, tie_columns
+from keytide.write.refusals import check_writable, refuse_unmergeable
+
+# -- writes of rows whose order is unknown: nothing may depend on it -------------------------------
+
+
+class Order(Enum):
+    """What the parts of a write know of the order of its rows."""
+
+    KNOWN = "known"
+    UNKNOWN = "unknown"
+    """All rows of a key are in one part, which refuses those between which order would decide."""
+    UNKNOWN_TO_PARTS = "unknown to parts"
+    """Rows of a key can be in any parts, so these only tell which places their rows have."""
+
+
+def tie_columns(rows: pl.DataFrame, view: TableView) -> tuple[pl.DataFrame, ...]:
+    """The columns that say whether rows tie, in one frame: keys, and values that order versions.
+
+    Nothing for tables without a key, whose rows never tie.
+    """
+    if not view.kind.has_key:
+        return ()
+    terms = enumerate(view.order.sequence_terms(rows.schema))
+    order = (term.alias(f"${number}") for number, term in terms)
+    return (rows.select(*map(pl.col, view.schema.primary_keys), *order),)
+
+
+def refuse_ties(view: TableView, places: Iterable[pl.DataFrame]) -> None:
+    """Raise `UnsupportedError` if two rows of a write have the same place."""
+    held = list(places)
+    if not held:
+        return
+    rows = pl.concat(held)
+    tied = rows.filter(rows.is_duplicated())
+    if tied.height:
+        key = view.schema.primary_keys
+        by = " and ".join(["key", *view.order.sequence])
+        raise UnsupportedError(
+            f"table {view.name}: {counted(tied.height, 'row')} of this write have the same {by} as "
+            f"another one, the first with {named_rows(tied.head(1), key)}. This Spark Connect "
+            "server does not keep the order of rows, so none of them is the later one. Write one "
+            f"row per key, set '{keys.SEQUENCE_FIELD}' to a column that orders the rows, or sort "
+            "the DataFrame and write df.toArrow()"
+        )
+
+
+# -- write tasks: the input that each part of a write needs, and its result ------------------------
+
 
 # -- counts rows that arrive out of order ----------------------------------------------------------
 
@@ -269,3 +329,18 @@ class WriteTask:
         writer = BucketWriter(self.view, placing.total_buckets, self.has_changelog, self.seen)
         made = writer.write(batches, base, threads=self.threads)
         return Written(made.data, frame.height, changelog=made.changelog)
+
+
+# -- checks definitions before they are stored -----------------------------------------------------
+
+
+def try_definition(metadata: TableMetadata, definition: TableSchema) -> None:
+    """Write no rows into a table with that definition, as if it were new. The store is not used.
+
+    Raises the same errors as a write of rows.
+    """
+    first = replace(definition, id=0)
+    view = StoredTable.of(unmade(metadata, first)).view(first)
+    check_writable(view)
+    no_rows = first.arrow_schema().empty_table()
+    WriteTask.on(TableState(view, NO_FILES, ())).feed([no_rows], 0)

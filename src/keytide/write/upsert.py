@@ -3,41 +3,56 @@
 All rows of a write are stored as they arrived, or one per key if rows are merged. The index says
 where the current row of each key is. So the previous row of each key is marked as dead, and so are
 rows that arrive late or delete. The files without their dead rows contain one row per key.
+
+Chooses the write task for a table.
+
+Combines the results of parallel tasks on one state of a table with a key index.
+
+Each task looked up keys independently, as the tasks of a MERGE do.
+
+Writes rows that were stored before, unchanged, each with its `_VALUE_KIND`.
+
+Nothing is filled in, counted or checked, and no two rows have the same key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
+from pyroaring import BitMap64
 
+from keytide.errors import UnsupportedError
 from keytide.format.index_files import DELETION_VECTORS, KEY_INDEX, IndexFile, IndexKey
 from keytide.format.manifest import ManifestEntry
-from keytide.key_index.keys import NOTHING, Entries, Numbers, newest_of_each
-from keytide.key_index.runs import DamagedRunError
-from keytide.merge.order import IS_ADD
-from keytide.read.places import by_name
-from keytide.read.row_keys import exact
-from keytide.snapshot.key_index import NewKeys, key_files_by_bucket
+from keytide.key_index.indexed_keys import NOTHING, Entries, Numbers, newest_of_each
+from keytide.key_index.sorted_runs import DamagedRunError
+from keytide.merge.order import IS_ADD, VALUE_KIND
+from keytide.options import keys
+from keytide.read.current_rows import by_name, exact
+from keytide.snapshot.bucket_key_index import NewKeys, key_files_by_bucket
 from keytide.snapshot.live_files import BucketId, BucketIndex, DeadRows, vector_files_by_bucket
 from keytide.snapshot.state import TableState, TableView
-from keytide.write.arrivals import Arrivals, Kept, judge
 from keytide.write.bucket_writer import BucketWriter, SequenceBase
 from keytide.write.input_rows import Rows, complete_rows, typed_rows
-from keytide.write.keeping import as_they_came, refuse_too_old
 from keytide.write.layout import BucketBatch, Placing
-from keytide.write.layouts import layout_of
-from keytide.write.moving_keys import Bucket, arrived, found_bucket, places_of
+from keytide.write.moved_keys import Bucket, arrived, found_bucket, layout_of, places_of
 from keytide.write.partition_spec import PartitionSpec
 from keytide.write.refusals import refuse_unmergeable, without_errors
-from keytide.write.row_merging import merged_rows
-from keytide.write.task import WriteTask, Written
-from keytide.write.ties import Order, tie_columns
+from keytide.write.row_merging import (
+    Arrivals,
+    Kept,
+    as_they_came,
+    judge,
+    merged_rows,
+    refuse_too_old,
+)
+from keytide.write.task import Order, WriteTask, Written, tie_columns
 
-__all__ = ["UpsertTask"]
+# -- writes into a table with a key index ----------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -199,3 +214,140 @@ def _current_in_order(arrivals: Arrivals, kept: Kept) -> Numbers:
     stored_as[kept.source[kept.is_current]] = np.flatnonzero(kept.is_current)
     in_order: Numbers = stored_as[arrivals.hashes.order]
     return in_order[in_order >= 0]
+
+
+# -- combines the results of parallel tasks on one state of a table with a key in ------------------
+
+
+def joined_upserts(view: TableView, parts: Sequence[Written]) -> Written:
+    """The combined results of parallel tasks on one state of a table, as `Written.together`.
+
+    If several tasks have rows of one key, the row with the largest comparison value is current, on
+    a tie that of the later task. Raises `UnsupportedError` for such rows if the index cannot
+    compare them, and if rows are merged.
+    """
+    joined = Written.together([replace(part, indexes={}) for part in parts])
+    indexes: dict[IndexKey, list[BucketIndex]] = {}
+    for part in parts:
+        for key, index in part.indexes.items():
+            indexes.setdefault(key, []).append(index)
+    made = {key: found[0].joined(found[1:]) for key, found in indexes.items() if len(found) == 1}
+    for key, found in indexes.items():
+        if key[0] == KEY_INDEX and len(found) > 1:
+            vectors = (DELETION_VECTORS, *key[1:])
+            made[key], made[vectors] = _joined(view, [e for e in found if isinstance(e, NewKeys)])
+    return replace(joined, indexes=made)
+
+
+def _joined(view: TableView, parts: Sequence[NewKeys]) -> tuple[NewKeys, DeadRows]:
+    """The index of a bucket, and its dead rows, after several independent tasks."""
+    first, heads = parts[0], [part.index.head for part in parts]
+    common = {*first.names}.intersection(*(part.names for part in parts[1:]))
+    known = [file for file in heads[0].files if file.name in common]
+    own_from = min(f.number for head in heads for f in head.files if f.name not in common)
+    files, number = list(known), own_from
+    entries = [first.index.later.take(_below(first, own_from))]
+    for part in parts:
+        own = [file for file in part.index.head.files if file.number >= own_from]
+        shift = number - own_from
+        files += [replace(file, number=file.number + shift) for file in own]
+        new = part.index.later.take(np.flatnonzero(part.index.later.files >= own_from))
+        entries.append(replace(new, files=new.files + shift))
+        number += len(own)
+    _refuse_undecided(view, Entries.together(entries[1:]))
+    every = Entries.together(entries)
+    order = np.lexsort((np.arange(len(every)), every.comparisons))
+    later = newest_of_each(every.take(order))
+    dead = _without_replaced(parts, every, later, {file.number: file.name for file in files})
+    head = replace(heads[0], mark=max(head.mark for head in heads), next_number=number)
+    known_runs = first.index.on(view.store)
+    index = replace(known_runs, head=replace(head, files=tuple(files)), later=later)
+    return NewKeys(index.counted(), dead, first.based_on), dead
+
+
+def _refuse_undecided(view: TableView, new: Entries) -> None:
+    """Raise `UnsupportedError` for rows of one key in several tasks that cannot be compared."""
+    comparison = view.comparison
+    if comparison.is_in_index and not view.options.merges_rows:
+        return
+    repeated = len(new) - len(newest_of_each(new))
+    if repeated:
+        why = (
+            "merges the rows of a key"
+            if view.options.merges_rows
+            else f"compares them by {', '.join(comparison.names)}"
+        )
+        raise UnsupportedError(
+            f"table {view.name}: tasks side by side wrote rows of {repeated} keys more than once, "
+            f"and the table {why} ('{keys.UPSERT_MODE}' = '{view.options.upsert_mode}'), for which "
+            f"each task had to know of the others; write them by one task, or in several statements"
+        )
+
+
+def _below(part: NewKeys, number: int) -> Numbers:
+    return np.flatnonzero(part.index.later.files < number)
+
+
+def _without_replaced(
+    parts: Sequence[NewKeys], every: Entries, left: Entries, names: Mapping[int, str]
+) -> DeadRows:
+    """The dead rows of all parts, plus the rows that are superseded by a row of another part."""
+    places = every.files << 40 | every.positions
+    is_left = np.isin(places, left.files << 40 | left.positions)
+    dead = parts[0].dead
+    wide = any(isinstance(v, BitMap64) for part in parts for v in part.dead.vectors.values())
+    for part in parts[1:]:
+        dead = dead.marking({name: part.dead.of(name) for name in part.dead.vectors}, wide=wide)
+    gone = by_name(every.files[~is_left], every.positions[~is_left], names)
+    return dead.marking(gone, wide=wide)
+
+
+# -- chooses the write task for a table ------------------------------------------------------------
+
+
+def task_on(state: TableState) -> WriteTask:
+    """A task that writes on top of a snapshot. Raises the same errors as `layout_of`."""
+    return _class_of(state).on(state)
+
+
+def task_anew(state: TableState, partition: PartitionSpec | None = None) -> WriteTask:
+    """A task whose rows replace others, see `WriteTask.anew`."""
+    return _class_of(state).anew(state, partition)
+
+
+def written_by(view: TableView, parts: Sequence[Written]) -> Written:
+    """The combined results of the tasks of a write, in their order."""
+    return joined_upserts(view, parts) if view.kind.has_key_index else Written.together(parts)
+
+
+def _class_of(state: TableState) -> type[WriteTask]:
+    return UpsertTask if state.view.kind.has_key_index else WriteTask
+
+
+# -- writes rows that were stored before, unchanged, each with its `_VALUE_KIND` -------------------
+
+
+def task_of_stored(state: TableState) -> WriteTask:
+    """A task whose rows replace stored rows, and are assigned to buckets as the table says now.
+
+    Each table of rows has a column `_VALUE_KIND`. Raises the same errors as `layout_of`.
+    """
+    if state.view.kind.has_key_index:
+        return _StoredRowsIndexed.anew(state).of_statement()
+    return _StoredRows.anew(state)
+
+
+@dataclass(frozen=True)
+class _StoredRows(WriteTask):
+    """Accepts rows in stored form."""
+
+    def _write(
+        self, run: pa.Table, base: SequenceBase, placing: Placing, before: Iterable[Written]
+    ) -> Written:
+        rows = Rows(run.drop_columns([VALUE_KIND]), run.column(VALUE_KIND))
+        return self._placed(rows, base, placing, before)
+
+
+@dataclass(frozen=True)
+class _StoredRowsIndexed(_StoredRows, UpsertTask):
+    """The same for tables with a key index."""

@@ -3,17 +3,132 @@
 A metastore stores the names, locations and a description of tables. The table itself, with its
 schemas and snapshots, is in its folder, as in Apache Paimon. AWS Glue and a Hive Metastore are
 implementations of `Registry`.
+
+The description of an Apache Paimon table in a metastore.
+
+It uses the same values as Paimon's own catalog, by which Paimon and compatible engines recognize
+its tables: class names of its Hive connector, and a few parameters.
+
+Hive type names of columns, as in Apache Paimon's catalog.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from keytide.catalogs.metastore.description import Description
+from keytide.format.schema import TableSchema
+from keytide.types import (
+    ArrayType,
+    AtomicType,
+    DataType,
+    MapType,
+    MultisetType,
+    RowType,
+    VectorType,
+)
 
-__all__ = ["RegisteredDatabase", "RegisteredTable", "Registry"]
+# -- hive type names of columns, as in Apache Paimon's catalog -------------------------------------
+
+
+_CHAR_LENGTH_MAX = 255
+_VARCHAR_LENGTH_MAX = 65_535
+
+
+def hive_type(type_: DataType) -> str:
+    """The Hive type name. Hive has no lengths of bytes, and a time of day is a string."""
+    match type_:
+        case ArrayType():
+            return f"array<{hive_type(type_.element)}>"
+        case VectorType():
+            return f"array<{hive_type(type_.element)}>"
+        case MultisetType():
+            return f"map<{hive_type(type_.element)},int>"
+        case MapType():
+            return f"map<{hive_type(type_.key)},{hive_type(type_.value)}>"
+        case RowType():
+            members = (f"{each.name}:{hive_type(each.type)}" for each in type_.fields)
+            return f"struct<{','.join(members)}>"
+        case AtomicType():
+            return _atomic(type_)
+    return "binary"
+
+
+def _atomic(type_: AtomicType) -> str:
+    length = type_.length or 0
+    match type_.root:
+        case "DECIMAL":
+            return f"decimal({type_.precision},{type_.scale})"
+        case "CHAR" if length <= _CHAR_LENGTH_MAX:
+            return f"char({length})"
+        case "VARCHAR" if length <= _VARCHAR_LENGTH_MAX:
+            return f"varchar({length})"
+    return _PLAIN.get(type_.root, "binary")
+
+
+_PLAIN = {
+    "BOOLEAN": "boolean",
+    "TINYINT": "tinyint",
+    "SMALLINT": "smallint",
+    "INT": "int",
+    "BIGINT": "bigint",
+    "FLOAT": "float",
+    "DOUBLE": "double",
+    "CHAR": "string",
+    "VARCHAR": "string",
+    "DATE": "date",
+    "TIME": "string",
+    "TIMESTAMP": "timestamp",
+    "TIMESTAMP_LTZ": "timestamp with local time zone",
+    "VARIANT": "struct<value:binary,metadata:binary>",
+}
+
+
+# -- the description of an Apache Paimon table in a metastore --------------------------------------
+
+
+INPUT_FORMAT = "org.apache.paimon.hive.mapred.PaimonInputFormat"
+OUTPUT_FORMAT = "org.apache.paimon.hive.mapred.PaimonOutputFormat"
+SERDE = "org.apache.paimon.hive.PaimonSerDe"
+_PARAMETERS = {
+    "table_type": "PAIMON",
+    "storage_handler": "org.apache.paimon.hive.PaimonStorageHandler",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column. `type` is a Hive type name."""
+
+    name: str
+    type: str
+    comment: str | None
+
+
+@dataclass(frozen=True)
+class Description:
+    """The description of a table for a metastore."""
+
+    location: str
+    columns: tuple[Column, ...]
+    comment: str | None = None
+    parameters: Mapping[str, str] = field(default_factory=lambda: dict(_PARAMETERS))
+
+    @classmethod
+    def of(cls, schema: TableSchema, location: str) -> Description:
+        """The description of a table at a location.
+
+        It does not list partitions, which are defined by the table's files alone.
+        """
+        columns = (
+            Column(each.name, hive_type(each.type), each.description) for each in schema.fields
+        )
+        said = {} if schema.comment is None else {"comment": schema.comment}
+        return cls(location, tuple(columns), schema.comment, _PARAMETERS | said)
+
+
+# -- the interface of metastores: databases, tables, and the operations on them --------------------
 
 
 @dataclass(frozen=True)

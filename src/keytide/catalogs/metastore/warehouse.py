@@ -20,22 +20,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from keytide.base.arguments import shown
-from keytide.base.callers import warn_caller
+from keytide.base.arguments import shown, warn_caller
 from keytide.base.process import require
-from keytide.catalogs.caching import open_near
-from keytide.catalogs.metastore.description import INPUT_FORMAT, Description
-from keytide.catalogs.metastore.glue import GlueRegistry
-from keytide.catalogs.metastore.hive import HiveRegistry
-from keytide.catalogs.metastore.registry import RegisteredDatabase, RegisteredTable, Registry
-from keytide.catalogs.stored_view import StoredView
-from keytide.catalogs.warehouse import DATABASE_SUFFIX
+from keytide.catalogs.metastore.registry import (
+    INPUT_FORMAT,
+    Description,
+    RegisteredDatabase,
+    RegisteredTable,
+    Registry,
+)
+from keytide.catalogs.metastore.services import GlueRegistry, HiveRegistry
+from keytide.catalogs.warehouse import DATABASE_SUFFIX, StoredView, open_near
 from keytide.definition.external import is_external
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError, UnsupportedError
 from keytide.format import paths
-from keytide.format.branch import branch_of
+from keytide.format.paths import branch_of
 from keytide.format.schema import TableSchema
-from keytide.snapshot.commits import FolderCommits
+from keytide.snapshot.authority import FolderCommits
 from keytide.snapshot.metadata import TableMetadata
 from keytide.store import CacheFolder, Store, created, takes_options
 

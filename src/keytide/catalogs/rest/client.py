@@ -30,8 +30,8 @@ from cachetools import LRUCache
 from keytide.base.process import cached_property
 from keytide.errors import ConflictError, DataError, UnsupportedError
 from keytide.format import paths
-from keytide.format.branch import branch_of, branched_name
 from keytide.format.json_document import OBJECT, TEXT, TEXTS, optional_member
+from keytide.format.paths import branch_of, branched_name
 from keytide.store import Store
 
 # -- requests to a catalog service, and interpretation of its responses ----------------------------

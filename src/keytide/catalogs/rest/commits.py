@@ -1,21 +1,48 @@
-"""Commits of a table whose catalog determines the latest snapshot."""
+"""Commits of a table whose catalog determines the latest snapshot.
+
+Schemas, tags, branches and rollbacks of a table whose catalog writes these files.
+
+Schema changes in the format of the protocol.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from keytide.catalogs.rest.client import MISSING, Answer, LostAnswerError, RestTable
-from keytide.catalogs.rest.keeper import RestKeeper
-from keytide.errors import DataError, NotFoundError, UnsupportedError
+from keytide.catalogs.rest.client import (
+    MISSING,
+    TAKEN,
+    Answer,
+    LostAnswerError,
+    RestTable,
+    options_in,
+)
+from keytide.definition.schema_evolution import (
+    AddColumn,
+    After,
+    ChangeColumnNullability,
+    ChangeColumnType,
+    ChangeComment,
+    DropColumn,
+    MoveColumn,
+    Position,
+    RemoveOption,
+    RenameColumn,
+    SchemaChange,
+    SetOption,
+)
+from keytide.errors import ConflictError, DataError, NotFoundError, UnsupportedError
 from keytide.format import paths
-from keytide.format.branch import branch_of
 from keytide.format.checksum import SEAL_KEY
-from keytide.format.schema import TableSchema
-from keytide.format.snapshot import FIRST_SNAPSHOT_ID, Snapshot
-from keytide.snapshot.commits import (
+from keytide.format.paths import branch_of, main_store
+from keytide.format.schema import TableSchema, assign_field_ids
+from keytide.format.snapshot import FIRST_SNAPSHOT_ID, Snapshot, Tag
+from keytide.options import keys
+from keytide.snapshot.authority import (
     FOLDER_COMMITS,
     Found,
     PartitionChange,
@@ -25,10 +52,277 @@ from keytide.snapshot.commits import (
 )
 from keytide.snapshot.lineage import known_newest
 from keytide.store import Store
+from keytide.types import DataType, Field
 
-__all__ = ["RestCommits"]
+# -- schema changes in the format of the protocol --------------------------------------------------
+
+
+Told = dict[str, Any]
+
+
+def schema_changes(changes: Sequence[SchemaChange]) -> list[Told]:
+    """The changes as a request body, in order. Raises `UnsupportedError`."""
+    return [told for change in changes for told in _TOLD[type(change)](change)]
+
+
+def _set_option(change: SetOption) -> Iterator[Told]:
+    yield {"action": "setOption", "key": change.key, "value": change.value}
+
+
+def _remove_option(change: RemoveOption) -> Iterator[Told]:
+    yield {"action": "removeOption", "key": change.key}
+
+
+def _comment(change: ChangeComment) -> Iterator[Told]:
+    if change.path:
+        yield _column("updateColumnComment", change.path, newComment=change.comment)
+    else:
+        yield {"action": "updateComment", "comment": change.comment}
+
+
+def _add(change: AddColumn) -> Iterator[Told]:
+    move = None if change.position is None else _move(change.path[-1], change.position)
+    type_ = _stored(change.type)
+    yield _column("addColumn", change.path, dataType=type_, comment=change.comment, move=move)
+    if change.default is not None:
+        value = change.default
+        yield _column("updateColumnDefaultValue", change.path, newDefaultValue=value)
+
+
+def _rename(change: RenameColumn) -> Iterator[Told]:
+    yield _column("renameColumn", change.path, newName=change.new_name)
+
+
+def _drop(change: DropColumn) -> Iterator[Told]:
+    yield _column("dropColumn", change.path)
+
+
+def _type(change: ChangeColumnType) -> Iterator[Told]:
+    type_ = _stored(change.type)
+    yield _column("updateColumnType", change.path, newDataType=type_, keepNullability=True)
+
+
+def _nullability(change: ChangeColumnNullability) -> Iterator[Told]:
+    yield _column("updateColumnNullability", change.path, newNullability=change.nullable)
+
+
+def _position(change: MoveColumn) -> Iterator[Told]:
+    if len(change.path) > 1:
+        raise UnsupportedError(
+            f"column {'.'.join(change.path)} cannot be moved: a REST catalog moves only "
+            "top-level columns, not fields of a ROW"
+        )
+    yield {"action": "updateColumnPosition", "move": _move(change.path[0], change.position)}
+
+
+def _column(action: str, path: Sequence[str], **members: Any) -> Told:
+    return {"action": action, "fieldNames": [*path], **members}
+
+
+def _move(name: str, position: Position) -> Told:
+    if isinstance(position, After):
+        return {"fieldName": name, "referenceFieldName": position.name, "type": "AFTER"}
+    return {"fieldName": name, "referenceFieldName": None, "type": "FIRST"}
+
+
+def _stored(type_: DataType) -> str | Told:
+    """A type in schema format. The catalog assigns new ids to its parts, but requires some."""
+    (numbered,) = assign_field_ids([Field(-1, "any", type_)], 0)
+    return numbered.type.to_json()
+
+
+_TOLD: dict[type[SchemaChange], Callable[[Any], Iterator[Told]]] = {
+    SetOption: _set_option,
+    RemoveOption: _remove_option,
+    ChangeComment: _comment,
+    AddColumn: _add,
+    RenameColumn: _rename,
+    DropColumn: _drop,
+    ChangeColumnType: _type,
+    ChangeColumnNullability: _nullability,
+    MoveColumn: _position,
+}
+
+
+# -- schemas ---------------------------------------------------------------------------------------
+
 
 _TRIES = 3
+_NS_PER_MS = 1_000_000
+
+
+@dataclass(frozen=True)
+class RestKeeper:
+    """Sends a request to the catalog for each change. See `Keeper`.
+
+    The requests do not contain the table's id, so the table is checked before each of them.
+    """
+
+    table: RestTable
+
+    def alter(self, store: Store, changes: Sequence[SchemaChange]) -> None:
+        """See `Keeper`."""
+        answer = self._asked(store, body={"changes": schema_changes(changes)})
+        if not answer.is_done:
+            raise ConflictError(
+                f"{self.table}: {self.table.client.uri} did not make the changes "
+                f"({_said(answer)}): another change was made first; check the new schema and try "
+                "again"
+            )
+
+    def create_tag(self, store: Store, name: str, tag: Tag) -> bool:
+        """See `Keeper`. Raises `NotFoundError` for a snapshot that only exists in other tags."""
+        self._check_retention(store, name, tag)
+        number, retained = tag.snapshot.id, _retained(tag)
+        body = {"tagName": name, "snapshotId": number, "timeRetained": retained}
+        try:
+            answer = self._asked(store, "tags", body=body)
+        except UnknownOutcomeError:
+            if not _has_tag(store, name, tag.snapshot):
+                raise
+            return True
+        if answer.status == MISSING:
+            raise NotFoundError(
+                f"{self.table} has no snapshot {number} that the catalog could tag "
+                f"({_said(answer)}); use one that has not expired"
+            )
+        return answer.is_done
+
+    def delete_tag(self, store: Store, name: str) -> None:
+        """See `Keeper`."""
+        self._forgotten(store, "tags", name)
+
+    def roll_back(self, store: Store, newest_id: int, target_id: int, tag: str | None) -> None:
+        """See `Keeper`."""
+        place: dict[str, Any] = {"type": "snapshot", "snapshotId": target_id}
+        if tag is not None:
+            place = {"type": "tag", "tagName": tag}
+        body = {"instant": place, "fromSnapshot": newest_id}
+        try:
+            answer = self._asked(store, "rollback", body=body)
+        except UnknownOutcomeError as lost:
+            # The response is the same for a failure and for a commit by others.
+            self._check_newest(store, newest_id, target_id, lost)
+            return
+        if not answer.is_done:
+            raise NotFoundError(
+                f"{self.table} has no snapshot {target_id} that the catalog could roll back to "
+                f"({_said(answer)}); use an existing one"
+            )
+
+    def create_branch(self, store: Store, name: str, tag: str | None) -> bool:
+        """See `Keeper`."""
+        answer = self._asked(store, "branches", body={"branch": name, "fromTag": tag})
+        if answer.status == MISSING:
+            raise NotFoundError(
+                f"{self.table}: the catalog did not create branch {name!r} from tag {tag!r} "
+                f"({_said(answer)}); check that the tag exists"
+            )
+        return answer.is_done
+
+    def delete_branch(self, store: Store, name: str) -> None:
+        """See `Keeper`."""
+        self._forgotten(main_store(store), "branches", name)
+
+    def rename_branch(self, store: Store, name: str, new_name: str) -> bool:
+        """See `Keeper`."""
+        main = main_store(store)
+        answer = self._asked(main, "branches", name, "rename", body={"toBranch": new_name})
+        self._check_branch(name, answer)
+        return answer.is_done
+
+    def fast_forward(self, store: Store, name: str) -> None:
+        """See `Keeper`. Raises `UnsupportedError` for a table that is a branch."""
+        if branch_of(store) != paths.MAIN_BRANCH:
+            raise UnsupportedError(
+                f"{self.table}: a REST catalog can fast-forward only the main branch; write the "
+                f"rows of {name!r} to branch {branch_of(store)!r} instead"
+            )
+        self._check_branch(name, self._asked(store, "branches", name, "forward", body={}))
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    def _asked(self, store: Store, *rest: str, body: Mapping[str, Any]) -> Answer:
+        """The catalog's response to a change. An object may be missing or exist already."""
+        self.table.described(store)
+        try:
+            answer = self.table.post(store, *rest, body=body)
+        except LostAnswerError as lost:
+            raise UnknownOutcomeError(
+                f"{lost}; check the table to see whether it was done"
+            ) from lost
+        if answer.status == MISSING and answer.about == "TABLE":
+            raise self.table.gone(answer)
+        return answer
+
+    def _forgotten(self, store: Store, *rest: str) -> None:
+        """Remove something. It is no error if it does not exist."""
+        self.table.described(store)
+        for _ in range(_TRIES - 1):
+            with suppress(LostAnswerError):
+                self.table.delete(store, *rest)
+                return
+        self.table.delete(store, *rest)
+
+    # -- responses --------------------------------------------------------------------------------
+
+    def _check_retention(self, store: Store, name: str, tag: Tag) -> None:
+        """Raise `UnsupportedError` if the catalog would not keep a tag forever as requested."""
+        options = options_in(self.table.described(store), str(self.table))
+        default = options.get(keys.TAG_DEFAULT_TIME_RETAINED)
+        if tag.time_retained_ns is None and default is not None:
+            raise UnsupportedError(
+                f"{self.table}: tag {name!r} should be kept forever, but the catalog keeps tags "
+                f"for '{default}' ('{keys.TAG_DEFAULT_TIME_RETAINED}') unless a time is given; "
+                "give one, or RESET the option"
+            )
+
+    def _check_newest(
+        self, store: Store, newest_id: int, target_id: int, lost: UnknownOutcomeError
+    ) -> None:
+        """Raise unless the latest snapshot is the rollback target."""
+        newest = max(FOLDER_COMMITS.ids(store), default=0)
+        if newest == target_id:
+            return
+        if newest > newest_id:
+            raise ConflictError(
+                f"{self.table}: other writers committed during the rollback, so nothing was "
+                "changed; check their commits, and try again"
+            ) from lost
+        raise lost
+
+    def _check_branch(self, name: str, answer: Answer) -> None:
+        if answer.status == MISSING:
+            raise NotFoundError(
+                f"{self.table} has no branch {name!r} in its catalog ({_said(answer)}); it can "
+                "have been deleted meanwhile"
+            )
+
+
+def _said(answer: Answer) -> str:
+    status = "taken" if answer.status == TAKEN else "not found"
+    return str(answer.document.get("message") or status)
+
+
+def _retained(tag: Tag) -> str | None:
+    """A duration in Paimon's format."""
+    if tag.time_retained_ns is None:
+        return None
+    millis, rest = divmod(tag.time_retained_ns, _NS_PER_MS)
+    return f"{tag.time_retained_ns} ns" if rest else f"{millis} ms"
+
+
+def _has_tag(store: Store, name: str, snapshot: Snapshot) -> bool:
+    path = paths.tag_path(name)
+    (data,) = store.read_present([path])
+    with suppress(DataError):
+        return data is not None and Tag.from_json(data, path).snapshot == snapshot
+    return False
+
+
+# -- commits of a table whose catalog determines the latest snapshot -------------------------------
+
+
 _DELTA = "deltaManifestList"
 
 
@@ -55,7 +349,7 @@ class RestCommits:
         head = self._head(store)
         if head is None or known is None or known.number > head.number:
             return [] if head is None else [head]
-        there = head if known.number == head.number else _stored(store, known.number)
+        there = head if known.number == head.number else _commits_stored(store, known.number)
         # Catalogs and engines serialize the same snapshot differently.
         if there is None or not _is_same(there, known):
             return [head]
@@ -149,7 +443,9 @@ class RestCommits:
         """
         known = known_newest(store)
         if known is None or known.number != snapshot_id - 1:
-            known = _stored(store, snapshot_id - 1) if snapshot_id > FIRST_SNAPSHOT_ID else None
+            known = (
+                _commits_stored(store, snapshot_id - 1) if snapshot_id > FIRST_SNAPSHOT_ID else None
+            )
         return None if known is None else _members(known.data).get("uuid")
 
     def _is_found(
@@ -167,7 +463,7 @@ class RestCommits:
         head = self._head(store)
         if head is None or head.number < snapshot_id:
             return False
-        there = head if head.number == snapshot_id else _stored(store, snapshot_id)
+        there = head if head.number == snapshot_id else _commits_stored(store, snapshot_id)
         # A manifest list is unique to a snapshot. Catalogs keep only the members that they know.
         return there is not None and _members(there.data).get(_DELTA) == sent[_DELTA]
 
@@ -187,7 +483,7 @@ def _is_branch(store: Store) -> bool:
     return branch_of(store) != paths.MAIN_BRANCH
 
 
-def _stored(store: Store, number: int) -> Found | None:
+def _commits_stored(store: Store, number: int) -> Found | None:
     (data,) = store.read_present([paths.snapshot_path(number)])
     return None if data is None else Found(number, data)
 

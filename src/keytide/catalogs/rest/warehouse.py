@@ -19,7 +19,6 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 import pyarrow as pa
 
 from keytide.base.arguments import shown
-from keytide.catalogs.caching import near
 from keytide.catalogs.rest.client import (
     LENDS,
     MISSING,
@@ -30,7 +29,7 @@ from keytide.catalogs.rest.client import (
     options_in,
 )
 from keytide.catalogs.rest.commits import RestCommits
-from keytide.catalogs.stored_view import StoredView
+from keytide.catalogs.warehouse import StoredView, near
 from keytide.definition.external import is_external
 from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
 from keytide.format import paths

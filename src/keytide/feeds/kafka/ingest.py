@@ -31,12 +31,12 @@ import pyarrow.compute as pc
 
 from keytide.base.process import side_by_side
 from keytide.catalogs.catalog import Catalog
-from keytide.catalogs.growing import grown
+from keytide.catalogs.local_writes import grown
 from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError
-from keytide.feeds.apply import ChangeWriter, WrittenChanges
+from keytide.feeds.apply import ChangeWriter, WrittenChanges, as_table_takes
 from keytide.feeds.decode import decode
 from keytide.feeds.feed import (
     ORDINAL_COLUMN,
@@ -48,9 +48,9 @@ from keytide.feeds.feed import (
     IngestReport,
     PlacedLetters,
 )
+from keytide.feeds.flow_writer import names_omitted, stores_omitted, storing_omitted
 from keytide.feeds.formats import envelope_of
-from keytide.feeds.infer import Sample, feed_growth
-from keytide.feeds.kafka.beginning import IfLost, Start, beginning, check_topics, checked_if_lost
+from keytide.feeds.inference import Sample, feed_growth
 from keytide.feeds.kafka.client import (
     BATCH_BYTES_MAX,
     MESSAGES_SCHEMA,
@@ -59,16 +59,24 @@ from keytide.feeds.kafka.client import (
     Messages,
     Topic,
 )
-from keytide.feeds.kafka.offsets import Offsets, TopicOffsets, offsets_told, progress_of
-from keytide.feeds.kafka.topics import KafkaAddress, dealt, key_columns, resolved, rows_with_keys
-from keytide.feeds.omitting import names_omitted, stores_omitted, storing_omitted
-from keytide.feeds.refuse import as_table_takes
+from keytide.feeds.kafka.start import IfLost, Start, beginning, check_topics, checked_if_lost
+from keytide.feeds.kafka.topics import (
+    KafkaAddress,
+    Offsets,
+    TopicOffsets,
+    dealt,
+    key_columns,
+    offsets_told,
+    progress_of,
+    resolved,
+    rows_with_keys,
+)
 from keytide.feeds.target import feed_columns, feed_target
-from keytide.maintenance.upkeep.behind import BEHIND
-from keytide.maintenance.upkeep.writing import writing
+from keytide.maintenance.background import BEHIND
+from keytide.maintenance.writes import writing
 from keytide.options import TableOptions
-from keytide.snapshot.pinned import StoredTable
 from keytide.snapshot.state import TableView
+from keytide.snapshot.stored_table import StoredTable
 from keytide.store import open_store
 from keytide.write.refusals import writable_view
 

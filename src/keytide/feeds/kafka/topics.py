@@ -10,14 +10,19 @@ Assignment of topics to tables, by a template of the table name.
 Documents from messages: their values, with the fields of their keys if the feed needs them.
 
 The primary key of a table from message keys: Debezium's keys name the columns.
+
+The offsets that a table has reached in topics, stored in its snapshots.
+
+A snapshot has a property for each topic, `keytide.kafka.<topic>`, with the topic's id and the next
+offset of each partition as JSON. The id detects a topic that was recreated with the same name.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from string import Formatter
 from typing import Any
@@ -25,10 +30,15 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from keytide.errors import InvalidError, NotFoundError
+from keytide.commit.author import Progress, told_progress
+from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.feeds.decode import as_bytes, texts_of
-from keytide.feeds.json_rows import DELETED
-from keytide.feeds.json_sql import literal, query
+from keytide.feeds.formats import DELETED
+from keytide.feeds.json_columns import literal, query
+from keytide.snapshot.stored_table import StoredTable
+
+# -- topics: their address, their tables, and the keys of their messages ---------------------------
+
 
 # -- the source of messages: brokers and topics, as one address ------------------------------------
 
@@ -239,3 +249,72 @@ def _members(key: bytes) -> tuple[str, ...]:
     if isinstance(value, dict) and value.keys() == {"schema", "payload"}:
         value = value["payload"]
     return tuple(map(str, value)) if isinstance(value, dict) else ()
+
+
+# -- the offsets that a table has reached in topics, stored in its snapshots -----------------------
+
+
+Offsets = Mapping[str, "TopicOffsets"]
+
+_PREFIX = "keytide.kafka."
+
+
+@dataclass(frozen=True)
+class TopicOffsets:
+    """The next offset of each partition of a topic with an id."""
+
+    id: str
+    next: Mapping[int, int]
+
+    def to_text(self) -> str:
+        """The value of the property."""
+        numbered = {str(partition): self.next[partition] for partition in sorted(self.next)}
+        return json.dumps({"id": self.id, "next": numbered}, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str, name: str) -> TopicOffsets:
+        """Parse the output of `to_text`, from the property `name`.
+
+        Raises `DataError` for other text.
+        """
+        try:
+            found = json.loads(text)
+            numbered = {int(key): int(value) for key, value in found["next"].items()}
+            return cls(str(found["id"]), numbered)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise DataError(
+                f"property {name!r} of the latest snapshot is {text!r}, which are not offsets of "
+                "a topic; roll the table back to an earlier snapshot"
+            ) from error
+
+    def beyond(self, partitions: Mapping[int, int]) -> TopicOffsets:
+        """The offsets after advancing some partitions."""
+        return replace(self, next={**self.next, **partitions})
+
+
+def property_of(topic: str) -> str:
+    """The property for a topic."""
+    return f"{_PREFIX}{topic}"
+
+
+def offsets_told(table: StoredTable, topics: Iterable[str]) -> dict[str, TopicOffsets]:
+    """The offsets for some topics in the latest snapshot of a table, without unknown topics."""
+    names = {property_of(topic): topic for topic in topics}
+    told = told_progress(table.metadata, table.metadata.latest_snapshot(), names)
+    return {names[name]: TopicOffsets.from_text(text, name) for name, text in told.items()}
+
+
+def topics_told(table: StoredTable) -> tuple[str, ...]:
+    """The topics in the latest snapshot."""
+    newest = table.metadata.latest_snapshot()
+    told = {} if newest is None else newest.properties or {}
+    return tuple(sorted(n.removeprefix(_PREFIX) for n in told if n.startswith(_PREFIX)))
+
+
+def progress_of(before: Offsets, after: Offsets) -> Progress:
+    """The record of a commit that advances from some offsets to others."""
+    was = {property_of(name): before.get(name) for name in after}
+    return Progress(
+        {name: None if offsets is None else offsets.to_text() for name, offsets in was.items()},
+        {property_of(name): offsets.to_text() for name, offsets in after.items()},
+    )

@@ -8,7 +8,9 @@ only the columns, with rows in any order.
 Polars DataFrame with the columns of the table's *current* schema, and matches columns by field id.
 """
 
-from keytide.format.data_file.columns import (
+from keytide.format.data_file.file_format import (
+    IS_DEAD,
+    POSITION,
     SEQUENCE_NUMBER,
     VALUE_KIND,
     ColumnFilter,
@@ -28,7 +30,6 @@ from keytide.format.data_file.reader import (
     version_in,
 )
 from keytide.format.data_file.row_groups import Key, begin_footers, key_spans, read_few, read_places
-from keytide.format.data_file.stored_file import IS_DEAD, POSITION
 from keytide.format.data_file.writer import RunWriter, local_wall_clock_ms
 
 __all__ = [

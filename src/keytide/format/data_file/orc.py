@@ -21,9 +21,14 @@ import pyarrow.orc as po
 from keytide.base.process import cached_property
 from keytide.errors import InvalidError, SetupError
 from keytide.format.arrow import from_arrow
-from keytide.format.data_file.columns import physical_schema
-from keytide.format.data_file.stored_file import GroupEnds, Rows, StoredFile, numbered_rows
-from keytide.format.encoding import densest
+from keytide.format.data_file.file_format import (
+    GroupEnds,
+    Rows,
+    StoredFile,
+    numbered_rows,
+    physical_schema,
+)
+from keytide.format.parquet_encoding import densest
 from keytide.format.schema import TableSchema
 from keytide.options.keys import FILE_FORMAT
 from keytide.store import Store

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from keytide.base.process import cached_property
-from keytide.format import parquet_footer
+from keytide.format import parquet_encoding
 from keytide.format.arrow import from_arrow
 from keytide.format.cache import FILES, version_of
 from keytide.format.checksum import (
@@ -35,16 +35,15 @@ from keytide.format.checksum import (
     check_blocks_in,
     check_footer,
 )
-from keytide.format.data_file.far_file import FarFile, far_file
-from keytide.format.data_file.footer import read_footer
-from keytide.format.data_file.stored_file import (
+from keytide.format.data_file.file_format import (
     POSITION,
     GroupEnds,
     Rows,
     StoredFile,
     numbered_rows,
 )
-from keytide.format.encoding import bounded_leaves, codecs, dictionary_columns
+from keytide.format.data_file.parquet_footer import FarFile, far_file, read_footer
+from keytide.format.parquet_encoding import bounded_leaves, codecs, dictionary_columns
 from keytide.format.schema import TableSchema
 from keytide.store import Store
 
@@ -161,7 +160,7 @@ def write(
     dictionaries: bool = True,
 ) -> None:
     """Write rows. Each column and nested node gets its field id."""
-    nanoseconds = any(parquet_footer.has_nanoseconds(t) for t in rows.schema.types)
+    nanoseconds = any(parquet_encoding.has_nanoseconds(t) for t in rows.schema.types)
     if nanoseconds:
         rows = _with_int96_bytes(rows)
     row_bytes = max(1, rows.nbytes // max(1, rows.num_rows))
@@ -359,11 +358,11 @@ def _check_blocks(
 
 
 def _with_int96_bytes(rows: pa.Table) -> pa.Table:
-    columns = [parquet_footer.encode_column(column) for column in rows.columns]
-    fields = [f.with_type(parquet_footer.physical_type(f.type)) for f in rows.schema]
+    columns = [parquet_encoding.encode_column(column) for column in rows.columns]
+    fields = [f.with_type(parquet_encoding.physical_type(f.type)) for f in rows.schema]
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
 def _with_int96(footer: bytes) -> bytes:
-    marked = parquet_footer.mark_footer(footer[:-8])
+    marked = parquet_encoding.mark_footer(footer[:-8])
     return marked + len(marked).to_bytes(4, "little") + footer[-4:]

@@ -23,10 +23,14 @@ from keytide.errors import DataError, KeytideError, UnsupportedError
 from keytide.format.arrow import HAS_MAPS, polars_schema, polars_type
 from keytide.format.cache import version_of
 from keytide.format.data_file import avro, orc, parquet
-from keytide.format.data_file.blobs import blob_contents
-from keytide.format.data_file.columns import SEQUENCE_NUMBER, VALUE_KIND
-from keytide.format.data_file.stored_file import IS_DEAD, POSITION, FileFormat
-from keytide.format.data_file.variants import has_variant, whole_variants
+from keytide.format.data_file.detached_values import blob_contents, has_variant, whole_variants
+from keytide.format.data_file.file_format import (
+    IS_DEAD,
+    POSITION,
+    SEQUENCE_NUMBER,
+    VALUE_KIND,
+    FileFormat,
+)
 from keytide.format.index_files import VectorPlace, dead_positions
 from keytide.format.schema import TableSchema
 from keytide.options.keys import FILE_FORMAT

@@ -32,7 +32,7 @@ import numpy.typing as npt
 import polars as pl
 
 from keytide.format.cache import FILES
-from keytide.format.data_file.far_file import WHOLE_BYTES_MAX
+from keytide.format.data_file.parquet_footer import WHOLE_BYTES_MAX
 from keytide.format.data_file.reader import FileReader, Span, format_of, read_side_by_side, spans_of
 from keytide.format.index_files import living_among
 from keytide.store import Store

@@ -6,32 +6,107 @@ A value is a header and its content. The two lowest bits of the header say what 
 
 An object has the numbers of its keys, sorted by key, then the offsets of its fields, then the
 fields. An array has offsets and elements. The keys are in the metadata of the whole value.
+
+Columns of typed values in the binary form of VARIANT.
+
+Ranges of bytes of different lengths in one array of bytes.
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keytide.format.variant.ragged import (
-    Bytes,
-    Numbers,
-    binary_array,
-    bytes_of,
-    copy_ranges,
-    counted,
-    put_numbers,
-    read_numbers,
-    starts_of,
-    widths_of,
-)
+# -- ranges of bytes of different lengths in one array of bytes ------------------------------------
 
-__all__ = ["ARRAY", "NO_KEY", "OBJECT", "Level", "encoded", "keys_of", "leaf_sizes", "members_of"]
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Numbers: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass
+class Pool:
+    """Arrays of bytes that become one."""
+
+    _parts: list[Bytes] = field(default_factory=list)
+    _size: int = 0
+
+    def add(self, part: Bytes) -> int:
+        """Add bytes. Returns where they begin."""
+        begin = self._size
+        self._parts.append(part)
+        self._size += len(part)
+        return begin
+
+    def joined(self) -> Bytes:
+        """All bytes that were added."""
+        return np.concatenate(self._parts) if self._parts else np.zeros(0, np.uint8)
+
+
+def bytes_of(values: pa.Array) -> tuple[Bytes, Numbers, Numbers]:
+    """The bytes of a column of strings or bytes: the buffer, and start and length of each value."""
+    values = values.cast(pa.large_binary())
+    _, offsets, data = values.buffers()
+    ends = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
+    buffer = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    return buffer, ends[:-1], np.diff(ends)
+
+
+def binary_array(data: Bytes, lengths: Numbers) -> pa.Array:
+    """A column of values that follow each other in `data`."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data))]
+    return pa.Array.from_buffers(pa.large_binary(), len(lengths), buffers)
+
+
+def starts_of(lengths: Numbers) -> Numbers:
+    """Where each of several ranges starts that follow each other."""
+    ends: Numbers = np.cumsum(lengths)
+    return ends - lengths
+
+
+def counted(counts: Numbers) -> tuple[Numbers, Numbers]:
+    """For each member of groups of these sizes: its group, and its number in the group."""
+    groups: Numbers = np.repeat(np.arange(len(counts)), counts)
+    return groups, np.arange(len(groups)) - starts_of(counts)[groups]
+
+
+def widths_of(numbers: Numbers) -> Numbers:
+    """The number of bytes that each number needs, 1 to 4."""
+    return 1 + (numbers > 0xFF).astype(np.int64) + (numbers > 0xFFFF) + (numbers > 0xFFFFFF)
+
+
+def read_numbers(data: Bytes, at: Numbers, widths: Numbers) -> Numbers:
+    """Unsigned numbers of 1 to 4 bytes, lowest first. Raises `IndexError` beyond the data."""
+    found = np.zeros(len(at), np.int64)
+    for place in range(4):
+        wide = np.flatnonzero(widths > place)
+        found[wide] |= data[at[wide] + place].astype(np.int64) << (8 * place)
+    return found
+
+
+def put_numbers(data: Bytes, at: Numbers, numbers: Numbers, widths: Numbers) -> None:
+    """Write unsigned numbers, as `read_numbers` reads them."""
+    for place in range(4):
+        wide = np.flatnonzero(widths > place)
+        data[at[wide] + place] = (numbers[wide] >> (8 * place)) & 0xFF
+
+
+def copy_ranges(source: Bytes, starts: Numbers, lengths: Numbers, to: Bytes, at: Numbers) -> None:
+    """Copy ranges of one array to places of another."""
+    owners, steps = counted(lengths)
+    to[at[owners] + steps] = source[starts[owners] + steps]
+
+
+# -- the binary form of VARIANT values -------------------------------------------------------------
+
 
 _PRIMITIVE, _SHORT_STRING, OBJECT, ARRAY = range(4)
 NO_KEY = -1
@@ -303,3 +378,103 @@ def _text_order(keys: pa.Array) -> Numbers:
     rank = np.empty(len(keys), np.int64)
     rank[np.asarray(pc.sort_indices(keys))] = np.arange(len(keys))
     return rank
+
+
+# -- columns of typed values in the binary form of VARIANT -----------------------------------------
+
+
+_TRUE, _FALSE = 1, 2
+_INT8 = 3
+_DOUBLE, _FLOAT = 7, 14
+_DECIMAL4 = 8
+_DATE, _TIMESTAMP, _TIMESTAMP_NTZ = 11, 12, 13
+_BYTES, _TEXT = 15, 16
+_SHORT_TEXT_MAX = 63
+
+
+def encoded_scalars(column: pa.Array) -> tuple[Bytes, Numbers, Numbers] | None:
+    """The values of a column: their bytes, and start and length of each. NULL is anything.
+
+    None for a type that VARIANT values are not shredded into.
+    """
+    kind = column.type
+    if pa.types.is_boolean(kind):
+        return _fixed(np.where(_numbers(column, pa.int8()) != 0, _TRUE, _FALSE) << 2, None)
+    if pa.types.is_signed_integer(kind):
+        return _integers(_numbers(column, pa.int64()))
+    if pa.types.is_float64(kind) or pa.types.is_float32(kind):
+        number = _DOUBLE if pa.types.is_float64(kind) else _FLOAT
+        values = _numbers(column, kind)
+        values = np.where(np.isnan(values), np.array(np.nan, values.dtype), values)
+        return _fixed(np.full(len(column), number << 2), values)
+    if pa.types.is_date32(kind):
+        return _fixed(np.full(len(column), _DATE << 2), _numbers(column, pa.int32()))
+    if pa.types.is_timestamp(kind):
+        micros = column.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64())
+        number = _TIMESTAMP_NTZ if kind.tz is None else _TIMESTAMP
+        return _fixed(np.full(len(column), number << 2), _numbers(micros, pa.int64()))
+    if pa.types.is_decimal128(kind):
+        return _decimals(column)
+    if pa.types.is_large_string(kind) or pa.types.is_string(kind):
+        return _ragged(column, _TEXT, _SHORT_TEXT_MAX)
+    if pa.types.is_large_binary(kind) or pa.types.is_binary(kind):
+        return _ragged(column, _BYTES, -1)
+    return None
+
+
+def _numbers(column: pa.Array, kind: pa.DataType) -> np.ndarray:
+    return np.asarray(pc.fill_null(column.cast(kind), pa.scalar(0, kind)))
+
+
+def _fixed(heads: Numbers, values: np.ndarray | None) -> tuple[Bytes, Numbers, Numbers]:
+    """Values of one width: a header, and the number in it."""
+    parts = [heads.astype(np.uint8)[:, None]]
+    if values is not None:
+        width = values.dtype.itemsize
+        parts.append(np.ascontiguousarray(values).view(np.uint8).reshape(len(heads), width))
+    table = np.hstack(parts)
+    width = table.shape[1]
+    return table.reshape(-1), np.arange(len(heads)) * width, np.full(len(heads), width)
+
+
+def _integers(values: Numbers) -> tuple[Bytes, Numbers, Numbers]:
+    """Integers, each in the smallest width that holds it."""
+    size = np.zeros(len(values), np.int64)
+    for kind in (np.int8, np.int16, np.int32):
+        size += values != values.astype(kind)
+    data, starts, _ = _fixed((_INT8 + size) << 2, values)
+    return data, starts, 1 + (1 << size)
+
+
+def _decimals(column: pa.Array) -> tuple[Bytes, Numbers, Numbers]:
+    scale = column.type.scale
+    words = np.frombuffer(column.buffers()[1], np.int64).reshape(-1, 2)
+    words = words[column.offset : column.offset + len(column)]
+    low, is_small = words[:, 0], words[:, 1] == words[:, 0] >> 63
+    size = np.full(len(column), 2)
+    for number, digits in ((1, 18), (0, 9)):
+        fits = is_small & (low > -(10**digits)) & (low < 10**digits) & (scale <= digits)
+        size[fits] = number
+    table = np.hstack(
+        [
+            ((_DECIMAL4 + size) << 2).astype(np.uint8)[:, None],
+            np.full((len(column), 1), scale, np.uint8),
+            np.ascontiguousarray(words).view(np.uint8).reshape(len(column), 16),
+        ]
+    )
+    return table.reshape(-1), np.arange(len(column)) * table.shape[1], 2 + (4 << size)
+
+
+def _ragged(column: pa.Array, number: int, short_max: int) -> tuple[Bytes, Numbers, Numbers]:
+    """Strings or bytes. A short string has its length in the header."""
+    data, starts, lengths = bytes_of(column)
+    is_short = lengths <= short_max
+    heads = np.where(is_short, 1, 5)
+    at = starts_of(heads + lengths)
+    out = np.zeros((heads + lengths).sum(), np.uint8)
+    out[at] = np.where(is_short, 1 | (lengths << 2), number << 2)
+    long = np.flatnonzero(~is_short)
+    for place in range(4):
+        out[at[long] + 1 + place] = (lengths[long] >> (8 * place)) & 0xFF
+    copy_ranges(data, starts, lengths, out, at + heads)
+    return out, at, heads + lengths

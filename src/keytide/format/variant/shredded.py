@@ -17,14 +17,18 @@ from keytide.format.variant.encoding import (
     ARRAY,
     NO_KEY,
     OBJECT,
+    Bytes,
     Level,
+    Numbers,
+    Pool,
+    bytes_of,
+    counted,
     encoded,
+    encoded_scalars,
     keys_of,
     leaf_sizes,
     members_of,
 )
-from keytide.format.variant.ragged import Bytes, Numbers, Pool, bytes_of, counted
-from keytide.format.variant.scalars import encoded_scalars
 
 __all__ = ["assembled", "unknown_part"]
 

@@ -1,0 +1,599 @@
+"""Compacts the picked runs of a bucket, as a task.
+
+Files that share no key with other files and are large enough move to their new level by a change in
+the manifest only. The others are read as merged versions, in key-range windows, and rewritten with
+their numbers and kinds, in files of the target size. So memory depends on the windows, not on the
+bucket.
+
+A tombstone is rewritten like a row. Only a compaction of all runs can forget one: when it is older
+than the table's retention, or when no later row could belong before it.
+
+The age of a bucket's tombstones, as compactions record it in the files that they write.
+
+A row has a sequence number and no time. So a compaction records in its files which numbers existed
+when it ran. A tombstone is at least as old as the first compaction that saw its number. It may be
+older, and is then kept longer than necessary.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keytide.base.process import cached_property
+from keytide.base.row_kind import RETRACTS, RowKind
+from keytide.compaction.changelog import ChangelogWriter, Lookup
+from keytide.compaction.deletion_vectors import Marker, Marks, retracts_of
+from keytide.compaction.row_buffer import FileSize, each_pile
+from keytide.compaction.strategy import Unit
+from keytide.format.arrow import to_arrow
+from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, read_note
+from keytide.format.index_files import IndexFile, VectorPlace, dead_positions
+from keytide.format.manifest import DataFileMeta, FileKind, FileSource, ManifestEntry
+from keytide.merge.engines import compacts_by_lookup
+from keytide.merge.layers import OlderNeededError
+from keytide.merge.order import sorted_by_key
+from keytide.read.lookup import LaidOut, are_laid_out, forget, lay_out
+from keytide.read.merged_versions import Lifetime, MergedVersions, drops_expired
+from keytide.read.plan import to_merge, vector_places
+from keytide.read.runs import PLACE_COLUMNS, SYSTEM_COLUMNS, StoredVersions
+from keytide.read.sections import (
+    BucketPlan,
+    PlannedFile,
+    Section,
+    is_out_of_order,
+    overlapping,
+    sections_of,
+)
+from keytide.snapshot.live_files import BucketId, DeadRows, by_index_key, load_dead_rows
+from keytide.snapshot.state import TableView
+from keytide.store import Store
+from keytide.tasks import rows_done
+from keytide.write.bucket_writer import (
+    NewFiles,
+    added_file,
+    format_of_level,
+    run_writer,
+    stored_schema,
+)
+from keytide.write.task import Written
+
+# -- the age of a bucket's tombstones --------------------------------------------------------------
+
+
+_KEY = "keytide.ages"
+# How many times are distinguished within a retention. More would be more precise.
+_STEPS = 16
+
+
+@dataclass(frozen=True)
+class Ages:
+    """Marks, each a sequence number and a time in epoch milliseconds.
+
+    Versions with this or a lower number existed at that time.
+    """
+
+    marks: frozenset[tuple[int, int]] = frozenset()
+
+    @classmethod
+    def read(cls, store: Store, path: str) -> Ages:
+        """The record of a data file. Raises `DataError` if it cannot be read."""
+        note = read_note(store, path, _KEY) or ""
+        pairs = (mark.split("@") for mark in note.split())
+        return cls(frozenset((int(number), int(time_ms)) for number, time_ms in pairs))
+
+    @classmethod
+    def together(cls, several: Iterable[Ages]) -> Ages:
+        """The combined records of several files."""
+        return cls(frozenset(mark for ages in several for mark in ages.marks))
+
+    def horizon(self, now_ms: int, retention_ms: int | None) -> int | None:
+        """The highest number that is known to be older than the retention. None if there is none.
+
+        A retention of None means forever, so nothing is older.
+        """
+        if retention_ms is None:
+            return None
+        old = (number for number, time_ms in self.marks if time_ms <= now_ms - retention_ms)
+        return max(old, default=None)
+
+    def seen(self, highest: int, now_ms: int, retention_ms: int) -> Ages:
+        """The marks for a file with numbers up to `highest` that is written now.
+
+        No mark exceeds the numbers of its file, because higher numbers may be reused once their
+        versions are gone. Of the marks within one time step, only the last is kept. This can make
+        versions seem younger than they are, never older.
+        """
+        step_ms = max(1, retention_ms // _STEPS)
+        kept: dict[int, tuple[int, int]] = {}
+        for number, time_ms in sorted((*self.marks, (highest, now_ms)), key=lambda mark: mark[1]):
+            is_old = time_ms <= now_ms - retention_ms
+            step = -1 if is_old else time_ms // step_ms
+            before = kept.get(step, (number, time_ms))
+            kept[step] = (min(highest, max(number, before[0])), time_ms)
+        return Ages(frozenset(kept.values()))
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """The marks as a file's own metadata."""
+        return {_KEY: " ".join(f"{number}@{time_ms}" for number, time_ms in sorted(self.marks))}
+
+
+# -- compacts the picked runs of a bucket, as a task -----------------------------------------------
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """The result for a bucket: the files to delete and to add instead. Empty if nothing changes.
+
+    `written` is None if versions cannot be merged without older ones that were not picked.
+    """
+
+    bucket: BucketId
+    written: Written | None
+
+
+class _Output(NamedTuple):
+    """The output of a compaction: files, marks on rows of other files, and its changelog."""
+
+    files: NewFiles
+    marks: Marks
+    changelog: ChangelogWriter
+    is_last: bool = False
+    """Whether no changes follow those of the section that is being compacted."""
+
+
+_Reading: TypeAlias = "Callable[[Iterable[Section], _Output], Iterator[Sequence[pl.DataFrame]]]"
+
+
+@dataclass(frozen=True)
+class CompactTask:
+    """Compacts the picked runs of one bucket. Picklable.
+
+    `now_ms` is the time, in epoch milliseconds, from which the age of tombstones is computed.
+    """
+
+    view: TableView
+    unit: Unit
+    now_ms: int
+    memory_bytes: int
+    beside: tuple[ManifestEntry, ...] = ()
+    """The files above level 0 that stay in place, in a table that compacts by lookup."""
+    vector_files: tuple[IndexFile, ...] = ()
+    """The index files with the deletion vectors of the bucket. Empty if no row is dead yet."""
+
+    def __call__(self) -> Compacted:
+        """Compact the runs. Nothing is left behind after an error.
+
+        Raises `DataError` if the store fails, and `InvalidError` for versions that cannot be
+        merged.
+        """
+        files, marks = NewFiles(self.view), Marks()
+        output = _Output(files, marks, ChangelogWriter(self.view, self.unit, files))
+        try:
+            dead = self._dead_rows()
+            *others, last = self._pieces()
+            entries = [entry for piece in others for entry in self._done(piece, output)]
+            entries += self._done(last, output._replace(is_last=True))
+            written = Written(tuple(entries), changelog=output.changelog.finish())
+        except OlderNeededError:
+            self._tidy_up(output)
+            return Compacted(self.bucket, None)
+        except BaseException:
+            self._tidy_up(output)
+            raise
+        gone = _gone(entries)
+        forget(self.view, (entry for entry in self.unit.files if entry.file.file_name in gone))
+        if dead is None:
+            return Compacted(self.bucket, written)
+        dead = dead.without(gone).marking(marks.by_file, wide=self._has_wide_vectors)
+        indexes = by_index_key({self.bucket: dead})
+        return Compacted(self.bucket, replace(written, indexes=indexes))
+
+    def _tidy_up(self, output: _Output) -> None:
+        """Delete the written files, after no more are being written."""
+        output.changelog.give_up()
+        self.view.store.discard(output.files.given)
+
+    @property
+    def bucket(self) -> BucketId:
+        """The bucket that is compacted."""
+        return self.unit.bucket
+
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the files that it reads."""
+        return sum(entry.file.file_size for entry in self.unit.files)
+
+    # -- each section ---------------------------------------------------------------------------
+
+    def _pieces(self) -> Iterator[tuple[Section, ...]]:
+        """The sections: separately if a file may stay as it is, otherwise together."""
+        (plan,) = sections_of({self.bucket: self._planned(self.unit.files)}, self.view)
+        for is_kept, sections in itertools.groupby(plan.sections, self._is_kept):
+            if is_kept:
+                yield from ((section,) for section in sections)
+            else:
+                yield tuple(sections)
+
+    def _is_kept(self, section: Section) -> bool:
+        """Whether a section is one file for which only the level changes."""
+        is_full = self._file_size.is_full(section.files[0].meta)
+        return (is_full or self.unit.moves) and self._may_stay(section)
+
+    def _may_stay(self, section: Section) -> bool:
+        """Whether a section is one file that reads the same at the new level."""
+        if len(section.files) > 1 or not self._is_sorted(section):
+            return False
+        (file,) = section.files
+        if not self._is_in_format(file):
+            return False
+        if self._marks_rows and not self._may_stay_marked(section):
+            return False
+        if not self._marks_rows and self._looks_up(section) and not self.view.engine.newest_decides:
+            return False
+        return not (self._forgets_of(file) or self._lacks_notes(file) or self._has_expired(file))
+
+    def _is_in_format(self, file: PlannedFile) -> bool:
+        """Whether a file has the format for the new level, if one is required."""
+        if not self.view.options.file_formats_by_level or file.meta.level == self.unit.output_level:
+            return True
+        return file.meta.file_name.endswith(f".{self._file_format}")
+
+    @property
+    def _file_format(self) -> str:
+        return format_of_level(self.view, self.unit.output_level)
+
+    def _done(self, sections: Sequence[Section], output: _Output) -> list[ManifestEntry]:
+        """The entries that put the sections on the new level."""
+        if len(sections) == 1 and self._may_stay(sections[0]):
+            return self._stayed(sections[0], output)
+        old = [file.entry for section in sections for file in section.files]
+        total = old[0].total_buckets
+        metas = self._rewritten(sections, output)
+        made = [added_file(self.bucket, total, meta) for meta in metas]
+        return [*(replace(entry, kind=FileKind.DELETE) for entry in old), *made]
+
+    def _stayed(self, section: Section, output: _Output) -> list[ManifestEntry]:
+        """The entries that put a section of one file on the new level without a rewrite."""
+        (file,) = section.files
+        if file.meta.level == self.unit.output_level:
+            return []
+        if self._marks_rows:
+            return self._risen(file, output)
+        if output.changelog.tells_of(section):
+            for _ in self._windows((section,), output):
+                pass  # it is read for the changelog, and not rewritten
+        return self._upgraded(file)
+
+    def _upgraded(self, file: PlannedFile) -> list[ManifestEntry]:
+        level, deletes = self.unit.output_level, self._count_of_retracts(file)
+        meta = replace(file.meta, level=level, delete_row_count=deletes)
+        return [replace(file.entry, kind=FileKind.DELETE), replace(file.entry, file=meta)]
+
+    # -- deletion vectors -----------------------------------------------------------------------
+
+    def _may_stay_marked(self, section: Section) -> bool:
+        """Whether a file may stay as it is, except for marks on some of its rows."""
+        (file,) = section.files
+        if file.meta.level == 0:
+            # A row that is merged from several versions must be written.
+            return self.view.engine.picks_a_version or not self._beside(section)
+        if not self.unit.is_whole or file.dead_rows is None:
+            return True
+        return len(dead_positions(self.view.store, file.dead_rows)) == self._count_of_retracts(file)
+
+    def _risen(self, file: PlannedFile, output: _Output) -> list[ManifestEntry]:
+        """The entries that put a file on the new level, with marks instead of a rewrite."""
+        meta = file.meta
+        if meta.level == 0:
+            self._mark(file, output)
+            meta = _without_retracts(meta)
+        raised = replace(file.entry, file=replace(meta, level=self.unit.output_level))
+        return [replace(file.entry, kind=FileKind.DELETE), raised]
+
+    def _mark(self, file: PlannedFile, output: _Output) -> None:
+        """Mark the rows of a level-0 file that stays, and of others, that lost or are
+        superseded.
+        """
+        section = Section(((file,),))
+        if not self._beside(section) and output.changelog.is_silent:
+            stored = StoredVersions(self.view, self.bucket[0], (VALUE_KIND,))
+            rows = stored.of_file(file.as_stored())
+            output.marks.add(file.meta.file_name, retracts_of(rows[VALUE_KIND]))
+            return
+        for _ in self._marker(section, output, staying=file.meta.file_name).windows():
+            pass  # nothing must be written
+
+    def _marker(self, section: Section, output: _Output, staying: str | None = None) -> Marker:
+        """Merges the level 0 of a section with the versions in other files."""
+        lookup = self._lookup(section, (*self._versions.columns, *PLACE_COLUMNS), staying)
+        return Marker(lookup, output.marks, output.changelog)
+
+    # -- lookups --------------------------------------------------------------------------------
+
+    def _looks_up(self, section: Section) -> bool:
+        """Whether keys of a section may have versions in files that are not compacted."""
+        return _has_new(section) and bool(self._beside(section))
+
+    def _lookup(
+        self, section: Section, columns: tuple[str, ...], staying: str | None = None
+    ) -> Lookup:
+        """A section with the versions in other files that match its level 0."""
+        beside = self._beside(section)
+        planned = {self.bucket: [*beside, *section.files]}
+        ((whole,),) = (plan.sections for plan in sections_of(planned, self.view))
+        stays = frozenset([*(f.meta.file_name for f in beside), *([staying] if staying else [])])
+        return Lookup(self.view, self.bucket[0], whole, stays, columns, self.memory_bytes)
+
+    def _beside(self, section: Section) -> list[PlannedFile]:
+        """The files that are not compacted and may contain keys of the section."""
+        if not self.beside:
+            return []
+        return overlapping(section.files, self._planned(self.beside), self.view)
+
+    def _planned(self, entries: Iterable[ManifestEntry]) -> list[PlannedFile]:
+        return (
+            to_merge(entries, self._places)
+            if self._marks_rows
+            else [PlannedFile(entry) for entry in entries]
+        )
+
+    @cached_property
+    def _places(self) -> dict[str, VectorPlace]:
+        return vector_places(self.vector_files, self.view)
+
+    def _dead_rows(self) -> DeadRows | None:
+        """The dead rows before the compaction. None without deletion vectors."""
+        if not self._marks_rows:
+            return None
+        return load_dead_rows(self.view.store, self.vector_files, self.view.name)
+
+    @property
+    def _marks_rows(self) -> bool:
+        return self.view.options.deletion_vectors_enabled
+
+    @property
+    def _has_wide_vectors(self) -> bool:
+        return self.view.options.deletion_vectors_bitmap64
+
+    # -- rewriting ------------------------------------------------------------------------------
+
+    def _rewritten(self, sections: Sequence[Section], output: _Output) -> Iterator[DataFileMeta]:
+        prefix = self.view.options.data_file_prefix
+        names = output.files.of(self.view.new_names(), prefix, self._file_format)(self.bucket)
+        schema = stored_schema(self.view)
+        frames = self._frames(sections, output)
+        rows = (to_arrow(frame, schema) for frame in frames if frame.height)
+        return each_pile(rows, self._file_size.piled_bytes, partial(self._written, names, output))
+
+    def _written(self, names: Iterator[str], output: _Output, rows: pa.Table) -> DataFileMeta:
+        # A write waits for it, and below the highest level it is soon rewritten.
+        awaited = self.view.options.changelog_producer == "lookup" and not self.unit.is_whole
+        writer = run_writer(self.view, self.unit.output_level)
+        writer = replace(writer, notes=self._notes(rows), awaited=awaited)
+        path = f"{self.view.bucket_directory(*self.bucket)}/{next(names)}"
+        meta = writer.write_file(
+            rows, path, level=self.unit.output_level, source=FileSource.COMPACT
+        )
+        rows_done(rows.num_rows)
+        if are_laid_out(self.view):
+            total = self.unit.files[0].total_buckets
+            lay_out(self.view, added_file(self.bucket, total, meta), rows)
+        if not self._marks_rows:
+            return meta
+        output.marks.add(meta.file_name, retracts_of(pl.Series(rows.column(VALUE_KIND))))
+        return _without_retracts(meta)
+
+    def _frames(self, sections: Sequence[Section], output: _Output) -> Iterator[pl.DataFrame]:
+        """The merged versions of some sections, in key order, without what is forgotten."""
+        for window in self._windows(sections, output):
+            for frame in self._in_key_order(window, sections):
+                yield self._remembered(self._without_expired(frame))
+
+    def _windows(
+        self, sections: Sequence[Section], output: _Output
+    ) -> Iterator[Sequence[pl.DataFrame]]:
+        """The same as windows of frames that have no key in common. Emits their changes."""
+        for read, group in itertools.groupby(sections, self._reading):
+            yield from read(group, output)
+        if output.is_last:
+            output.changelog.end()  # the changelog is written while the last file is
+
+    def _reading(self, section: Section) -> _Reading:
+        """The reader of a section as windows."""
+        if self._marks_rows and _has_new(section):
+            return self._marked
+        if not self._marks_rows and self._looks_up(section):
+            return self._looked_up
+        return self._merged if section.needs_merge else self._lone
+
+    def _merged(
+        self, sections: Iterable[Section], output: _Output
+    ) -> Iterator[Sequence[pl.DataFrame]]:
+        partition, _ = self.bucket
+        for section in sections:
+            for window in self._versions.windows(partition, section, self.memory_bytes):
+                output.changelog.tell(section, window)
+                yield window.merged
+
+    def _marked(
+        self, sections: Iterable[Section], output: _Output
+    ) -> Iterator[Sequence[pl.DataFrame]]:
+        for section in sections:
+            yield from self._marker(section, output).windows()
+
+    def _looked_up(
+        self, sections: Iterable[Section], output: _Output
+    ) -> Iterator[Sequence[pl.DataFrame]]:
+        for section in sections:
+            lookup = self._lookup(section, self._versions.columns)
+            for window in lookup.merged():
+                output.changelog.tell(lookup.section, window, lookup.narrow)
+                yield lookup.to_write(window)
+
+    def _lone(
+        self, sections: Iterable[Section], output: _Output
+    ) -> Iterator[Sequence[pl.DataFrame]]:
+        for is_told_of, group in itertools.groupby(sections, output.changelog.tells_of):
+            plan = BucketPlan(*self.bucket, tuple(group))
+            windows = self._versions.of(plan, self.memory_bytes)
+            if not all(map(self._is_sorted, plan.sections)):
+                windows = iter([list(itertools.chain.from_iterable(windows))])
+            for window in windows:
+                if is_told_of:
+                    output.changelog.tell_new(window)
+                yield window
+
+    def _in_key_order(
+        self, window: Sequence[pl.DataFrame], sections: Sequence[Section]
+    ) -> Iterator[pl.DataFrame]:
+        """The frames of a window of some sections as one, unless they have no rows."""
+        frames = [frame.select(self._versions.columns) for frame in window if frame.height]
+        if len(frames) == 1 and all(map(self._is_sorted, sections)):
+            yield frames[0]
+        elif frames:
+            yield sorted_by_key(pl.concat(frames, rechunk=True), self.view.order.key)
+
+    @cached_property
+    def _versions(self) -> MergedVersions:
+        columns = (*self.view.schema.names, *SYSTEM_COLUMNS)
+        # A lookup finds everything that is below.
+        looks_up = compacts_by_lookup(self.view.options) and not self._marks_rows
+        has_older = not self.unit.is_whole and not looks_up
+        # Writers may continue in parallel.
+        together = self.view.store.together
+        return MergedVersions(self.view, columns, has_older=has_older, together=together)
+
+    def _is_sorted(self, section: Section) -> bool:
+        """Whether frames of the section come in key order. Merged ones do."""
+        key = self.view.schema.trimmed_primary_key_fields()
+        return section.needs_merge or not is_out_of_order(section.files[0].entry, key)
+
+    @cached_property
+    def _file_size(self) -> FileSize:
+        return FileSize.of(self.view)
+
+    # -- expired rows ---------------------------------------------------------------------------
+
+    def _without_expired(self, versions: pl.DataFrame) -> pl.DataFrame:
+        """The versions, with deletes in place of expired ones."""
+        if self._lifetime is None:
+            return versions
+        kind = pl.col(VALUE_KIND)
+        is_over = self._lifetime.has_expired & ~kind.is_in(list(RETRACTS))
+        deleted = pl.lit(int(RowKind.DELETE), versions.schema[VALUE_KIND])
+        return versions.with_columns(
+            pl.when(is_over).then(deleted).otherwise(kind).alias(VALUE_KIND)
+        )
+
+    def _has_expired(self, file: PlannedFile) -> bool:
+        """Whether a file has expired rows to drop. Only a compaction of all runs checks this."""
+        if self._lifetime is None or not self.unit.is_whole:
+            return False
+        columns = (self._lifetime.field.name,)
+        rows = StoredVersions(self.view, file.entry.partition, columns).of_file(file)
+        return bool(rows.select(self._lifetime.has_expired.any()).item())
+
+    @cached_property
+    def _lifetime(self) -> Lifetime | None:
+        return Lifetime.of(self.view, self.now_ms) if drops_expired(self.view) else None
+
+    # -- tombstones -----------------------------------------------------------------------------
+
+    def _remembered(self, versions: pl.DataFrame) -> pl.DataFrame:
+        """The versions without the tombstones that are forgotten."""
+        forgotten = self._is_forgotten
+        return versions if forgotten is None else versions.filter(~forgotten)
+
+    def _forgets_of(self, file: PlannedFile) -> bool:
+        """Whether a file has tombstones that this compaction forgets."""
+        forgotten = self._is_forgotten if self.unit.is_whole else None
+        if forgotten is None or not (file.may_retract or file.dead_rows is not None):
+            return False
+        return bool(self._kinds(file).select(forgotten.any()).item())
+
+    def _count_of_retracts(self, file: PlannedFile) -> int:
+        count = file.meta.delete_row_count
+        if file.meta.level > 0 and count is not None and file.dead_rows is None:
+            return count
+        # On level 0, some writers do not record deletes although there are some.
+        return int(self._kinds(file)[VALUE_KIND].is_in(list(RETRACTS)).sum())
+
+    def _kinds(self, file: PlannedFile) -> pl.DataFrame:
+        """Numbers and kinds of all versions in a file."""
+        if file.dead_rows is None:
+            columns = self._versions.columns
+            known = LaidOut(self.view, file.entry.partition, columns).known(file)
+            if known is not None:
+                return pl.concat([rows.select(SYSTEM_COLUMNS) for rows in known.frames])
+        return StoredVersions(self.view, file.entry.partition, SYSTEM_COLUMNS).of_file(file)
+
+    @cached_property
+    def _is_forgotten(self) -> pl.Expr | None:
+        """Which versions are tombstones that are no longer needed. None to keep all."""
+        engine = self.view.engine
+        # With deletion vectors, all versions of a key are available, wherever they are.
+        is_whole = self.unit.is_whole or self._marks_rows
+        if not is_whole or not engine.tombstones:
+            return None
+        is_tombstone = pl.col(VALUE_KIND).is_in(list(engine.tombstones))
+        if not self.view.needs_tombstones:
+            return is_tombstone
+        horizon = self._ages.horizon(self.now_ms, self.view.options.tombstone_retention_ms)
+        return None if horizon is None else is_tombstone & (pl.col(SEQUENCE_NUMBER) <= horizon)
+
+    def _lacks_notes(self, file: PlannedFile) -> bool:
+        """Whether a file has retractions but lacks the required record of their age."""
+        if (
+            self.view.options.tombstone_retention_ms is None
+            or self._noted[file.meta.file_name].marks
+        ):
+            return False
+        return self._count_of_retracts(file) > 0
+
+    @cached_property
+    def _noted(self) -> dict[str, Ages]:
+        """The records of earlier compactions about the age of versions, by file."""
+        return {
+            entry.file.file_name: Ages.read(*self.view.data_file(entry))
+            for entry in self.unit.files
+        }
+
+    @property
+    def _ages(self) -> Ages:
+        if self.view.options.tombstone_retention_ms is None:
+            return Ages()
+        return Ages.together(self._noted.values())
+
+    def _notes(self, rows: pa.Table) -> dict[str, str]:
+        """The record of a new file about the age of its versions."""
+        retention_ms = self.view.options.tombstone_retention_ms
+        if retention_ms is None:
+            return {}
+        highest = pc.max(rows.column(SEQUENCE_NUMBER)).as_py()
+        return self._ages.seen(highest, self.now_ms, retention_ms).notes
+
+
+def _has_new(section: Section) -> bool:
+    return any(file.meta.level == 0 for file in section.files)
+
+
+def _without_retracts(meta: DataFileMeta) -> DataFileMeta:
+    """The metadata of a file whose retractions are all marked dead, so that none is ever shown."""
+    return replace(meta, delete_row_count=0)
+
+
+def _gone(entries: Sequence[ManifestEntry]) -> set[str]:
+    """The files that are deleted, and not only moved to another level."""
+    names: dict[FileKind, set[str]] = {FileKind.ADD: set(), FileKind.DELETE: set()}
+    for entry in entries:
+        names[entry.kind].add(entry.file.file_name)
+    return names[FileKind.DELETE] - names[FileKind.ADD]

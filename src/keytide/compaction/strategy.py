@@ -1,0 +1,322 @@
+"""Which sorted runs of a bucket are compacted, and to which level: values only.
+
+This is universal compaction, as in the other engines of the format. Runs are picked from the newest
+on without a gap, so the output never passes an older run. Nothing is written to level 0. When all
+runs are picked, the output goes to the highest level. A run of level 0 that is larger than all
+newer ones, such as the result of a load, becomes a separate unit: it moves to its level without a
+rewrite, and the newer runs are compacted below it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from keytide.format.manifest import ManifestEntry
+from keytide.options import TableOptions
+from keytide.snapshot.live_files import BucketId
+
+# -- which sorted runs of a bucket are compacted, and to which level: values only ------------------
+
+
+# For buckets that are only compacted as a whole: the minimum size of newer data in percent of the
+# oldest run, or the number of runs as a multiple of the usual trigger.
+_WORTH_PERCENT = 10
+_MANY = 10
+# Smaller runs are rewritten quickly, and one run is faster to read than two.
+_MOVED_BYTES_MIN = 4 << 20
+
+
+@dataclass(frozen=True)
+class SortedRun:
+    """Files of one bucket without a common key: one run of level 0, or a whole higher level."""
+
+    level: int
+    files: tuple[ManifestEntry, ...]
+
+    @property
+    def size(self) -> int:
+        """The size of its files in bytes."""
+        return sum(entry.file.file_size for entry in self.files)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Runs to compact, newest first, and the level of the output.
+
+    `is_whole` says that these are all runs of the bucket, so that nothing older is below. `moves`
+    says that the files must not be rewritten, however small they are.
+    """
+
+    runs: tuple[SortedRun, ...]
+    output_level: int
+    is_whole: bool
+    moves: bool = False
+
+    @property
+    def files(self) -> tuple[ManifestEntry, ...]:
+        """The files of the runs."""
+        return tuple(itertools.chain.from_iterable(run.files for run in self.runs))
+
+    @property
+    def bucket(self) -> BucketId:
+        """The bucket of the runs."""
+        first = self.runs[0].files[0]
+        return first.partition, first.bucket
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the compaction would change nothing: there is one run, on the right level."""
+        return len(self.runs) == 1 and self.runs[0].level == self.output_level
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When a bucket is compacted, according to the options of its table."""
+
+    trigger_runs: int = 5
+    num_levels: int = 6
+    size_amplification_percent: int = 200
+    size_ratio_percent: int = 1
+    optimization_interval_ms: int | None = None
+    total_size_threshold: int | None = None
+    incremental_size_threshold: int | None = None
+    only_whole: bool = False
+    """Whether a merged version always needs all older versions of its key."""
+    moved_bytes_min: int | None = None
+    """The minimum size of a run of level 0 that moves to its level without a rewrite, if it is
+    larger than all newer ones. None: all of level 0 is compacted together.
+    """
+
+    @classmethod
+    def of(cls, options: TableOptions, *, only_whole: bool, moves: bool) -> Rules:
+        """The rules of a table."""
+        return cls(
+            options.compaction_trigger_runs,
+            options.num_levels,
+            options.size_amplification_percent,
+            options.size_ratio_percent,
+            options.optimization_interval_ms,
+            options.total_size_threshold_bytes,
+            options.incremental_size_threshold_bytes,
+            only_whole,
+            _MOVED_BYTES_MIN if moves else None,
+        )
+
+    @property
+    def has_early_rules(self) -> bool:
+        """Whether a bucket may be due although it has few runs."""
+        thresholds = (
+            self.optimization_interval_ms, self.total_size_threshold,
+            self.incremental_size_threshold,
+        )  # fmt: skip
+        return any(threshold is not None for threshold in thresholds)
+
+    def highest_level(self, runs: Sequence[SortedRun]) -> int:
+        """The highest level of a bucket. Files of other engines may be above the configured one."""
+        return max(self.num_levels - 1, *(run.level for run in runs))
+
+
+def sorted_runs(files: Iterable[ManifestEntry]) -> list[SortedRun]:
+    """The runs of one bucket, newest first."""
+    by_level: dict[int, list[ManifestEntry]] = {}
+    for entry in files:
+        by_level.setdefault(entry.file.level, []).append(entry)
+    level_0 = sorted(
+        by_level.pop(0, []),
+        key=lambda e: (e.file.max_sequence_number, e.file.min_sequence_number),
+        reverse=True,
+    )
+    upper = [SortedRun(level, tuple(by_level[level])) for level in sorted(by_level)]
+    return [*(SortedRun(0, (entry,)) for entry in level_0), *upper]
+
+
+def pick(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> list[Unit]:
+    """What to compact in a bucket after a write, newest first. Empty if it can wait.
+
+    `now_ms` is a wall-clock time, as in the creation times of files.
+    """
+    whole = _by_early_rules(runs, rules, now_ms) or (
+        _by_worth(runs, rules) if rules.only_whole else _by_size_amplification(runs, rules)
+    )
+    if whole is not None or rules.only_whole:
+        units = [] if whole is None else [whole]
+    else:
+        newest = _by_size_ratio(runs, rules) or _by_number(runs, rules)
+        units = [] if newest is None else _apart(newest, rules)
+    return [unit for unit in units if not unit.is_idle]
+
+
+def _apart(unit: Unit, rules: Rules) -> list[Unit]:
+    """A unit without the runs of level 0 that are larger than all newer ones, and separate units
+    for these.
+
+    They get the levels from the unit's level downwards, as long as one is left for the others.
+    """
+    runs, level, moved = unit.runs, unit.output_level, list[Unit]()
+    while level > 1 and (oldest := _oldest_of_level_0(runs)):
+        newer = runs[: len(runs) - len(oldest)]
+        size = sum(run.size for run in oldest)
+        least = rules.moved_bytes_min
+        if least is None or not newer or size < max(least, sum(run.size for run in newer) + 1):
+            break
+        moved.append(Unit(oldest, level, is_whole=False, moves=True))
+        runs, level = newer, level - 1
+    if not moved:
+        return [unit]
+    return [Unit(runs, level, is_whole=False), *reversed(moved)]
+
+
+def _oldest_of_level_0(runs: tuple[SortedRun, ...]) -> tuple[SortedRun, ...]:
+    """The files of the oldest sorted run, if it is on level 0.
+
+    A large run is stored as several files. All of its rows have the number of their write.
+    """
+    if runs[-1].level > 0:
+        return ()
+    numbers = _numbers_of(runs[-1])
+    same = itertools.takewhile(lambda run: _numbers_of(run) == numbers, reversed(runs))
+    oldest = tuple(same) if numbers[0] == numbers[1] else runs[-1:]
+    return oldest[::-1]
+
+
+def _numbers_of(run: SortedRun) -> tuple[int, int]:
+    (entry,) = run.files
+    return entry.file.min_sequence_number, entry.file.max_sequence_number
+
+
+def pick_all(runs: Sequence[SortedRun], rules: Rules, *, again: bool = False) -> Unit | None:
+    """All runs, for the highest level. None if there are none.
+
+    Also None if they already are one run there, unless `again` is set.
+    """
+    unit = _all(runs, rules) if runs else None
+    return None if unit is None or (unit.is_idle and not again) else unit
+
+
+def pick_apart(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> Unit | None:
+    """All runs of a bucket whose versions stay separate, if enough is new. None if it can wait.
+
+    The last compaction may have left any number of runs, so only those of level 0 count.
+    """
+    new, old = _new_and_old(runs)
+    size, size_new = sum(run.size for run in runs), sum(run.size for run in new)
+    if not new:
+        return None
+    made = max((e.file.creation_time or 0 for run in old for e in run.files), default=0)
+    interval, total = rules.optimization_interval_ms, rules.total_size_threshold
+    threshold = rules.incremental_size_threshold
+    is_due = (
+        (interval is not None and now_ms - made > interval)
+        or (total is not None and size < total)
+        or (threshold is not None and size_new > threshold)
+        or len(new) >= _MANY * rules.trigger_runs
+        or (len(new) >= rules.trigger_runs and size_new * 100 >= _WORTH_PERCENT * (size - size_new))
+    )
+    return _all_apart(runs, rules) if is_due else None
+
+
+def pick_all_apart(runs: Sequence[SortedRun], rules: Rules, *, again: bool = False) -> Unit | None:
+    """All runs of such a bucket. None if nothing is new, unless `again` is set."""
+    new, _ = _new_and_old(runs)
+    return _all_apart(runs, rules) if new or again else None
+
+
+def _new_and_old(runs: Sequence[SortedRun]) -> tuple[list[SortedRun], list[SortedRun]]:
+    return [run for run in runs if run.level == 0], [run for run in runs if run.level > 0]
+
+
+def _all_apart(runs: Sequence[SortedRun], rules: Rules) -> Unit:
+    # Separate versions are above this level, which contains the rows that are read without a merge.
+    return Unit(tuple(runs), rules.num_levels - 1, is_whole=True)
+
+
+def pick_new(runs: Sequence[SortedRun], rules: Rules) -> Unit | None:
+    """All of level 0, for a higher level, whatever else exists. None if level 0 is empty."""
+    count = sum(run.level == 0 for run in runs)
+    return _newest(runs, rules, count) if count else None
+
+
+def _by_early_rules(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> Unit | None:
+    """The whole bucket, if it is small, has much data below its highest level, or waited for
+    long.
+    """
+    if len(runs) < 2:
+        return None
+    highest = rules.highest_level(runs)
+    below = sum(run.size for run in runs if run.level != highest)
+    total, incremental = rules.total_size_threshold, rules.incremental_size_threshold
+    is_due = (
+        (rules.optimization_interval_ms is not None and _waits(runs[-1], highest, rules, now_ms))
+        or (total is not None and sum(run.size for run in runs) < total)
+        or (incremental is not None and below > incremental)
+    )
+    return _all(runs, rules) if is_due else None
+
+
+def _waits(oldest: SortedRun, highest: int, rules: Rules, now_ms: int) -> bool:
+    """Whether the last full compaction was long ago, or never."""
+    if oldest.level != highest or rules.optimization_interval_ms is None:
+        return True
+    made = max(entry.file.creation_time or 0 for entry in oldest.files)
+    return now_ms - made > rules.optimization_interval_ms
+
+
+def _by_worth(runs: Sequence[SortedRun], rules: Rules) -> Unit | None:
+    """All runs, if there is enough newer data to rewrite the oldest run, or if there are very many
+    runs.
+    """
+    if len(runs) < rules.trigger_runs:
+        return None
+    newer = sum(run.size for run in runs[:-1])
+    is_worth = newer * 100 >= _WORTH_PERCENT * runs[-1].size
+    return _all(runs, rules) if is_worth or len(runs) >= _MANY * rules.trigger_runs else None
+
+
+def _by_size_amplification(runs: Sequence[SortedRun], rules: Rules) -> Unit | None:
+    """All runs, if the newer ones are large compared with the oldest."""
+    if len(runs) < rules.trigger_runs:
+        return None
+    newer = sum(run.size for run in runs[:-1])
+    is_large = newer * 100 > rules.size_amplification_percent * runs[-1].size
+    return _all(runs, rules) if is_large else None
+
+
+def _by_size_ratio(runs: Sequence[SortedRun], rules: Rules) -> Unit | None:
+    """The newest runs of similar size."""
+    return _of_alike(runs, rules, 1) if len(runs) >= rules.trigger_runs else None
+
+
+def _by_number(runs: Sequence[SortedRun], rules: Rules) -> Unit | None:
+    """As many runs as exceed the limit, whatever their sizes."""
+    surplus = len(runs) - rules.trigger_runs
+    return _of_alike(runs, rules, surplus + 1) if surplus > 0 else None
+
+
+def _of_alike(runs: Sequence[SortedRun], rules: Rules, count: int) -> Unit | None:
+    """The `count` newest runs, and the next ones that are hardly larger than all before them."""
+    size = sum(run.size for run in runs[:count])
+    for run in runs[count:]:
+        if size * (100 + rules.size_ratio_percent) < run.size * 100:
+            break
+        size += run.size
+        count += 1
+    return _newest(runs, rules, count) if count > 1 else None
+
+
+def _newest(runs: Sequence[SortedRun], rules: Rules, count: int) -> Unit:
+    """The `count` newest runs and all of level 0, to the level below that of the next run.
+
+    If that would be level 0, the run on level 1 is included.
+    """
+    count = max(count, sum(run.level == 0 for run in runs))
+    if count < len(runs) and runs[count].level == 1:
+        count += 1
+    if count == len(runs):
+        return _all(runs, rules)
+    return Unit(tuple(runs[:count]), max(1, runs[count].level - 1), is_whole=False)
+
+
+def _all(runs: Sequence[SortedRun], rules: Rules) -> Unit:
+    return Unit(tuple(runs), rules.highest_level(runs), is_whole=True)

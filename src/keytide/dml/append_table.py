@@ -1,0 +1,604 @@
+"""The connector for tables without a primary key, whose rows are identified by file and position.
+
+A row id is the name of a data file and the position of the row in it, counting deleted rows. For an
+UPDATE it also contains the columns that are not set, because whole rows are written. The table
+determines how rows are changed:
+
+- With deletion vectors, a removed row is marked as deleted, and an after image is written to a new
+  file. A file without remaining rows is removed.
+- Without them, the affected files are rewritten with the remaining rows and the after images.
+
+A source writes the new files. A fragment names them and the removed rows. `finish_...` combines the
+fragments in one commit. It conflicts if an affected file was removed or other rows of it were
+deleted in the meantime, and, with serializable isolation, if anything changed in a partition that
+the statement read.
+
+Changes to rows of tables without a key, identified by file and position.
+
+Workers read the rows of some files of one bucket, or receive the rows of one merge sink. Positions
+of removed rows are stored as bitmaps. After images become rows of new files. Without deletion
+vectors, affected files are rewritten with the remaining rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from keytide.base.process import cached_property
+from keytide.catalogs.catalog import Catalog
+from keytide.commit.transaction import Transaction
+from keytide.compaction.append_tables import Rewriting
+from keytide.dml.engine import pages_of
+from keytide.dml.fragments import Told
+from keytide.dml.own_tables import (
+    AppendedHandle,
+    Changes,
+    StoredHandle,
+    StoredMetadata,
+    TableSink,
+    TableSource,
+    asked_by,
+    members_of,
+    narrowed,
+    take_written,
+)
+from keytide.dml.spi import (
+    ROW_ID,
+    ColumnHandle,
+    Connector,
+    ConnectorMergeSink,
+    ConnectorMergeSinkProvider,
+    ConnectorPageSourceProvider,
+    ConnectorSession,
+    ConnectorSplitManager,
+    UpdatablePageSource,
+)
+from keytide.errors import ConnectorError, InvalidError
+from keytide.format.arrow import to_arrow
+from keytide.format.data_file import POSITION, VALUE_KIND
+from keytide.format.manifest import FileKind, FileSource, ManifestEntry
+from keytide.format.manifest_entry import Entries
+from keytide.maintenance.writes import followed
+from keytide.predicate.predicate import Predicate, columns_of, conjuncts
+from keytide.read.merged_versions import Rows, rows_in
+from keytide.read.plan import plan_scan
+from keytide.read.pruning import matching_partitions
+from keytide.read.runs import StoredVersions, table_columns
+from keytide.read.sections import PlannedFile
+from keytide.snapshot.live_files import (
+    BucketId,
+    DeadRows,
+    by_index_key,
+    load_dead_rows,
+    vector_files_by_bucket,
+)
+from keytide.snapshot.state import TableState, TableView
+from keytide.snapshot.stored_table import PinnedTable
+from keytide.write.input_rows import incoming_rows
+from keytide.write.partition_spec import every_partition
+from keytide.write.refusals import refuse_unmergeable, writable_view
+from keytide.write.task import Written
+
+# -- the connector for tables without a primary key ------------------------------------------------
+
+
+# -- changes to rows of tables without a key, identified by file and position ----------------------
+
+
+FILE = "file"
+_ROW = "row"
+_ROWS_MIN = 8 << 10
+
+
+def place_column(table: AppendedHandle, carried: Sequence[str] = ()) -> ColumnHandle:
+    """The column of row ids. Additional columns in it form a struct, to avoid name clashes."""
+    members = [
+        pa.field(FILE, pa.string(), nullable=False),
+        pa.field("position", pa.int64(), nullable=False),
+    ]
+    if carried:
+        schema = table.view.schema.arrow_schema()
+        row = pa.struct([schema.field(name) for name in carried])
+        members.append(pa.field(_ROW, row, nullable=False))
+    return ColumnHandle(ROW_ID, pa.struct(members), nullable=False)
+
+
+def dead_rows(table: AppendedHandle, told: Iterable[Told]) -> dict[str, BitMap64]:
+    """The positions of the removed rows, by file. Raises `InvalidError` for a duplicate."""
+    dead: dict[str, BitMap64] = {}
+    for each in told:
+        if "dead" in each.rows.column_names:
+            for name, some in zip(each.rows[FILE], each.rows["dead"], strict=True):
+                _go(table, dead, name.as_py(), BitMap64.deserialize(some.as_py()))
+    return dead
+
+
+def _go(
+    table: StoredHandle, gone: dict[str, BitMap64], name: str, some: BitMap64, twice: int = 0
+) -> None:
+    """Add removed rows to those of their file. `twice` is the number of duplicates found before."""
+    known = gone.get(name, BitMap64())
+    count = len(known & some) + twice
+    if count:
+        raise InvalidError(
+            f"{table}: {count} rows are changed twice in one statement; nothing was changed"
+        )
+    gone[name] = known | some
+
+
+@dataclass(frozen=True)
+class AppendedSplit:
+    """Some files of one bucket. Rows that do not match the predicate are not read."""
+
+    number: int
+    bucket: BucketId
+    files: tuple[PlannedFile, ...]
+    predicate: Predicate | None = None
+
+
+@dataclass(frozen=True)
+class AppendedPages(ConnectorPageSourceProvider):
+    """Page sources of files."""
+
+    def create_page_source(
+        self,
+        session: ConnectorSession,
+        table: AppendedHandle,
+        split: AppendedSplit,
+        columns: Sequence[ColumnHandle],
+    ) -> UpdatablePageSource:
+        """See `ConnectorPageSourceProvider`."""
+        files = {file.meta.file_name: file for file in split.files}
+        return _Source(table, columns, _Places(table, split.number, files), split)
+
+    def apply_values(
+        self,
+        session: ConnectorSession,
+        table: AppendedHandle,
+        split: AppendedSplit,
+        values: Mapping[str, pa.Array],
+    ) -> AppendedSplit:
+        """See `ConnectorPageSourceProvider`."""
+        return replace(split, predicate=narrowed(split.predicate, values, table.view))
+
+
+@dataclass(frozen=True)
+class AppendedSinks(ConnectorMergeSinkProvider):
+    """Sinks that receive all changes of a file."""
+
+    def create_merge_sink(
+        self, session: ConnectorSession, table: AppendedHandle, number: int, count: int
+    ) -> ConnectorMergeSink:
+        """See `ConnectorMergeSinkProvider`."""
+        return TableSink(table, _Places(table, number, table.files))
+
+
+class _Source(TableSource):
+    """The rows of some files."""
+
+    def __init__(
+        self,
+        table: AppendedHandle,
+        columns: Sequence[ColumnHandle],
+        places: _Places,
+        split: AppendedSplit,
+    ) -> None:
+        super().__init__(table, columns, places)
+        self._split = split
+
+    def _read(self) -> Iterator[tuple[pa.RecordBatch, Callable[[pa.StructType], pa.Array]]]:
+        ids = self._id_type
+        carried = [f.name for f in ids.field(_ROW).type] if len(ids) > 2 else []
+        reading = _Reading(self._table.view, self._split.bucket, self._names(carried))
+        for file in self._split.files:
+            for table in reading.shown(file, self._split.predicate):
+                for rows in pages_of(table):
+                    name = file.meta.file_name
+                    yield rows, partial(_ids, name, rows)
+
+
+def _ids(file_name: str, rows: pa.RecordBatch, type_: pa.StructType) -> pa.StructArray:
+    members = [pa.repeat(pa.scalar(file_name), rows.num_rows), rows.column(POSITION)]
+    if len(type_) > len(members):
+        row = type_.field(_ROW).type
+        carried = [rows.column(f.name) for f in row]
+        members.append(pa.StructArray.from_arrays(carried, fields=list(row)))
+    return pa.StructArray.from_arrays(members, fields=list(type_))
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Reads rows of files of one bucket, with their positions."""
+
+    view: TableView
+    bucket: BucketId
+    names: tuple[str, ...]
+
+    def shown(self, file: PlannedFile, predicate: Predicate | None) -> Iterator[pa.Table]:
+        """The rows that readers see, out of those that match a predicate."""
+        rows = Rows(self.view, self.names, predicate)
+        asked = rows.versions()
+        columns = dict.fromkeys(
+            (*table_columns(asked.columns), *sorted(columns_of(asked.condition)))
+        )
+        for frame in self._frames(file, tuple(columns), asked.condition):
+            yield to_arrow(rows.outcomes(frame), self._schema)
+
+    def left(self, file: PlannedFile, gone: BitMap64) -> Iterator[pl.DataFrame]:
+        """The rows as they are stored, except those in `gone`."""
+        positions = pl.Series(np.asarray(gone.to_array()), dtype=pl.Int64)
+        for frame in self._frames(file, self.names):
+            yield frame.filter(~frame[POSITION].is_in(positions.implode())).drop(POSITION)
+
+    def _frames(
+        self, file: PlannedFile, columns: tuple[str, ...], condition: Predicate | None = None
+    ) -> Iterator[pl.DataFrame]:
+        stored = StoredVersions(
+            self.view, self.bucket[0], (*columns, POSITION), condition, tells_kinds=False
+        )
+        memory = self.view.options.read_memory_bytes
+        fields = self.view.schema.select(columns)
+        return stored.of_lone_files([file], max(_ROWS_MIN, rows_in(memory, [file], fields)))
+
+    @cached_property
+    def _schema(self) -> pa.Schema:
+        fields = self.view.schema.arrow_schema()
+        places = pa.field(POSITION, pa.int64(), nullable=False)
+        return pa.schema([*(fields.field(name) for name in self.names), places])
+
+
+class _Places(Changes):
+    """The removed and the added rows of some files.
+
+    `files` are those that may have to be rewritten, by name.
+    """
+
+    _on: AppendedHandle
+
+    def __init__(
+        self, table: AppendedHandle, number: int, files: Mapping[str, PlannedFile]
+    ) -> None:
+        super().__init__(table, number)
+        self._files = files
+        self._gone: dict[str, BitMap64] = {}
+
+    def delete(self, row_ids: pa.Array) -> None:
+        """Remove rows."""
+        self._take(row_ids)
+        self._rows += len(row_ids)
+
+    def update(
+        self, values: Mapping[str, pa.Array], row_ids: pa.Array, updated: Sequence[str]
+    ) -> None:
+        """Remove rows and add after images, from the values and the columns in the ids."""
+        self._take(row_ids)
+        carried = row_ids.type.get_field_index(_ROW)
+        row = members_of(pc.struct_field(row_ids, carried)) if carried >= 0 else None
+        self._made.add(self._image(values, row, updated))
+        self._rows += len(row_ids)
+
+    def insert(self, rows: pa.RecordBatch) -> None:
+        """Add rows."""
+        self._refuse_after_end()
+        self._made.add(rows)
+        self._rows += rows.num_rows
+
+    def _write(self) -> None:
+        is_rewritten = bool(self._gone) and not self._on.marks_rows
+        stays_there = is_rewritten and not self._may_leave
+        if is_rewritten:
+            self._write_again(self._made.tables() if stays_there else iter(()))
+        if not stays_there:
+            self._feed(self._number, self._made)
+
+    def _told(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
+        if self._gone and self._on.marks_rows:
+            bits = [positions.serialize() for positions in self._gone.values()]
+            dead = pa.table({FILE: list(self._gone), "dead": pa.array(bits, pa.binary())})
+            yield {"rows": 0}, dead
+
+    @property
+    def _may_leave(self) -> bool:
+        """Whether after images can belong to another bucket than the rewritten files."""
+        return self._on.moves_rows or len(self._buckets) != 1 or bool(self._on.files)
+
+    @property
+    def _buckets(self) -> dict[BucketId, list[PlannedFile]]:
+        found: dict[BucketId, list[PlannedFile]] = {}
+        for name in self._gone:
+            file = self._files[name]
+            found.setdefault((file.entry.partition, file.entry.bucket), []).append(file)
+        return found
+
+    def _write_again(self, images: Iterator[pa.Table]) -> None:
+        """Rewrite the files that lose rows, with `images` at the end of the first bucket's file."""
+        view = self._on.view
+        memory = view.options.read_memory_bytes
+        for bucket, files in self._buckets.items():
+            rewriting = Rewriting(view, bucket, memory, FileSource.APPEND)
+            made = rewriting.done([(files, self._rows_of(bucket, files, images))], DeadRows())
+            assert made.written is not None
+            self._written.append(made.written)
+
+    def _rows_of(
+        self, bucket: BucketId, files: Iterable[PlannedFile], images: Iterator[pa.Table]
+    ) -> Iterator[pl.DataFrame]:
+        view = self._on.view
+        reading = _Reading(view, bucket, tuple(view.schema.names))
+        for file in files:
+            yield from reading.left(file, self._gone[file.meta.file_name])
+        for rows in images:
+            checked = incoming_rows(rows, view.schema, view.options, view.name)
+            refuse_unmergeable(checked.frame, view, checked.refusals)
+            yield checked.frame.drop(VALUE_KIND)
+
+    def _take(self, row_ids: pa.Array) -> None:
+        self._begin(row_ids)
+        ids = pl.DataFrame({"file": pl.Series(pc.struct_field(row_ids, 0)),
+                            "position": pl.Series(pc.struct_field(row_ids, 1))})  # fmt: skip
+        for (name,), some in ids.group_by("file"):
+            positions = BitMap64(some["position"].to_numpy())
+            _go(self._on, self._gone, str(name), positions, some.height - len(positions))
+            if not self._on.marks_rows and name not in self._files:
+                raise InvalidError(
+                    f"{self._on}: a row id refers to file {name}, which is not in split "
+                    f"{self._number}; return row ids to the split they came from"
+                )
+
+
+# -- the connector for tables without a primary key ------------------------------------------------
+
+
+def appended_connector(catalog: Catalog) -> Connector:
+    """The connector for the tables of a catalog without a primary key."""
+    metadata = AppendedMetadata(catalog)
+    return Connector("keytide", metadata, _Splits(), AppendedPages(), AppendedSinks())
+
+
+@dataclass(frozen=True)
+class AppendedMetadata(StoredMetadata[AppendedHandle]):
+    """Metadata operations for tables without a primary key."""
+
+    is_changed_by_key: ClassVar[bool] = False
+
+    def handle_of(self, table: PinnedTable) -> AppendedHandle:
+        """See `StoredMetadata`."""
+        view = writable_view(table)
+        return AppendedHandle(table, table.state_on(table.newest_files(), view))
+
+    def commit(
+        self, session: ConnectorSession, table: AppendedHandle, told: Sequence[Told]
+    ) -> None:
+        """See `StoredMetadata`."""
+        change = _Change(table.known, session, _watched(table))
+        if table.marks_rows:
+            _mark_rows(change, table, told)
+        _settle(session, table, change, told)
+
+    # -- DELETE
+
+    def get_delete_row_id_column_handle(
+        self, session: ConnectorSession, table: AppendedHandle
+    ) -> ColumnHandle:
+        """See `ConnectorMetadata`."""
+        return place_column(table)
+
+    def apply_delete(
+        self, session: ConnectorSession, table: AppendedHandle
+    ) -> AppendedHandle | None:
+        """See `ConnectorMetadata`. Whole partitions are removed without reading their rows."""
+        about = _about_partitions(table)
+        return table if len(about) == len(conjuncts(table.predicate)) else None
+
+    def execute_delete(self, session: ConnectorSession, table: AppendedHandle) -> int:
+        """See `ConnectorMetadata`. One commit, or none if there are no rows."""
+        state = table.known
+        live = state.live.files
+        there = live.filter(live.column("_BUCKET") >= 0)
+        gone = matching_partitions(there, state.view.schema, _about_partitions(table))
+        rows = int(gone.column("_ROW_COUNT").sum())
+        change = _Change(state, session, _watched(table))
+        for bucket, entries in _by_bucket(gone).items():
+            names = [entry.file.file_name for entry in entries]
+            dead = change.dead_rows(bucket)
+            rows -= sum(len(dead.of(name)) for name in names)
+            change.take_away(bucket, entries, dead)
+        _settle(session, table, change, [])
+        return rows
+
+    # -- UPDATE
+
+    def get_update_row_id_column_handle(
+        self, session: ConnectorSession, table: AppendedHandle, updated_columns: Sequence[str]
+    ) -> ColumnHandle:
+        """See `ConnectorMetadata`. The id contains the columns that the UPDATE does not set."""
+        names = [n for n in table.view.schema.names if n not in set(updated_columns)]
+        return place_column(table, names)
+
+    # -- MERGE
+
+    def get_merge_row_id_column_handle(
+        self, session: ConnectorSession, table: AppendedHandle
+    ) -> ColumnHandle:
+        """See `ConnectorMetadata`."""
+        return place_column(table)
+
+    def get_update_layout(self, session: ConnectorSession, table: AppendedHandle) -> Sequence[str]:
+        """See `ConnectorMetadata`. Each file is rewritten by one sink."""
+        return (FILE,)
+
+    def begin_merge(
+        self,
+        session: ConnectorSession,
+        table: AppendedHandle,
+        updated_columns: Mapping[int, Sequence[str]],
+    ) -> AppendedHandle:
+        """See `ConnectorMetadata`."""
+        begun = table.begun_merge(updated_columns)
+        if table.marks_rows:
+            return begun
+        plan = plan_scan(table.known, table.predicate)
+        files = {file.meta.file_name: file for bucket in plan.buckets for file in bucket.files}
+        return replace(begun, files=files)
+
+
+class _Splits(ConnectorSplitManager):
+    def get_splits(
+        self, session: ConnectorSession, table: AppendedHandle
+    ) -> Sequence[AppendedSplit]:
+        target_bytes = table.view.options.target_file_size_bytes
+        groups = [
+            ((plan.partition, plan.bucket), group)
+            for plan in plan_scan(table.known, table.predicate).buckets
+            for group in _groups(plan.files, target_bytes)
+        ]
+        return [
+            AppendedSplit(number, *group, table.predicate) for number, group in enumerate(groups)
+        ]
+
+    def stored_bytes(self, splits: Sequence[AppendedSplit]) -> int | None:
+        return sum(file.meta.file_size for split in splits for file in split.files)
+
+
+def _groups(files: Iterable[PlannedFile], bytes_max: int) -> Iterator[tuple[PlannedFile, ...]]:
+    """The files in order, with small ones grouped."""
+    group: list[PlannedFile] = []
+    for file in files:
+        if group and sum(f.meta.file_size for f in group) + file.meta.file_size > bytes_max:
+            yield tuple(group)
+            group = []
+        group.append(file)
+    if group:
+        yield tuple(group)
+
+
+def _about_partitions(table: AppendedHandle) -> list[Predicate]:
+    """The terms that are either true for all rows of a partition or for none."""
+    view = table.view
+    names = set(view.schema.partition_keys) - view.defaults(view.schema.partition_keys).keys()
+    terms = conjuncts(table.predicate)
+    return [term for term in terms if columns_of(term) and columns_of(term) <= names]
+
+
+def _watched(table: AppendedHandle) -> Callable[[bytes], bool]:
+    """The partitions that a statement reads, including those that are created meanwhile."""
+    about, files = _about_partitions(table), table.known.live.entries
+    if not about or not files:
+        return every_partition
+
+    def is_read(partition: bytes) -> bool:
+        entry = Entries.of([replace(files[0], partition=partition)])
+        return bool(matching_partitions(entry, table.view.schema, about))
+
+    return is_read
+
+
+# -- the commit ------------------------------------------------------------------------------------
+
+
+class _Change:
+    """The files that a statement removes, and the rows that it marks as deleted."""
+
+    def __init__(
+        self, state: TableState, session: ConnectorSession, is_read: Callable[[bytes], bool]
+    ) -> None:
+        self._state, self._session = state, session
+        self.is_watched = is_read if session.isolation == "serializable" else None
+        self._vector_files = vector_files_by_bucket(state.vector_files)
+        self._gone: list[ManifestEntry] = []
+        self._dead: dict[BucketId, DeadRows] = {}
+        self.marked: list[ManifestEntry] = []
+
+    @property
+    def written(self) -> Written:
+        """The changes to commit, in addition to what tasks wrote."""
+        dead = by_index_key({**self._watched_vectors(), **self._dead})
+        return Written(tuple(self._gone), indexes=dead)
+
+    def dead_rows(self, bucket: BucketId) -> DeadRows:
+        """The rows of a bucket that are already marked as deleted."""
+        view, files = self._state.view, self._vector_files.get(bucket, ())
+        return load_dead_rows(view.store, files, view.name)
+
+    def take_away(
+        self, bucket: BucketId, entries: Iterable[ManifestEntry], dead: DeadRows | None = None
+    ) -> None:
+        """Remove whole files, with their deletion vectors."""
+        gone = [replace(entry, kind=FileKind.DELETE) for entry in entries]
+        self._gone += gone
+        if self._state.view.options.deletion_vectors_enabled:
+            names = [entry.file.file_name for entry in gone]
+            before = self.dead_rows(bucket) if dead is None else dead
+            self._go_by(bucket, before, names, before.without(names))
+
+    def mark(self, bucket: BucketId, dead: Mapping[str, BitMap64], entries: _ByName) -> None:
+        """Mark rows of a bucket's files as deleted, and remove files without remaining rows."""
+        before = self.dead_rows(bucket)
+        positions = {name: np.asarray(some.to_array(), np.int64) for name, some in dead.items()}
+        for name, some in positions.items():
+            if np.isin(some, before.of(name)).any():
+                raise ConnectorError(f"rows of file {name} that this statement read were deleted")
+        wide = self._state.view.options.deletion_vectors_bitmap64
+        after = before.marking(positions, wide=wide)
+        full = [n for n in dead if len(after.vectors[n]) == entries[n].file.row_count]
+        self._gone += [replace(entries[name], kind=FileKind.DELETE) for name in full]
+        self.marked += [entries[name] for name in dead if name not in full]
+        self._go_by(bucket, before, list(dead), after.without(full))
+
+    def _go_by(
+        self, bucket: BucketId, before: DeadRows, names: Iterable[str], after: DeadRows
+    ) -> None:
+        is_about_all = self.is_watched is not None and self.is_watched(bucket[0])
+        went_by = None if is_about_all else before.about(names).went_by
+        self._dead[bucket] = replace(after, went_by=went_by)
+
+    def _watched_vectors(self) -> dict[BucketId, DeadRows]:
+        """The vectors of the files that were read, which must not have changed."""
+        if self.is_watched is None or not self._state.view.options.deletion_vectors_enabled:
+            return {}
+        return {
+            bucket: DeadRows(self._vector_files.get(bucket, ()))
+            for bucket in self._state.live.buckets
+            if self.is_watched(bucket[0])
+        }
+
+
+_ByName = Mapping[str, ManifestEntry]
+
+
+def _by_bucket(entries: Iterable[ManifestEntry]) -> dict[BucketId, list[ManifestEntry]]:
+    found: dict[BucketId, list[ManifestEntry]] = {}
+    for entry in entries:
+        found.setdefault((entry.partition, entry.bucket), []).append(entry)
+    return found
+
+
+def _mark_rows(change: _Change, table: AppendedHandle, told: Sequence[Told]) -> None:
+    dead = dead_rows(table, told)
+    entries = {
+        e.file.file_name: e for e in table.known.live.entries if e.file.file_name in dead
+    }  # fmt: skip
+    if len(entries) < len(dead):
+        raise ConnectorError(f"{table}: a row id refers to a file that is not part of the table")
+    for bucket, touched in _by_bucket(entries.values()).items():
+        change.mark(bucket, {e.file.file_name: dead[e.file.file_name] for e in touched}, entries)
+
+
+def _settle(
+    session: ConnectorSession, table: AppendedHandle, change: _Change, told: Sequence[Told]
+) -> None:
+    begun = Transaction.on(table.table, table.known, table.view.statement)
+    with followed(table.table, begun) as transaction:
+        transaction.asked_for(asked_by(session))
+        take_written(transaction, table, told)
+        transaction.take(change.written)
+        transaction.change_rows(change.marked, change.is_watched)

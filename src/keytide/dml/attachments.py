@@ -1,0 +1,229 @@
+"""Attached connectors: their names in a lake, and the addresses of databases.
+
+Tables of connectors that are attached to a lake under a name.
+
+A name whose first part is an attached connector refers to the connector's table with the remaining
+name.
+
+Checks of database addresses, and removal of secrets from messages.
+
+An address that is not understood can contain a password anywhere, so none of it is shown. In an
+address that is understood, the secrets are known, and are removed from all messages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from keytide.catalogs.catalog import Catalog
+from keytide.dml.engine import pages_as_asked, schema_of
+from keytide.dml.spi import (
+    ColumnHandle,
+    Connector,
+    ConnectorPageSourceProvider,
+    ConnectorSession,
+    ConnectorTableHandle,
+    Split,
+)
+from keytide.errors import InvalidError, NotFoundError
+from keytide.predicate.predicate import Predicate
+
+# -- attached connectors: their names in a lake, and the addresses of databases --------------------
+
+
+# -- tables of connectors that are attached to a lake under a name ---------------------------------
+
+
+@dataclass(frozen=True)
+class AttachedCatalog(Catalog):
+    """The tables of a warehouse, and those of attached connectors.
+
+    `attached` has the connectors by lower-case name, the first part of their table names.
+    Everything that is read through this catalog belongs to one `statement`.
+    """
+
+    attached: Mapping[str, Connector] = field(default_factory=dict, compare=False)
+    statement: ConnectorSession | None = field(default=None, compare=False)
+
+    def pinned(self) -> AttachedCatalog:
+        """See `Catalog`. Everything that one statement reads from attachments is in one session."""
+        one = super().pinned()
+        return one if one.statement is not None else replace(one, statement=ConnectorSession())
+
+    def anew(self) -> AttachedCatalog:
+        """The catalog for another attempt of a statement, which sees the current tables."""
+        return self
+
+    def find_attached(self, name: str) -> tuple[str, str] | None:
+        """The attachment that a name refers to, and the rest of the name. None if there is none."""
+        first, dot, rest = name.partition(".")
+        return (first.lower(), rest) if dot and first.lower() in self.attached else None
+
+
+def target_of(
+    catalog: AttachedCatalog,
+    name: str,
+    session: ConnectorSession | None = None,
+    version: str | None = None,
+) -> tuple[Connector, ConnectorTableHandle] | None:
+    """The connector and the table that a name refers to, None if nothing attached matches.
+
+    The table has its latest state, or the given version. Raises `NotFoundError` if the connector
+    has no such table or version, and `UnsupportedError` if it has no versions.
+    """
+    found = catalog.find_attached(name)
+    if found is None:
+        return None
+    attached, table = found
+    connector = catalog.attached[attached]
+    return connector, open_target(connector, table, session or ConnectorSession(), version)
+
+
+def attached_tables(catalog: AttachedCatalog, name: str) -> list[str]:
+    """The names of the tables of an attachment, sorted. Empty if there is no such attachment."""
+    connector = catalog.attached.get(name.lower())
+    if connector is None:
+        return []
+    tables = connector.metadata.list_tables(ConnectorSession())
+    return [f"{name.lower()}.{table}" for table in sorted(tables)]
+
+
+def open_target(
+    connector: Connector, name: str, session: ConnectorSession, version: str | None = None
+) -> ConnectorTableHandle:
+    """A table of a connector.
+
+    Raises `NotFoundError`, listing the existing tables, for an unknown one, and as `target_of`.
+    """
+    metadata = connector.metadata
+    handle = (
+        metadata.get_table_handle(session, name)
+        if version is None
+        else metadata.get_table_version(session, name, version)
+    )
+    if handle is None:
+        there = ", ".join(connector.metadata.list_tables(session)) or "none"
+        raise NotFoundError(f"table {name} does not exist in {connector.name}; tables: {there}")
+    return handle
+
+
+@dataclass(frozen=True)
+class PagesTask:
+    """Reads one split. Can be pickled."""
+
+    pages: ConnectorPageSourceProvider
+    session: ConnectorSession
+    table: ConnectorTableHandle
+    split: Split
+    columns: tuple[ColumnHandle, ...]
+    connector: str
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows. Raises `ConnectorError` for a page with other columns than requested."""
+        source = self.pages.create_page_source(self.session, self.table, self.split, self.columns)
+        with closing(source):
+            yield from pages_as_asked(source, self.columns, self.connector)
+
+
+@dataclass(frozen=True)
+class PagesScan:
+    """Some columns of a connector's table, with at least all rows that match `terms`."""
+
+    connector: Connector
+    session: ConnectorSession
+    table: ConnectorTableHandle
+    columns: tuple[ColumnHandle, ...]
+    terms: tuple[Predicate, ...] = ()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return schema_of(self.columns)
+
+    def narrowed(self) -> tuple[ConnectorTableHandle, Sequence[Predicate]]:
+        """The table with the terms that its connector handles, and the remaining terms."""
+        return self.connector.metadata.apply_filter(self.session, self.table, self.terms)
+
+    def tasks(self) -> list[PagesTask]:
+        """One task for each split. Runs on the driver."""
+        table, _ = self.narrowed()
+        splits = self.connector.splits.get_splits(self.session, table)
+        return [self.task(table, split) for split in splits]
+
+    def task(self, table: ConnectorTableHandle, split: Split) -> PagesTask:
+        """The task that reads a split of the table."""
+        return PagesTask(
+            self.connector.pages, self.session, table, split, self.columns, self.connector.name
+        )
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, split by split."""
+        for task in self.tasks():
+            yield from task.batches()
+
+
+# -- checks of database addresses, and removal of secrets from messages ----------------------------
+
+
+_POSTGRES = re.compile(
+    r"""(?P<scheme>postgres(?:ql)?)://
+    (?:(?P<user>[^\s:/?\#@\[\]]*)(?::(?P<password>[^\s:/?\#@\[\]]*))?@)?
+    (?P<hosts>(?:\[[\da-fA-F:.%\w]*\]|[^\s:/?\#@\[\],]*)(?::\d*)?
+        (?:,(?:\[[\da-fA-F:.%\w]*\]|[^\s:/?\#@\[\],]*)(?::\d*)?)*)
+    (?:/(?P<database>[^\s/?\#@]*))?
+    (?:\?(?P<options>\w+=[^\s&=\#@]*(?:&\w+=[^\s&=\#@]*)*)?)?""",
+    re.VERBOSE,
+)
+_PLAIN_OPTIONS = {
+    "application_name", "channel_binding", "client_encoding", "connect_timeout", "dbname",
+    "fallback_application_name", "gssencmode", "host", "hostaddr", "keepalives", "keepalives_count",
+    "keepalives_idle", "keepalives_interval", "load_balance_hosts", "port", "require_auth",
+    "service", "sslmode", "ssl_min_protocol_version", "target_session_attrs", "tcp_user_timeout",
+    "user",
+}  # fmt: skip
+"""Options of an address that are not secret. Any other option may be."""
+
+
+def check_postgres(place: str) -> None:
+    """Raise `InvalidError`, without showing the address, if it is not a PostgreSQL address."""
+    if _POSTGRES.fullmatch(place) is None:
+        raise InvalidError(
+            "the PostgreSQL URI is invalid (it is not shown, because it can contain a password); "
+            "expected postgresql://user:password@host:port/database?option=value, with special "
+            "characters percent-encoded: %40 for @, %2F for /, %3A for :"
+        )
+
+
+def place_of_postgres(place: str) -> str:
+    """The hosts and the database of an address, without the user."""
+    found = _POSTGRES.fullmatch(place)
+    if found is None:
+        return ""
+    database = found["database"]
+    return f"{found['hosts'] or 'localhost'}{'' if database is None else '/' + database}"
+
+
+def is_plain_path(text: str) -> bool:
+    """Whether a string that names no existing file was meant as a path, so that it can be shown.
+
+    Addresses contain characters that are rare in paths: `host=h password=p`, `user:p@host`.
+    """
+    return re.search(r"[=@;?&]|:(?!\\)", text) is None
+
+
+def without_secrets(text: str, place: str) -> str:
+    """A message about an address without the secrets of the address."""
+    found = _POSTGRES.fullmatch(place)
+    options = (o.partition("=") for o in ((found and found["options"]) or "").split("&"))
+    given = [value for name, _, value in options if name.lower() not in _PLAIN_OPTIONS]
+    given += [found["password"]] if found is not None and found["password"] else []
+    secrets = {each for word in given if word for each in (word, unquote(word))}
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text

@@ -1,0 +1,435 @@
+"""SCD type 2: intervals with equal values for each key, computed from events in any order.
+
+A pure computation over frames. The stored rows of a key represent its events, so that a late event
+finds its place, and the result does not depend on the order of arrival:
+
+- An *opening* event begins an interval. Its row is visible to readers.
+- A *hidden* event changes no column with a tracked history. Its row is a deleted row, which readers
+  do not see, and ends where it begins.
+- A *delete* is a deleted row without an end.
+
+An interval shows the latest values of its events. So that no value is lost, the row that opens it
+has the values of its last event, and the last event's row has those of the first. See design note
+0025 in docs/design.
+
+The latest row of each key when NULLs are ignored: each column has its own order.
+
+A pure computation over frames. An additional column of a row stores when each of its values arrived
+and when its key was last deleted, also in deleted rows. So a late event changes exactly what it
+would have changed on time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from keytide.base.process import scratch
+from keytide.base.row_kind import RowKind
+from keytide.format.data_file import VALUE_KIND
+from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, MergeOrder
+
+# -- SCD type 2 ------------------------------------------------------------------------------------
+
+
+Places = npt.NDArray[np.int64]
+
+
+DELETES = scratch("deletes")
+"""The column of events that marks deletes."""
+
+IGNORED_NULLS = "__IGNORED_NULLS"
+"""Lists the columns without a value in the last event, in a table that ignores NULLs."""
+
+_OPENS, _HIDDEN, _BEGINS, _STORED, _GOES_ON = map(
+    scratch, ("opens", "hidden", "begins", "stored", "goes-on")
+)
+_DEAD = [int(RowKind.DELETE), int(RowKind.UPDATE_BEFORE)]
+
+
+@dataclass(frozen=True)
+class History:
+    """The configuration: the order of a key's events, and columns by their role. Can be pickled.
+
+    The sequence columns of `order` are the starts of intervals. `ends` has as many columns. A
+    change of a `tracked` column opens an interval. With `ignores_nulls`, a NULL in an event leaves
+    a value unchanged.
+    """
+
+    order: MergeOrder
+    ends: tuple[str, ...]
+    values: tuple[str, ...]
+    tracked: frozenset[str]
+    ignores_nulls: bool = False
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that identify the row of an event."""
+        return self.order.key
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """The columns that order the events of a key."""
+        return self.order.sequence
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The columns of events."""
+        return (*self.keys, *self.starts, *self.values)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns of stored rows, in any order."""
+        return (*self.given, *self.ends, *((IGNORED_NULLS,) if self.ignores_nulls else ()))
+
+    def changed(self, stored: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+        """The rows to write to add events to the history of their keys.
+
+        `stored` has all rows of these keys, including deleted ones, with `columns` and
+        `_VALUE_KIND`. `events` has `keys`, `starts`, `values` and `DELETES`, in order of arrival.
+        Of events with the same key and start, the last one wins. The result has `columns` and
+        `_VALUE_KIND`, without stored rows that need no change.
+        """
+        known = self._events_of(stored)
+        wanted = self._rows_of(pl.concat([known, events.select(known.columns)]))
+        return self._without_same(wanted, stored)
+
+    # -- from rows to events --------------------------------------------------------------------
+
+    def _events_of(self, stored: pl.DataFrame) -> pl.DataFrame:
+        """The events from which rows were created, with their original values."""
+        is_dead = pl.col(VALUE_KIND).is_in(_DEAD)
+        ends_at_once = pl.all_horizontal(
+            pl.col(end).eq_missing(pl.col(start))
+            for start, end in zip(self.starts, self.ends, strict=True)
+        )
+        deletes = is_dead & pl.col(self.ends[0]).is_null()
+        marks = [
+            ~is_dead.alias(_OPENS),
+            deletes.alias(DELETES),
+            (is_dead & ends_at_once).alias(_HIDDEN),
+        ]
+        rows = self.order.sort(stored.with_columns(marks), arrival_decides=True)
+        # A row that was deleted in another way is no longer an event, nor are its hidden events.
+        before = pl.when(~pl.col(_HIDDEN) | self._is_new_key).then(_OPENS).forward_fill()
+        rows = rows.filter(_OPENS | pl.col(DELETES) | (pl.col(_HIDDEN) & before))
+        events = self._with_own_values(rows).select(*self._of_events)
+        return pl.concat([events, self._closing_deletes(rows)])
+
+    def _with_own_values(self, stored: pl.DataFrame) -> pl.DataFrame:
+        rows = stored
+        if self.ignores_nulls:
+            brought_none = pl.col(IGNORED_NULLS).list
+            rows = rows.with_columns(
+                pl.when(~brought_none.contains(name).fill_null(False)).then(name)
+                for name in self.values
+            )
+        first, last = self._ends_of_intervals(rows.with_columns(_OPENS | self._is_new_key))
+        # The rows of the first and the last event of an interval have each other's values.
+        places = np.arange(rows.height)
+        places[first], places[last] = last, first
+        own = rows.with_columns(rows.select(self.values)[pl.Series(places)])
+        return self._with_outlived(own, stored, first, last) if self.ignores_nulls else own
+
+    def _with_outlived(
+        self, own: pl.DataFrame, stored: pl.DataFrame, first: Places, last: Places
+    ) -> pl.DataFrame:
+        """Events and values that outlived the event that brought them.
+
+        Retention removes hidden rows. If an interval shows a value that no stored event of its life
+        explains, the last event of the interval brings it: so it stays what readers see, until a
+        later event brings another one.
+        """
+        opening = stored[first]
+        goes_on = pl.all_horizontal(
+            pl.col(end).shift(1).eq_missing(pl.col(start))
+            for start, end in zip(self.starts, self.ends, strict=True)
+        )
+        opening = opening.with_columns((goes_on & ~self._is_new_key).alias(_GOES_ON))
+        life = np.zeros(own.height, np.int64)
+        life[first] = ~opening[_GOES_ON].to_numpy()
+        lives = pl.Series(life.cumsum())
+        explained = own.select(pl.col(name).forward_fill().over(lives) for name in self.values)
+        columns = []
+        for name in self.values:
+            shown = opening[name]
+            before = opening.select(pl.when(_GOES_ON).then(pl.col(name).shift(1))).to_series()
+            is_lost = (
+                shown.is_not_null()
+                & shown.ne_missing(explained[name].gather(last))
+                & shown.ne_missing(before)
+            ).to_numpy()
+            places = np.arange(own.height)
+            places[last[is_lost]] = own.height + np.flatnonzero(is_lost)
+            columns.append(pl.concat([own[name], shown]).gather(places))
+        return own.with_columns(columns)
+
+    @property
+    def _is_new_key(self) -> pl.Expr:
+        differs = (pl.col(key).ne_missing(pl.col(key).shift(1)) for key in self.keys)
+        return pl.any_horizontal(pl.int_range(pl.len()) == 0, *differs)
+
+    @staticmethod
+    def _ends_of_intervals(events: pl.DataFrame) -> tuple[Places, Places]:
+        """The positions of the first and of the last event of each interval, in the same order."""
+        intervals = events[_OPENS].cum_sum().to_numpy()
+        updates = np.flatnonzero(~events[DELETES].to_numpy())
+        changes = np.diff(intervals[updates]) != 0
+        is_first, is_last = np.r_[True, changes], np.r_[changes, True]
+        return updates[is_first[: len(updates)]], updates[is_last[: len(updates)]]
+
+    def _closing_deletes(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Deletes that are no longer stored, but that closed stored intervals."""
+        ends = rows.filter(pl.col(_OPENS) & pl.col(self.ends[0]).is_not_null())
+        place = [*self.keys, *self.starts]
+        renamed = dict(zip(self.ends, self.starts, strict=True))
+        closed = ends.select(*self.keys, *self.ends).rename(renamed)
+        lost = closed.join(rows.select(place), on=place, how="anti", nulls_equal=True)
+        nothing = [pl.lit(None, rows.schema[name]).alias(name) for name in self.values]
+        return lost.select(*place, *nothing, pl.lit(True).alias(DELETES))
+
+    @property
+    def _of_events(self) -> tuple[str, ...]:
+        return (*self.keys, *self.starts, *self.values, DELETES)
+
+    # -- from events to rows --------------------------------------------------------------------
+
+    def _rows_of(self, events: pl.DataFrame) -> pl.DataFrame:
+        """The rows of all events of some keys."""
+        place = [*self.keys, *self.starts]
+        events = self.order.sort(events, arrival_decides=True)
+        events = events.unique(place, keep="last", maintain_order=True)
+        nothing = (pl.when(~pl.col(DELETES)).then(name) for name in self.values)
+        events = self._marked(events.with_columns(nothing))
+        first, last = self._ends_of_intervals(events)
+        frames = [
+            self._intervals(events, first, last), self._hidden(events, first, last),
+            self._deletes(events),
+        ]  # fmt: skip
+        return pl.concat([frame.select(*self.columns, VALUE_KIND) for frame in frames])
+
+    def _marked(self, events: pl.DataFrame) -> pl.DataFrame:
+        """Events in order, with what they open or close, and the start of the next event."""
+        begins = self._is_new_key | pl.col(DELETES).shift(1).fill_null(True)
+        events = events.with_columns(begins.alias(_BEGINS))
+        left = (pl.col(name) for name in self.values)
+        if self.ignores_nulls:
+            life = pl.col(_BEGINS).cum_sum()
+            left = (column.forward_fill().over(life) for column in left)
+        shown = map(_shown, self.values)
+        events = events.with_columns(c.alias(s) for c, s in zip(left, shown, strict=True))
+        before = (pl.col(_shown(n)).ne_missing(pl.col(_shown(n)).shift(1)) for n in self.tracked)
+        opens = ~pl.col(DELETES) & pl.any_horizontal(_BEGINS, *before)
+        goes_on = ~self._is_new_key.shift(-1, fill_value=True)
+        ends = (
+            pl.when(goes_on).then(pl.col(start).shift(-1)).alias(end)
+            for start, end in zip(self.starts, self.ends, strict=True)
+        )
+        return events.with_columns(opens.alias(_OPENS), *ends)
+
+    def _intervals(self, events: pl.DataFrame, first: Places, last: Places) -> pl.DataFrame:
+        begun = events[first].select(*self.keys, *self.starts)
+        notes = [self._brought_none()] if self.ignores_nulls else []
+        shown = (pl.col(_shown(name)).alias(name) for name in self.values)
+        left = events[last].select(*shown, *self.ends, *notes)
+        return _of_kind(pl.concat([begun, left], how="horizontal"), RowKind.INSERT)
+
+    def _brought_none(self) -> pl.Expr:
+        names = [pl.when(pl.col(name).is_null()).then(pl.lit(name)) for name in self.values]
+        found = pl.concat_list(names).list.drop_nulls()
+        return pl.when(found.list.len() > 0).then(found).alias(IGNORED_NULLS)
+
+    def _hidden(self, events: pl.DataFrame, first: Places, last: Places) -> pl.DataFrame:
+        places = np.arange(events.height)
+        places[last] = first
+        own = events.with_columns(events.select(self.values)[pl.Series(places)])
+        at_once = (
+            pl.col(start).alias(end) for start, end in zip(self.starts, self.ends, strict=True)
+        )
+        hidden = own.filter(~pl.col(DELETES) & ~pl.col(_OPENS)).with_columns(at_once)
+        return _of_kind(self._without_notes(hidden), RowKind.DELETE)
+
+    def _deletes(self, events: pl.DataFrame) -> pl.DataFrame:
+        endless = (pl.lit(None, events.schema[end]).alias(end) for end in self.ends)
+        deletes = events.filter(DELETES).with_columns(endless)
+        return _of_kind(self._without_notes(deletes), RowKind.DELETE)
+
+    def _without_notes(self, rows: pl.DataFrame) -> pl.DataFrame:
+        if not self.ignores_nulls:
+            return rows
+        return rows.with_columns(pl.lit(None, pl.List(pl.String)).alias(IGNORED_NULLS))
+
+    # -- rows to write --------------------------------------------------------------------------
+
+    def _without_same(self, wanted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
+        place = [*self.keys, *self.starts]
+        others = [name for name in (*self.columns, VALUE_KIND) if name not in place]
+        kept = stored.select(*place, *(pl.col(name).alias(_shown(name)) for name in others))
+        both = wanted.join(
+            kept.with_columns(pl.lit(True).alias(_STORED)), on=place, how="left",
+            nulls_equal=True, maintain_order="left",
+        )  # fmt: skip
+        differs = pl.any_horizontal(
+            pl.col(_STORED).is_null(),
+            *(pl.col(name).ne_missing(pl.col(_shown(name))) for name in others),
+        )
+        return both.filter(differs).select(*self.columns, VALUE_KIND)
+
+
+def _shown(name: str) -> str:
+    return scratch(f"shown-{name}")
+
+
+def _of_kind(rows: pl.DataFrame, kind: RowKind) -> pl.DataFrame:
+    return rows.with_columns(pl.lit(int(kind), pl.Int8).alias(VALUE_KIND))
+
+
+# -- the latest row of each key when NULLs are ignored ---------------------------------------------
+
+
+SEQUENCES, DELETED_AT = "__SEQUENCES", "__DELETED_AT"
+"""The column that stores the places of values, and its field for the last delete."""
+
+_UPDATED, _LATEST_STORED, _STEP = map(scratch, ("updated", "stored", "step"))
+
+
+@dataclass(frozen=True)
+class Latest:
+    """The configuration: the order of a key's events, and the other columns. Can be pickled.
+
+    `order` has one sequence column, which is not in `values`.
+    """
+
+    order: MergeOrder
+    values: tuple[str, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that identify the row of an event."""
+        return self.order.key
+
+    @property
+    def sequence(self) -> str:
+        """The column that orders the events of a key."""
+        (sequence,) = self.order.sequence
+        return sequence
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The columns of events."""
+        return (*self.keys, self.sequence, *self.values)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns of stored rows, in any order."""
+        return (*self.given, SEQUENCES)
+
+    def changed(self, stored: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+        """The rows to write to apply events. The frames are as in `History.changed`."""
+        images = pl.concat([self._of_rows(stored), self._of_events(events)])
+        steps = self._steps(images)
+        newest = self._ranked(images, steps).group_by(self.keys, maintain_order=True).max()
+        return self._without_same(self._as_rows(newest, images, steps), stored)
+
+    def outlived(self, rows: pl.DataFrame, place: pl.Series) -> pl.DataFrame:
+        """Stored rows, without values that precede a place."""
+        came = {n: pl.col(SEQUENCES).struct.field(n) for n in self.values}
+        stays = {
+            n: pl.when((at >= pl.lit(place).first()).fill_null(False)) for n, at in came.items()
+        }
+        return rows.with_columns(
+            *(stays[n].then(n).alias(n) for n in self.values),
+            pl.struct(
+                *(stays[n].then(at).alias(n) for n, at in came.items()),
+                pl.col(SEQUENCES).struct.field(DELETED_AT),
+            ).alias(SEQUENCES),
+        )
+
+    # -- images: what a stored row or an event says, with the place of each statement -----------
+
+    def _of_rows(self, stored: pl.DataFrame) -> pl.DataFrame:
+        """A deleted row says only when its key was deleted."""
+        came = pl.col(SEQUENCES).struct
+        return stored.select(
+            *self.keys, *(pl.when(IS_ADD).then(n).alias(n) for n in self.values),
+            *(came.field(n).alias(_of(n)) for n in self.values),
+            pl.when(IS_ADD).then(came.field(DELETED_AT)).otherwise(self.sequence).alias(DELETED_AT),
+            (~IS_ADD | came.field(DELETED_AT).is_not_null()).alias(DELETES),
+            pl.col(self.sequence).alias(_of(_UPDATED)), IS_ADD.alias(_UPDATED),
+        )  # fmt: skip
+
+    def _of_events(self, events: pl.DataFrame) -> pl.DataFrame:
+        at = pl.col(self.sequence)
+        return events.select(
+            *self.keys, *(pl.when(~pl.col(DELETES)).then(n).alias(n) for n in self.values),
+            *(at.alias(_of(n)) for n in self.values),
+            at.alias(DELETED_AT), DELETES,
+            at.alias(_of(_UPDATED)), (~pl.col(DELETES)).alias(_UPDATED),
+        )  # fmt: skip
+
+    def _steps(self, images: pl.DataFrame) -> pl.DataFrame:
+        """Everything that images say, one row each, in the order of events.
+
+        `_STEP` is the place of a statement among all columns of all images.
+        """
+        said = [
+            (pl.col(DELETED_AT), pl.col(DELETES), RowKind.DELETE),
+            (pl.col(_of(_UPDATED)), pl.col(_UPDATED), RowKind.INSERT),
+            *((pl.col(_of(n)), pl.col(n).is_not_null(), RowKind.INSERT) for n in self.values),
+        ]
+        row = pl.int_range(pl.len())
+        steps = [
+            images.select(
+                at.alias(self.sequence),
+                row.alias(SEQUENCE_NUMBER),
+                pl.lit(int(kind), pl.Int8).alias(VALUE_KIND),
+                (row + number * images.height).alias(_STEP),
+                is_said.alias(_LATEST_STORED),
+            ).filter(_LATEST_STORED)
+            for number, (at, is_said, kind) in enumerate(said)
+        ]
+        return replace(self.order, key=()).sort(pl.concat(steps))
+
+    def _ranked(self, images: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+        """For each image, the ranks of what it says in the order of events. NULL: nothing."""
+        names = (DELETED_AT, _UPDATED, *self.values)
+        ranks = np.full(len(names) * images.height, -1)
+        ranks[steps[_STEP].to_numpy()] = np.arange(steps.height)
+        columns = zip(names, np.split(ranks, len(names)), strict=True)
+        found = images.select(self.keys).with_columns(pl.Series(n, own) for n, own in columns)
+        return found.with_columns(pl.when(pl.col(n) >= 0).then(n) for n in names)
+
+    def _as_rows(
+        self, newest: pl.DataFrame, images: pl.DataFrame, steps: pl.DataFrame
+    ) -> pl.DataFrame:
+        """The rows of keys, from the ranks of the newest statements about them."""
+        deleted = pl.col(DELETED_AT).fill_null(-1)
+        left = newest.with_columns(pl.when(pl.col(n) > deleted).then(n) for n in self.values)
+        row_of, place_of = steps[SEQUENCE_NUMBER], steps[self.sequence]
+        at = {n: place_of.gather(left[n]).alias(n) for n in (*self.values, DELETED_AT)}
+        last = left.select(pl.max_horizontal(DELETED_AT, _UPDATED)).to_series()
+        kind = pl.when(pl.col(_UPDATED) > deleted).then(int(RowKind.INSERT))
+        return left.select(
+            *self.keys, place_of.gather(last).alias(self.sequence),
+            *(images[n].gather(row_of.gather(left[n])).alias(n) for n in self.values),
+            pl.struct(*at.values()).alias(SEQUENCES),
+            kind.otherwise(int(RowKind.DELETE)).cast(pl.Int8).alias(VALUE_KIND),
+        )  # fmt: skip
+
+    def _without_same(self, wanted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
+        others = [self.sequence, *self.values, SEQUENCES, VALUE_KIND]
+        kept = stored.select(*self.keys, *(pl.col(n).alias(_of(n)) for n in others))
+        kept = kept.with_columns(pl.lit(True).alias(_LATEST_STORED))
+        both = wanted.join(kept, on=self.keys, how="left", nulls_equal=True, maintain_order="left")
+        differs = pl.any_horizontal(
+            pl.col(_LATEST_STORED).is_null(),
+            *(pl.col(n).ne_missing(pl.col(_of(n))) for n in others),
+        )
+        return both.filter(differs).select(*self.columns, VALUE_KIND)
+
+
+def _of(name: str) -> str:
+    return scratch(f"of-{name}")

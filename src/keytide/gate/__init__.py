@@ -1,1 +1,0 @@
-"""What a definition asks of readers and writers that this release does not do."""

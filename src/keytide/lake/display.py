@@ -1,0 +1,236 @@
+"""The notebook view of a table: its columns, its latest snapshots, its largest buckets.
+
+A picture of a table: levels and buckets, files over time, and write amplification.
+
+The list of a table's snapshots.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from keytide.base import record
+from keytide.base.process import library
+from keytide.base.text import counted, moment_text, utc
+from keytide.format.schema import TableSchema
+from keytide.format.snapshot import Snapshot
+from keytide.maintenance.history import Step, growth_of
+from keytide.maintenance.overviews import Glance, Layout, Moment, Timeline
+from keytide.show.buckets import (
+    Bucket,
+    Run,
+    bucket_picture,
+    buckets_table,
+    levels_legend,
+    timeline_legend,
+)
+from keytide.show.chart import timeline_picture
+from keytide.show.elements import (
+    NARROW,
+    Markup,
+    columns_table,
+    details,
+    element,
+    named,
+    names,
+    notebook,
+    paragraph,
+    problem,
+    rows_table,
+    shortened,
+    size_text,
+)
+from keytide.snapshot.live_files import BucketId
+from keytide.snapshot.stored_table import StoredTable
+
+# -- the notebook view of a table ------------------------------------------------------------------
+
+
+_URI_MAX = 300
+
+
+def table_html(title: str, uri: str, glance: Glance) -> str:
+    """The HTML of a table, including errors for parts that could not be read."""
+    return notebook(
+        paragraph(
+            element("strong", named(title)), " ", element("code", shortened(uri, _URI_MAX)),
+            class_="title",
+        ),
+        *map(problem, glance.problems),
+        *([] if glance.schema is None else [_columns(glance.schema)]),
+        *([] if glance.timeline is None else _timeline(glance.timeline)),
+        *([] if glance.layout is None else _layout(glance.layout)),
+    )  # fmt: skip
+
+
+def _columns(schema: TableSchema) -> Markup:
+    roles = {
+        column: ", ".join(
+            role
+            for role, columns in (
+                ("primary key", schema.primary_keys),
+                ("partition", schema.partition_keys),
+            )
+            if column in columns
+        )
+        for column in schema.names
+    }
+    columns = [(f.name, f.type.sql(), roles[f.name]) for f in schema.fields]
+    return columns_table(("Column", "Type", "Role"), columns)
+
+
+def _timeline(timeline: Timeline) -> Iterator[Markup]:
+    if not timeline.moments:
+        yield paragraph("Nobody has written to this table yet.", class_="muted")
+        return
+    yield element("h4", f"Latest {counted(len(timeline.moments), 'snapshot')}")
+    yield timeline_picture(timeline.moments, NARROW)
+    yield timeline_legend()
+    head = ("Snapshot", "Time", "Operation", "Written", "Deleted", "Stored", "Tags")
+    table = rows_table("Snapshots", head, map(_moment, timeline.moments), ("Snapshot", *head[3:6]))
+    yield details("The same as a table", table)
+
+
+def _moment(moment: Moment) -> tuple[str, ...]:
+    entry = moment.entry
+    counts = (entry.rows_written, entry.rows_deleted, entry.rows_stored)
+    return (
+        str(entry.snapshot_id),
+        f"{entry.time:%Y-%m-%d %H:%M:%S}Z",
+        entry.operation,
+        *(f"{count:,}" for count in counts),
+        names(moment.tags),
+    )
+
+
+def _layout(layout: Layout) -> Iterator[Markup]:
+    if layout.bucket is None:
+        return
+    title = f"{counted(layout.count, 'bucket')}, the largest first"
+    yield element("h4", title if layout.count > 1 else "One bucket")
+    yield buckets_table(layout.lines, layout.count)
+    if layout.why_not is not None:
+        yield paragraph(layout.why_not, class_="muted")
+    yield from _bucket(layout.bucket)
+
+
+def _bucket(bucket: Bucket) -> Iterator[Markup]:
+    runs = counted(len(bucket.runs) + bucket.runs_left_out, "sorted run")
+    yield element("h4", f"{runs} of ", named(bucket.line.name))
+    yield bucket_picture(bucket, NARROW)
+    yield levels_legend()
+    if bucket.runs_left_out:
+        note = f"{counted(bucket.runs_left_out, 'older run')} not shown"
+        yield paragraph(note, class_="muted")
+    head = ("Level", "Files", "Rows", "Dead rows", "Size", "Compacted next")
+    rows = [_run(run, bucket) for run in bucket.runs]
+    yield details("The same as a table", rows_table("Sorted runs", head, rows, head[:5]))
+
+
+def _run(run: Run, bucket: Bucket) -> tuple[str, ...]:
+    counts = (run.level, run.files, run.rows, run.dead)
+    due = "" if run.pick is None else f"to level {bucket.picks[run.pick]}"
+    return *(f"{count:,}" for count in counts), size_text(run.size), due
+
+
+# -- A picture of a table --------------------------------------------------------------------------
+
+
+# More bars than this cannot be distinguished.
+_BUCKETS_MAX = 40
+_MEGABYTE = 1e6
+
+
+def picture_of(table: StoredTable) -> Any:
+    """A matplotlib figure with three parts.
+
+    Raises `SetupError` without matplotlib, and `DataError` for corrupt metadata.
+    """
+    table = table.pinned()
+    steps = list(growth_of(table))
+    made_of = library("matplotlib.figure", "plot", "Table.plot")
+    figure = made_of.Figure(figsize=(12, 8), layout="constrained")
+    axes = figure.subplot_mosaic([["levels", "cost"], ["files", "files"]])
+    figure.suptitle(table.name)
+    _draw_levels(axes["levels"], table)
+    _draw_cost(axes["cost"], steps)
+    _draw_files(axes["files"], steps)
+    return figure
+
+
+def _draw_levels(axes: Any, table: StoredTable) -> None:
+    """Draw a bar for each bucket, with a segment for each level."""
+    sizes = _level_sizes(table)
+    shown = sorted(sizes, key=lambda bucket: -sum(sizes[bucket].values()))[:_BUCKETS_MAX]
+    bottoms = [0.0] * len(shown)
+    for level in sorted({level for bucket in shown for level in sizes[bucket]}, reverse=True):
+        heights = [sizes[bucket].get(level, 0) / _MEGABYTE for bucket in shown]
+        axes.bar(range(len(shown)), heights, bottom=bottoms, label=f"level {level}")
+        bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
+    of_all = f" of {len(sizes):,}" if len(sizes) > len(shown) else ""
+    title = f"Levels of {counted(len(shown), 'bucket')}{of_all}"
+    axes.set(title=title, ylabel="MB", xlabel="bucket, largest first")
+    axes.set_xticks(range(len(shown)), [str(bucket) for _, bucket in shown])
+    if shown:
+        axes.legend()
+
+
+def _level_sizes(table: StoredTable) -> dict[BucketId, dict[int, int]]:
+    sizes: dict[BucketId, dict[int, int]] = {}
+    for entry in table.newest_files().entries:
+        levels = sizes.setdefault((entry.partition, entry.bucket), {})
+        levels[entry.file.level] = levels.get(entry.file.level, 0) + entry.file.file_size
+    return sizes
+
+
+def _draw_files(axes: Any, steps: Sequence[Step]) -> None:
+    """Draw the number of files and their total bytes for each snapshot."""
+    times = [utc(step.snapshot.time_millis) for step in steps]
+    axes.step(times, [step.files for step in steps], where="post", color="C0", marker=".")
+    axes.set(title="Files over time", ylabel="files", xlabel="time of the snapshot, UTC")
+    axes.set_ylim(bottom=0)
+    beside = axes.twinx()
+    beside.step(times, [step.bytes / _MEGABYTE for step in steps], where="post", color="C1")
+    beside.set_ylabel("MB", color="C1")
+    beside.set_ylim(bottom=0)
+
+
+def _draw_cost(axes: Any, steps: Sequence[Step]) -> None:
+    """Draw the write amplification: bytes written for each byte of input, cumulated over time."""
+    written = itertools.accumulate(step.bytes_written for step in steps)
+    appended = itertools.accumulate(step.bytes_appended for step in steps)
+    points = [
+        (step.snapshot.id, all_of_it / came_in)
+        for step, all_of_it, came_in in zip(steps, written, appended, strict=True)
+        if came_in
+    ]
+    axes.plot([number for number, _ in points], [ratio for _, ratio in points], marker=".")
+    axes.set(
+        title="Write amplification", ylabel="bytes written per byte appended", xlabel="snapshot"
+    )
+    axes.set_ylim(bottom=0)
+
+
+# -- the list of a table's snapshots ---------------------------------------------------------------
+
+
+class Snapshots(list[Snapshot]):
+    """A list of snapshots, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        head = ("id", "time", "kind", "added versions", "stored versions", "user", "identifier")
+        return record.table(head, map(_row, self))
+
+
+def _row(snapshot: Snapshot) -> tuple[object, ...]:
+    return (
+        snapshot.id,
+        moment_text(snapshot.time_millis),
+        snapshot.commit_kind.value,
+        f"{snapshot.delta_record_count:,}",
+        f"{snapshot.total_record_count:,}",
+        snapshot.commit_user,
+        snapshot.commit_identifier,
+    )

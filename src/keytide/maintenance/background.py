@@ -1,0 +1,397 @@
+"""Background compactions of a process, one at a time for each table.
+
+A write queues what it made due and returns. A thread compacts it while the next writes continue.
+What is queued in the meantime waits for the thread and is compacted together. Small work is
+postponed until there is more, or until no write of the table comes for a while. If a process dies,
+it leaves what a killed compaction leaves: files that no snapshot references.
+
+Everything that follows a change of a table.
+
+Code that has changed a table reports it here. Errors in what follows do not make the call fail:
+they become warnings, and a later change tries again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from keytide.base.arguments import warn_caller
+from keytide.compaction.compact import CompactionResult, Planner, compact_due
+from keytide.format.paths import BRANCH_MARK
+from keytide.maintenance.expiry import expire_due
+from keytide.maintenance.partition_expiry import expire_due_partitions
+from keytide.maintenance.tags import tags_after_commit
+from keytide.publish.publish import publish_after
+from keytide.snapshot.lineage import Looks
+from keytide.snapshot.live_files import BucketId, LiveFiles
+from keytide.snapshot.state import TableView
+from keytide.snapshot.stored_table import StoredTable
+from keytide.tasks import TaskRunner, Threads
+
+# -- everything that follows a change of a table ---------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Made:
+    """A committed change of a table.
+
+    `newest_id` is its snapshot or a later one, and `done` says what was done.
+    """
+
+    table: StoredTable
+    view: TableView
+    newest_id: int
+    done: str
+    is_batch: bool = False
+    """Whether it is a write of rows that do not belong to a stream."""
+    leaves_upkeep: bool = False
+    """Whether it leaves the maintenance of the table to others, as writers of write-only tables
+    do.
+    """
+    compact: Callable[[], int] | None = None
+    """Compacts what the change made due, and returns the latest snapshot. None: nothing is due."""
+
+
+@dataclass(frozen=True)
+class Follower:
+    """Something that follows changes. `act` returns a newer snapshot if it created one."""
+
+    name: str
+    instead: str
+    """What the user can do if it failed, instead of waiting for a later write."""
+    act: Callable[[Made], int | None]
+    is_upkeep: bool = True
+    """Whether it is maintenance, which a change may leave to others."""
+
+
+def follow(made: Made) -> None:
+    """Run all followers, one after the other. Failures become warnings."""
+    for follower in FOLLOWERS:
+        if follower.is_upkeep and made.leaves_upkeep:
+            continue
+        with as_warning(made.table, made.done, follower.name, follower.instead):
+            made = replace(made, newest_id=follower.act(made) or made.newest_id)
+
+
+def follow_newest(table: StoredTable, done: str, *, leaves_upkeep: bool = False) -> None:
+    """The same for a change that led to the present latest snapshot, if there is one."""
+    with as_warning(table, done, "the operations after it", "Table.compact"):
+        newest_id = table.metadata.latest_snapshot_id()
+        if newest_id is not None:
+            view = table.view(table.schema)
+            follow(Made(table, view, newest_id, done, leaves_upkeep=leaves_upkeep))
+
+
+def _compact(made: Made) -> int | None:
+    return None if made.compact is None else made.compact()
+
+
+def _make_tags(made: Made) -> None:
+    tags_after_commit(made.table.metadata, made.view.options, is_batch=made.is_batch)
+
+
+def _expire_partitions(made: Made) -> int | None:
+    seconds = made.view.options.partition_expiration_interval_ms / 1000
+    has_lifetime = made.view.options.partition_lifetime_ms is not None
+    if has_lifetime and _LOOKS.is_time(made.table.uri, seconds):
+        return expire_due_partitions(made.table, made.view)
+    return None
+
+
+def _publish(made: Made) -> None:
+    publish_after(made.table, made.view, made.newest_id)
+
+
+def _expire_snapshots(made: Made) -> None:
+    expire_due(made.table, made.view, made.newest_id)
+
+
+_LOOKS = Looks()
+
+FOLLOWERS = [
+    Follower("the compaction after it", "Table.compact", _compact),
+    Follower("creating automatic tags", "CALL sys.trigger_tag_automatic_creation", _make_tags),
+    Follower("expiring partitions", "Table.expire_partitions", _expire_partitions),
+    Follower("publishing it", "Table.publish", _publish, is_upkeep=False),
+    Follower("expiring snapshots", "Table.expire_snapshots", _expire_snapshots),
+]
+"""In order: expiry comes last, so that new snapshots are published before old ones expire."""
+
+
+@contextmanager
+def as_warning(table: StoredTable, done: str, what: str, instead: str) -> Iterator[None]:
+    """A block after something is `done`. If `what` fails there, the warning suggests `instead`.
+
+    The warning points at the line that called Keytide.
+    """
+    try:
+        yield
+    except Exception as error:
+        warn_caller(
+            f"table {table.name}: {done}, but {what} failed. A later write or {instead} will do "
+            f"it: {error}"
+        )
+
+
+# -- background compactions of a process, one at a time for each table -----------------------------
+
+
+# How often due work is searched again, in competition with other compactions. Each of these runs at
+# most one compaction that does not know about the last writes.
+_ROUNDS_MAX = 100
+# Longer than the pause between the writes of a loop, and shorter than a reader would notice.
+_REST_S = 0.2
+
+
+@dataclass(frozen=True)
+class Due:
+    """Buckets of a table that have enough runs to be checked, and what compacts them."""
+
+    table: StoredTable
+    planner: Planner
+    buckets: frozenset[BucketId]
+    runner: TaskRunner
+
+    def compact(self) -> None:
+        """Compact what is due in the buckets until none has too many runs."""
+        runner = _beside_writers(self.runner)
+        for _ in range(_ROUNDS_MAX):
+            done, live = compact_due(self.table, self.buckets, runner)
+            if done.snapshot_id is not None:
+                self._follow(done)
+            if not self._has_more(done, live):
+                break
+
+    def _has_more(self, done: CompactionResult, live: LiveFiles) -> bool:
+        is_idle = done.snapshot_id is None and not done.overtaken
+        return not is_idle and self.planner.are_too_many(live, self.buckets)
+
+    def _follow(self, done: CompactionResult) -> None:
+        assert done.snapshot_id is not None
+        follow(Made(self.table, self.planner.view, done.snapshot_id, "the table is compacted"))
+
+    def and_also(self, before: Due | None) -> Due:
+        """The same with the buckets that waited before."""
+        buckets = frozenset[BucketId]() if before is None else before.buckets
+        return replace(self, buckets=self.buckets | buckets)
+
+
+def _beside_writers(runner: TaskRunner) -> TaskRunner:
+    """The same runner, limited to half of the cores, so that the others are left to writers."""
+    return Threads(max(1, runner.count // 2)) if isinstance(runner, Threads) else runner
+
+
+@dataclass
+class _Table:
+    """One table: its thread, what waits for it and from when on, and the warning to issue."""
+
+    thread: threading.Thread | None = None
+    waiting: Due | None = None
+    begin_at: float = 0
+    is_under_way: bool = False
+    """Whether a compaction is running."""
+    compactions: int = 0
+    """The number of compactions that have ended."""
+    failure: str | None = None
+
+    def add(self, due: Due, begin_at: float) -> None:
+        """Add due work to what waits, and keep the earlier of the two start times."""
+        is_begun = self.waiting is not None and not self.begin_at
+        self.waiting = due.and_also(self.waiting)
+        self.begin_at = 0 if is_begun else begin_at
+
+    def take(self) -> Due | None:
+        """Remove and return what waits."""
+        due, self.waiting, self.begin_at = self.waiting, None, 0
+        return due
+
+
+class Behind:
+    """What is compacted, and what waits to be, by the address of the table.
+
+    Safe to share between threads. A failure becomes a warning at the next call on the table.
+    """
+
+    _lock: threading.Condition
+    _tables: dict[str, _Table]
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def compact(self, due: Due) -> None:
+        """Compact due work in the background, after the running compaction of the table has
+        ended.
+        """
+        self._add(due, 0)
+
+    def put_off(self, due: Due) -> None:
+        """The same, once no write comes for a while, or when more of the table is compacted."""
+        self._add(due, time.monotonic() + _REST_S)
+
+    def wait(self, uri: str) -> None:
+        """Wait until nothing of a table is left to compact in the background.
+
+        Returns immediately in the thread that compacts it.
+        """
+        with self._lock:
+            self._table(uri).begin_at = 0
+            self._lock.notify_all()
+        self._join(uri)
+
+    def wait_for_one(self, uri: str) -> None:
+        """Wait until a compaction of a table has ended, or none is left."""
+        with self._lock:
+            table = self._table(uri)
+            seen, nobody = table.compactions, (None, threading.current_thread())
+            self._lock.wait_for(lambda: table.thread in nobody or table.compactions > seen)
+        self._tell(uri)
+
+    def settle(self, uri: str) -> None:
+        """Wait for the running compaction of a table, and discard what waits.
+
+        For callers that create other files of the table anyway, or that leave the work to a later
+        write.
+        """
+        with self._lock:
+            self._table(uri).take()
+            self._lock.notify_all()
+        self._join(uri)
+
+    def settle_whole(self, uri: str) -> None:
+        """The same for a table and its branches, which are in its folder."""
+        for each in self._with_branches(uri):
+            self.settle(each)
+
+    def let_end(self, uri: str) -> None:
+        """Wait only for the running compactions of a table and its branches.
+
+        For callers that use the age of files: the files of later compactions are younger.
+        """
+        for each in self._with_branches(uri):
+            self._let_end(each)
+
+    def _let_end(self, uri: str) -> None:
+        with self._lock:
+            table = self._table(uri)
+            seen = table.compactions
+            if table.thread is not threading.current_thread():
+                self._lock.wait_for(lambda: not table.is_under_way or table.compactions > seen)
+        self._tell(uri)
+
+    def _with_branches(self, uri: str) -> list[str]:
+        branches = f"{uri.rstrip('/')}{BRANCH_MARK}"
+        return [each for each in self._known() if each == uri or each.startswith(branches)]
+
+    def wait_for_all(self) -> None:
+        """Wait for all tables, one after the other."""
+        for uri in self._known():
+            self.wait(uri)
+
+    def wait_below(self, folder: str) -> None:
+        """Wait for all tables in a folder. An empty string means all tables of this process."""
+        for uri in self._known():
+            if not folder or uri.startswith(f"{folder.rstrip('/')}/"):
+                self.wait(uri)
+
+    def is_busy(self, uri: str) -> bool:
+        """Whether something of a table is being compacted, or waits to be."""
+        with self._lock:
+            return uri in self._tables and self._tables[uri].thread is not None
+
+    def forget(self) -> None:
+        """Start again with an empty queue, because a fork does not copy threads."""
+        self._lock = threading.Condition()
+        self._tables = {}
+
+    def _known(self) -> list[str]:
+        with self._lock:
+            return list(self._tables)
+
+    def _table(self, uri: str) -> _Table:
+        return self._tables.setdefault(uri, _Table())
+
+    def _add(self, due: Due, begin_at: float) -> None:
+        uri = due.table.uri
+        self._tell(uri)
+        with self._lock:
+            table = self._table(uri)
+            table.add(due, begin_at)
+            if table.thread is not None:
+                self._lock.notify_all()
+                return
+            # A fast process stop does not wait for it.
+            name = f"keytide-compaction-{due.table.name}"
+            thread = threading.Thread(target=self._run, args=[table], name=name, daemon=True)
+            thread.start()  # it waits for the lock; if it cannot start, nobody must wait for it
+            table.thread = thread
+
+    def _join(self, uri: str) -> None:
+        with self._lock:
+            thread = self._table(uri).thread
+        if thread is threading.current_thread():
+            return
+        if thread is not None:
+            thread.join()
+        self._tell(uri)
+
+    def _run(self, table: _Table) -> None:
+        while (due := self._next(table)) is not None:
+            try:
+                due.compact()
+            except BaseException as error:  # a panic in a Rust library is not an Exception
+                table.failure = (
+                    f"table {due.table.name}: the rows are written, but the background "
+                    f"compaction failed. A later write or Table.compact will do it: {error}"
+                )
+            with self._lock:
+                table.is_under_way, table.compactions = False, table.compactions + 1
+                self._lock.notify_all()
+
+    def _next(self, table: _Table) -> Due | None:
+        """What must be compacted in a table, once it is time. None ends its thread."""
+        with self._lock:
+            while table.waiting is not None and (left := table.begin_at - time.monotonic()) > 0:
+                self._lock.wait(left)
+            due = table.take()
+            table.is_under_way = due is not None
+            if due is None:
+                table.thread = None
+                self._lock.notify_all()
+            return due
+
+    def _tell(self, uri: str) -> None:
+        """Issue the warning of a failure, and forget a table for which nothing is left."""
+        with self._lock:
+            table = self._tables.get(uri)
+            if table is None:
+                return
+            failure, table.failure = table.failure, None
+            if table.thread is None:
+                del self._tables[uri]
+        if failure is not None:
+            warn_caller(failure)
+
+
+BEHIND = Behind()
+"""The queue of this process."""
+
+os.register_at_fork(after_in_child=BEHIND.forget)
+
+
+def _wait_at_exit() -> None:
+    """Wait at the end of the interpreter, as long as threads can be started.
+
+    `atexit` would be too late: by then, the interpreter has shut down all executors. The hook that
+    executors use themselves runs before that, because the last registered function is called first.
+    """
+    register = getattr(threading, "_register_atexit", None)
+    if register is not None:
+        register(BEHIND.wait_for_all)
+
+
+_wait_at_exit()

@@ -1,1 +1,0 @@
-"""Expiry: deletes what is too old, and its files."""

@@ -1,0 +1,464 @@
+"""Overviews of a table: its buckets, its timeline, and its latest changes.
+
+How the rows of a table are stored: buckets, their sorted runs, and what is compacted next.
+
+The snapshots of a table as a timeline, one page of ids at a time.
+
+What a glance at a table shows: its columns, its latest snapshots, its largest buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.base.text import counted, utc
+from keytide.compaction.compact import Planner, why_not_compacted
+from keytide.compaction.strategy import SortedRun, Unit, sorted_runs
+from keytide.errors import KeytideError, NotFoundError
+from keytide.format.binary_row import decode_rows
+from keytide.format.manifest import ManifestEntry
+from keytide.format.schema import TableSchema
+from keytide.maintenance.branches import branches_of
+from keytide.maintenance.history import HistoryEntry, entries_before
+from keytide.maintenance.tags import tags_of
+from keytide.options import keys
+from keytide.show.buckets import Bucket, BucketLine, Part, Run
+from keytide.show.elements import rows_of
+from keytide.snapshot.live_files import BucketId, vector_files_by_bucket
+from keytide.snapshot.state import TableState
+from keytide.snapshot.stored_table import StoredTable
+
+# -- overviews of a table: its buckets, its timeline, and its latest changes -----------------------
+
+
+# -- how the rows of a table are stored ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Room:
+    """How many buckets are listed, and how many runs and parts of a run are shown of one."""
+
+    buckets: int
+    runs: int
+    parts: int
+
+
+PAGE = Room(20, 40, 120)
+GLANCE = Room(8, 10, 16)
+"""The limits of a page, and of the output of a notebook cell."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A page of buckets, largest first, and one of them in detail."""
+
+    lines: tuple[BucketLine, ...]
+    bucket: Bucket | None
+    page: int
+    pages: int
+    count: int
+    largest: int
+    trigger: int
+    why_not: str | None
+    """Why nothing is compacted automatically, if that is the case."""
+
+
+def layout_of(
+    table: StoredTable, page: int = 1, number: int | None = None, room: Room = PAGE
+) -> Layout:
+    """The buckets of the latest snapshot. Bucket `number`, or the first of the page, is in detail.
+
+    Reads only metadata. Raises `NotFoundError` for a number that is too high, and `DataError` for
+    damaged metadata.
+    """
+    seen = table.pinned()
+    state = seen.newest_state(seen.schema)
+    totals = _totals(state)
+    pages = max(1, -(-totals.height // room.buckets))
+    page = min(max(1, page), pages) if number is None else number // room.buckets + 1
+    if number is not None and not 0 <= number < totals.height:
+        raise NotFoundError(
+            f"table {table.name} has {counted(totals.height, 'bucket')}, numbered from 0; there "
+            f"is no bucket {number}"
+        )
+    first = (page - 1) * room.buckets
+    shown = totals.slice(first, room.buckets)
+    ids: list[BucketId] = list(zip(shown["_PARTITION"], shown["_BUCKET"], strict=True))
+    due = _due(state, ids)
+    lines = [
+        _line(first + place, row, state, is_due=bucket in due)
+        for place, (bucket, row) in enumerate(zip(ids, shown.to_dicts(), strict=True))
+    ]
+    chosen = 0 if number is None else number - first
+    bucket = (
+        _bucket(state, ids[chosen], lines[chosen], due.get(ids[chosen], []), room) if ids else None
+    )
+    return Layout(
+        tuple(lines), bucket, page, pages, totals.height,
+        int(totals["size"].max() or 0),  # type: ignore[arg-type]  # sizes are integers
+        state.view.options.compaction_trigger_runs, _why_not(state),
+    )  # fmt: skip
+
+
+def _why_not(state: TableState) -> str | None:
+    view = state.view
+    if not view.kind.keeps_versions:
+        return "Nothing is merged in this table: it has no primary key, or a key index."
+    if view.options.write_only:
+        return f"The table is '{keys.WRITE_ONLY}': writes do not compact it."
+    return why_not_compacted(view)
+
+
+def _totals(state: TableState) -> pl.DataFrame:
+    columns = state.live.files.columns(
+        "_PARTITION", "_BUCKET", "_LEVEL", "_FILE_SIZE", "_ROW_COUNT"
+    )
+    by_level = columns.group_by("_PARTITION", "_BUCKET", "_LEVEL").agg(
+        pl.len().alias("files"), pl.col("_FILE_SIZE").sum(), pl.col("_ROW_COUNT").sum()
+    )
+    return (
+        by_level.sort("_LEVEL")
+        .group_by("_PARTITION", "_BUCKET", maintain_order=True)
+        .agg(
+            pl.col("files").sum(),
+            pl.col("_ROW_COUNT").sum().alias("rows"),
+            pl.col("_FILE_SIZE").sum().alias("size"),
+            pl.col("_LEVEL").alias("levels"),
+            pl.col("_FILE_SIZE").alias("sizes"),
+        )
+        .sort("size", "_PARTITION", "_BUCKET", descending=[True, False, False])
+    )
+
+
+def _due(state: TableState, ids: Sequence[BucketId]) -> Mapping[BucketId, list[Unit]]:
+    """What the next write would compact in some buckets."""
+    if not state.view.kind.keeps_versions or why_not_compacted(state.view) is not None or not ids:
+        return {}
+    planner = Planner(state.view, vector_files_by_bucket(state.vector_files))
+    found: dict[BucketId, list[Unit]] = {}
+    for unit in planner.due(state.live, set(ids)):
+        found.setdefault(unit.bucket, []).append(unit)
+    return found
+
+
+def _line(number: int, row: Mapping[str, object], state: TableState, *, is_due: bool) -> BucketLine:
+    levels, sizes = row["levels"], row["sizes"]
+    assert isinstance(levels, list)
+    assert isinstance(sizes, list)
+    return BucketLine(
+        number,
+        state.view.bucket_directory(row["_PARTITION"], row["_BUCKET"]),  # type: ignore[arg-type]  # as the frame has them
+        int(str(row["files"])),
+        int(str(row["rows"])),
+        int(str(row["size"])),
+        tuple(zip(levels, sizes, strict=True)),
+        is_due,
+    )
+
+
+def _bucket(
+    state: TableState, bucket: BucketId, line: BucketLine, units: Sequence[Unit], room: Room
+) -> Bucket:
+    runs = sorted_runs(state.live.files_in([bucket]))
+    picked = {entry.identity: number for number, unit in enumerate(units) for entry in unit.files}
+    shown = runs[: room.runs]
+    files = [entry for run in shown for entry in run.files]
+    bounds = _Keys.of(files, state)
+    dead = _dead(state, bucket)
+    return Bucket(
+        line,
+        tuple(_run(run, bounds, dead, picked.get(run.files[0].identity), room) for run in shown),
+        len(runs) - len(shown),
+        tuple(unit.output_level for unit in units),
+        bounds.first,
+        bounds.last,
+    )
+
+
+def _dead(state: TableState, bucket: BucketId) -> Mapping[str, int]:
+    """How many rows of each file deletion vectors mark as dead, if their writer recorded it."""
+    files = vector_files_by_bucket(state.vector_files).get(bucket, ())
+    ranges = (each for file in files for each in file.ranges or ())
+    return {each.data_file_name: each.cardinality or 0 for each in ranges}
+
+
+def _run(
+    run: SortedRun, bounds: _Keys, dead: Mapping[str, int], pick: int | None, room: Room
+) -> Run:
+    parts = [_part(entry, bounds, dead) for entry in run.files]
+    return Run(
+        run.level,
+        run.size,
+        sum(entry.file.row_count for entry in run.files),
+        sum(dead.get(entry.file.file_name, 0) for entry in run.files),
+        len(run.files),
+        tuple(_together(parts, room.parts)),
+        pick,
+    )
+
+
+def _part(entry: ManifestEntry, bounds: _Keys, dead: Mapping[str, int]) -> Part:
+    file = entry.file
+    start, end = bounds.places.get(file.file_name, (0.0, 1.0))
+    return Part(
+        file.file_name,
+        file.row_count,
+        dead.get(file.file_name, 0),
+        file.delete_row_count or 0,
+        file.file_size,
+        start,
+        end,
+        bounds.texts.get(file.file_name),
+    )
+
+
+def _together(parts: Sequence[Part], most: int) -> Iterator[Part]:
+    """The parts or, where there are more than `most`, neighbours as one."""
+    in_order = sorted(parts, key=lambda part: part.start)
+    step = -(-len(in_order) // most)
+    for first in range(0, len(in_order), step):
+        yield _joined(in_order[first : first + step])
+
+
+def _joined(parts: Sequence[Part]) -> Part:
+    if len(parts) == 1:
+        return parts[0]
+    first, last = parts[0], max(parts, key=lambda part: part.end)
+    return Part(
+        f"{counted(len(parts), 'file')} from {first.name}",
+        sum(part.rows for part in parts),
+        sum(part.dead for part in parts),
+        sum(part.deletes for part in parts),
+        sum(part.size for part in parts),
+        first.start,
+        last.end,
+        None if first.keys is None or last.keys is None else (first.keys[0], last.keys[1]),
+    )
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """Where the keys of files begin and end among all keys, in order but not to scale."""
+
+    places: Mapping[str, tuple[float, float]]
+    texts: Mapping[str, tuple[str, str]]
+    first: str | None = None
+    last: str | None = None
+
+    @classmethod
+    def of(cls, files: Sequence[ManifestEntry], state: TableState) -> _Keys:
+        fields = state.view.schema.trimmed_primary_key_fields()
+        if not fields or not files:
+            return cls({}, {})
+        bounds = [file.file.min_key for file in files] + [file.file.max_key for file in files]
+        rows = pa.table(decode_rows(bounds, [f.type for f in fields]), [f.name for f in fields])
+        texts = [", ".join(str(cell) for cell in row) for row in rows_of(rows)]
+        ranks = _ranks(rows)
+        last, count = max(max(ranks), 1), len(files)
+        names = [file.file.file_name for file in files]
+        places = {n: (ranks[i] / last, ranks[count + i] / last) for i, n in enumerate(names)}
+        shown = {n: (texts[i], texts[count + i]) for i, n in enumerate(names)}
+        return cls(places, shown, texts[ranks.index(0)], texts[ranks.index(max(ranks))])
+
+
+def _ranks(rows: pa.Table) -> list[int]:
+    """The rank of each row among the distinct ones, starting at 0."""
+    frame = pl.from_arrow(rows)
+    assert isinstance(frame, pl.DataFrame)
+    names = frame.columns
+    ordered = frame.unique().sort(names).with_row_index("_rank")
+    return frame.join(ordered, on=names, how="left", maintain_order="left", nulls_equal=True)[
+        "_rank"
+    ].to_list()
+
+
+# -- the snapshots of a table as a timeline, one page of ids at a time -----------------------------
+
+
+PAGE_SNAPSHOTS = 40
+"""The number of snapshot ids on a page."""
+
+_NAMES_MAX = 500
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A snapshot: what its commit did, and its tags and branches."""
+
+    entry: HistoryEntry
+    tags: tuple[str, ...]
+    branches: tuple[str, ...]
+    is_newest: bool
+
+
+@dataclass(frozen=True)
+class TagLine:
+    """A tag. If it `is_alone`, the snapshot has expired and only the tag keeps it."""
+
+    name: str
+    snapshot_id: int
+    time: datetime
+    stored: int
+    is_alone: bool
+
+
+@dataclass(frozen=True)
+class BranchLine:
+    """A branch, with its oldest and its latest snapshot. None if it has none."""
+
+    name: str
+    first_id: int | None
+    newest_id: int | None
+    time: datetime
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A page of snapshots, latest first.
+
+    `before` is the id above the page. `older` is the same for the next page, None on the last one.
+    `newer` is the same for the previous page, None on the first one. Of tags and branches beyond
+    the first few hundred, only the number is given.
+    """
+
+    moments: tuple[Moment, ...]
+    tags: tuple[TagLine, ...]
+    branches: tuple[BranchLine, ...]
+    more_tags: int
+    oldest_id: int | None
+    newest_id: int | None
+    before: int
+    older: int | None
+    newer: int | None
+
+    @property
+    def is_newest_page(self) -> bool:
+        """Whether new snapshots will appear on this page."""
+        return self.newer is None
+
+
+def timeline_of(
+    table: StoredTable, before: int | None = None, count: int = PAGE_SNAPSHOTS
+) -> Timeline:
+    """The snapshots with `count` ids below `before`, by default the latest.
+
+    Reads only these, with the manifests of their commits. Raises `DataError` for damaged metadata.
+    """
+    seen = table.pinned().metadata
+    newest, oldest = seen.latest_snapshot_id(), seen.earliest_snapshot_id()
+    above = (newest or 0) + 1
+    before = above if before is None else min(max(before, (oldest or 0) + 1), above)
+    entries = entries_before(seen, before, count)
+    tags, more_tags = _tags(table, oldest)
+    branches = tuple(
+        BranchLine(
+            each.name,
+            None if each.first is None else each.first.id,
+            None if each.newest is None else each.newest.id,
+            each.create_time,
+        )
+        for each in branches_of(table.metadata)[:_NAMES_MAX]
+    )
+    last = before - count
+    return Timeline(
+        tuple(_moments(entries, tags, branches, newest)),
+        tags,
+        branches,
+        more_tags,
+        oldest,
+        newest,
+        before,
+        last if oldest is not None and last > oldest else None,
+        min(before + count, above) if before < above else None,
+    )
+
+
+def _tags(table: StoredTable, oldest: int | None) -> tuple[tuple[TagLine, ...], int]:
+    """The tags of the latest snapshots, and how many more there are."""
+    found = tags_of(table.metadata)
+    lines = tuple(
+        TagLine(
+            tag.name,
+            tag.snapshot_id,
+            utc(tag.snapshot.time_millis),
+            tag.snapshot.total_record_count,
+            oldest is None or tag.snapshot_id < oldest,
+        )
+        for tag in found[-_NAMES_MAX:]
+    )
+    return lines, len(found) - len(lines)
+
+
+def _moments(
+    entries: Sequence[HistoryEntry],
+    tags: Sequence[TagLine],
+    branches: Sequence[BranchLine],
+    newest: int | None,
+) -> list[Moment]:
+    named = _by_id((tag.snapshot_id, tag.name) for tag in tags)
+    begun = _by_id((each.first_id, each.name) for each in branches)
+    return [
+        Moment(
+            entry,
+            tuple(named.get(entry.snapshot_id, ())),
+            tuple(begun.get(entry.snapshot_id, ())),
+            entry.snapshot_id == newest,
+        )
+        for entry in entries
+    ]
+
+
+def _by_id(pairs: Iterable[tuple[int | None, str]]) -> Mapping[int | None, list[str]]:
+    found: dict[int | None, list[str]] = {}
+    for snapshot_id, name in pairs:
+        found.setdefault(snapshot_id, []).append(name)
+    return found
+
+
+# -- what a glance at a table shows ----------------------------------------------------------------
+
+
+_SNAPSHOTS = 20
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Glance:
+    """A table at one moment. A part is None if it could not be read; `problems` say why."""
+
+    schema: TableSchema | None
+    timeline: Timeline | None
+    layout: Layout | None
+    problems: tuple[Exception, ...]
+
+
+def glance_of(table: StoredTable) -> Glance:
+    """The table now. One request for its newest state; reads metadata only. Never raises for
+    what is missing, damaged or out of reach.
+    """
+    problems: list[Exception] = []
+
+    def tried(read: Callable[[], T]) -> T | None:
+        try:
+            return read()
+        except (KeytideError, OSError) as error:
+            if str(error) not in map(str, problems):
+                problems.append(error)
+            return None
+
+    seen = tried(table.pinned)
+    if seen is None:
+        return Glance(None, None, None, tuple(problems))
+    return Glance(
+        tried(lambda: seen.schema),
+        tried(lambda: timeline_of(seen, count=_SNAPSHOTS)),
+        tried(lambda: layout_of(seen, room=GLANCE)),
+        tuple(problems),
+    )

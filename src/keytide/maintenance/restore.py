@@ -1,0 +1,355 @@
+"""Restore: returns partitions, or a whole table, to an earlier state, in one more commit.
+
+Nothing is rewritten and no history is lost. The files of an older snapshot become live again, a few
+of them as copies (see below), and the present ones are no longer live. A tag protects
+the older files during the restore and afterwards, see `guards`.
+
+Brings back files of an older snapshot.
+
+By a rule of the format, an identity that one manifest of a snapshot deletes is gone for readers, in
+whatever order it is named. The level is part of the identity. So a file that is still live, but on
+another level or with another index than before, does not come back under its old identity.
+Otherwise the next compaction of any engine would name its move to the present level a second time,
+and the file would be lost. It comes back as a copy with a new name.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
+
+from keytide.base.process import side_by_side
+from keytide.base.record import Record
+from keytide.base.text import Moment, epoch_ms
+from keytide.commit.author import Author
+from keytide.commit.change import Restored, moved_since
+from keytide.commit.commits import Committed
+from keytide.commit.transaction import Transaction
+from keytide.definition.kind import kind_of
+from keytide.definition.option_changes import refuse_changes
+from keytide.errors import ConflictError, DataError, InvalidError, KeytideError, UnsupportedError
+from keytide.format import paths
+from keytide.format.index_files import DELETION_VECTORS, IndexFile
+from keytide.format.manifest import ManifestEntry
+from keytide.format.paths import FileNames
+from keytide.format.snapshot import Snapshot
+from keytide.maintenance.background import BEHIND
+from keytide.maintenance.references import guard_of, restorer, settled_guard
+from keytide.maintenance.rollback import numbered
+from keytide.maintenance.tags import TagSource, create_tag_of
+from keytide.maintenance.writes import followed
+from keytide.options import keys
+from keytide.snapshot.live_files import (
+    BucketId,
+    DeadRows,
+    LiveFiles,
+    by_index_key,
+    load_dead_rows,
+    load_live_files,
+    vector_files_by_bucket,
+)
+from keytide.snapshot.metadata import TableMetadata
+from keytide.snapshot.state import TableView
+from keytide.snapshot.stored_table import StoredTable
+from keytide.write.partition_spec import Place, fitting
+from keytide.write.refusals import writable_view
+
+# -- restore ---------------------------------------------------------------------------------------
+
+
+# -- brings back files of an older snapshot --------------------------------------------------------
+
+
+_Renamed: TypeAlias = "dict[BucketId, dict[str, str]]"
+"""The new names of files by their old ones, for each bucket."""
+
+# A copy in an object store is one request, which only waits for the store.
+_COPIES_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Returning:
+    """The files and index files of some partitions, to be brought back."""
+
+    view: TableView
+    files: Sequence[ManifestEntry]
+    indexes: Sequence[IndexFile]
+
+    def onto(self, live: LiveFiles) -> tuple[Restored, tuple[ManifestEntry, ...]]:
+        """What comes back to a table with these live files: unchanged files, and copies.
+
+        The copies are stored on return. Raises `DataError`, and `UnsupportedError` if a file to
+        copy is outside the table.
+        """
+        moved = moved_since(self.files, live)
+        names = FileNames()
+        copies = {entry.identity: _copy_of(entry, names, self.view) for entry in moved}
+        try:
+            self._store(moved, copies.values())
+        except BaseException:
+            view = self.view
+            view.store.discard([p for copy in copies.values() for p in view.stored_paths(copy)])
+            raise
+        renamed: _Renamed = {}
+        for entry in moved:
+            bucket = renamed.setdefault((entry.partition, entry.bucket), {})
+            bucket[entry.file.file_name] = copies[entry.identity].file.file_name
+        kept = tuple(entry for entry in self.files if entry.identity not in copies)
+        return self._restored(kept, renamed), tuple(copies.values())
+
+    def _store(self, old: Iterable[ManifestEntry], new: Iterable[ManifestEntry]) -> None:
+        view = self.view
+        pairs = [
+            pair
+            for entry, copy in zip(old, new, strict=True)
+            for pair in zip(view.stored_paths(entry), view.stored_paths(copy), strict=True)
+        ]
+        side_by_side([partial(view.store.copy, *pair) for pair in pairs], _COPIES_AT_ONCE)
+
+    def _restored(self, kept: tuple[ManifestEntry, ...], renamed: _Renamed) -> Restored:
+        """The index files too: deletion vectors name the files that they belong to."""
+        outdated = {
+            bucket: files
+            for bucket, files in vector_files_by_bucket(self.indexes).items()
+            if bucket in renamed
+        }
+        dead = {bucket: self._renamed(files, renamed[bucket]) for bucket, files in outdated.items()}
+        indexes = tuple(
+            index
+            for index in self.indexes
+            if index.index_type != DELETION_VECTORS
+            or (index.partition, index.bucket) not in outdated
+        )
+        return Restored(kept, indexes, by_index_key(dead))
+
+    def _renamed(self, files: tuple[IndexFile, ...], names: dict[str, str]) -> DeadRows:
+        before = load_dead_rows(self.view.store, files, self.view.name)
+        vectors = {names.get(name, name): vector for name, vector in before.vectors.items()}
+        return DeadRows(vectors=vectors, has_changed=True)
+
+
+def _copy_of(entry: ManifestEntry, names: FileNames, view: TableView) -> ManifestEntry:
+    """A file, and the files that belong to it, under a new name."""
+    old = entry.file.file_name
+    new = names.data_file(old.rpartition(".")[2], view.options.data_file_prefix)
+    # Files that belong to a data file are named after it. If one is not, its name is appended.
+    extra = tuple(
+        f"{new}{name.removeprefix(old)}" if name.startswith(old) else f"{new}-{name}"
+        for name in entry.file.extra_files
+    )
+    return replace(entry, file=replace(entry.file, file_name=new, extra_files=extra))
+
+
+# -- restore ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RestoreResult(Record):
+    """What a restore did or, in a dry run, what it would do.
+
+    `partitions` is the number of partitions that differed from snapshot `restored_snapshot_id`.
+    `files_removed` of their files are no longer live, and `files_restored` are live again.
+    `snapshot_id` is None when nothing was committed.
+    """
+
+    snapshot_id: int | None
+    restored_snapshot_id: int
+    partitions: int
+    files_removed: int
+    files_restored: int
+
+
+def restore(
+    table: StoredTable,
+    to: int | str | None = None,
+    partitions: Sequence[Place] = (),
+    *,
+    as_of: Moment | None = None,
+    dry_run: bool = False,
+) -> RestoreResult:
+    """Restore partitions, by default all, see `Table.restore`."""
+    BEHIND.settle(table.uri)
+    moment = None if as_of is None else epoch_ms(as_of, table.name)
+    view = writable_view(table)
+    source = _source(table.metadata, to, moment)
+    _refuse_other_rules(table.metadata, view, source.snapshot)
+    mark = uuid.uuid4().hex[:12]
+    begun = Transaction.begin(table, view, Author(restorer(mark)))
+    with followed(table, begun, done="the table is restored") as transaction:
+        wanted = _wanted(view, partitions)
+        before = _Part.of(table.metadata, source.snapshot, wanted)
+        plan = _Plan(before, _Part.of(table.metadata, transaction.state.snapshot, wanted))
+        if dry_run or plan.is_idle:
+            transaction.abort()
+            return plan.result(None, source.snapshot)
+        guard = _Guard(table.metadata, source, mark)
+        # Always created: another commit may drop the present files in the meantime.
+        guard.set()
+        try:
+            returning = Returning(view, before.files, before.indexes)
+            done = transaction.restore(wanted, returning.onto)
+        except ConflictError:  # nothing is committed; after other errors, something may be
+            guard.drop()
+            raise
+        if plan.needs_guard(done, transaction.state.snapshot):
+            guard.settle(done.snapshot.id)
+        else:
+            guard.drop()
+    return plan.result(done.snapshot.id, source.snapshot)
+
+
+# -- source ----------------------------------------------------------------------------------------
+
+
+def _source(metadata: TableMetadata, to: int | str | None, as_of_ms: int | None) -> TagSource:
+    if (to is None) == (as_of_ms is None):
+        raise InvalidError(
+            f"table {metadata.name}: give exactly one of a snapshot, a tag and a time to restore"
+        )
+    if isinstance(to, str):
+        return TagSource(paths.tag_path(to), metadata.tag(to))
+    if as_of_ms is not None:
+        found = metadata.snapshot_as_of(as_of_ms)
+    else:
+        found = numbered(metadata, int(to or 0))
+    if metadata.has_snapshot(found.id):
+        return TagSource(paths.snapshot_path(found.id), found)
+    (name, *_) = [name for name, tag in metadata.tags().items() if tag.snapshot == found]
+    return TagSource(paths.tag_path(name), found)
+
+
+def _refuse_other_rules(metadata: TableMetadata, view: TableView, snapshot: Snapshot) -> None:
+    """Raise `UnsupportedError` if the present options would give other rows for files of that
+    time.
+    """
+    schema = metadata.schema(snapshot.schema_id)
+    if kind_of(schema) is not view.kind:
+        raise UnsupportedError(
+            f"table {view.name}: it was converted after snapshot {snapshot.id}, when it had "
+            f"'{keys.UPSERT_MODE}' = '{schema.upsert_mode}'; convert it to "
+            f"'{schema.upsert_mode}' first, and back afterwards"
+        )
+    try:
+        refuse_changes(schema, view.schema, has_rows=True)
+    except InvalidError as error:
+        raise UnsupportedError(
+            f"table {view.name}: options have changed since snapshot {snapshot.id}, so its files "
+            f"would be read differently: {error}. Write the rows instead: INSERT OVERWRITE the "
+            f"table with a SELECT ... VERSION AS OF {snapshot.id}"
+        ) from error
+
+
+def _wanted(view: TableView, partitions: Sequence[Place]) -> Callable[[bytes], bool]:
+    if partitions and view.moves_keys:
+        raise UnsupportedError(
+            f"table {view.name}: its primary key does not contain the partition columns, so keys "
+            "can have moved to other partitions; restore the whole table"
+        )
+    return fitting(partitions, view.schema, view.name, view.options.partition_default_name)
+
+
+# -- changes ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The files that some partitions have in a snapshot, and their index files."""
+
+    files: tuple[ManifestEntry, ...]
+    indexes: tuple[IndexFile, ...]
+
+    @classmethod
+    def of(
+        cls, metadata: TableMetadata, snapshot: Snapshot | None, wanted: Callable[[bytes], bool]
+    ) -> _Part:
+        """Raises `DataError` for damaged metadata."""
+        if snapshot is None:
+            return cls((), ())
+        files = load_live_files(metadata, snapshot).files
+        column = files.column("_PARTITION")
+        chosen = [partition for partition in column.unique() if wanted(partition)]
+        indexes = metadata.index_files(snapshot)
+        return cls(
+            tuple(files.filter(column.is_in(chosen))),
+            tuple(index for index in indexes if wanted(index.partition)),
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no files."""
+        return not (self.files or self.indexes)
+
+    def without(self, other: _Part) -> _Part:
+        """The files that the other one does not have."""
+        files = {entry.identity for entry in other.files}
+        indexes = {index.file_name for index in other.indexes}
+        return _Part(
+            tuple(entry for entry in self.files if entry.identity not in files),
+            tuple(index for index in self.indexes if index.file_name not in indexes),
+        )
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The earlier and the present state of partitions."""
+
+    before: _Part
+    now: _Part
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the partitions have not changed."""
+        return self.now.without(self.before).is_empty and self.before.without(self.now).is_empty
+
+    def needs_guard(self, done: Committed, seen: Snapshot | None) -> bool:
+        """Whether dropped files came back, or a commit in between may have dropped them."""
+        was_alone = done.snapshot.id == (0 if seen is None else seen.id) + 1
+        restored = done.change.restored
+        back = _Part(restored.files, restored.indexes).without(self.now)
+        return not (was_alone and back.is_empty)
+
+    def result(self, snapshot_id: int | None, source: Snapshot) -> RestoreResult:
+        """The result for the caller."""
+        back, gone = self.before.without(self.now), self.now.without(self.before)
+        files, indexes = (*back.files, *gone.files), (*back.indexes, *gone.indexes)
+        partitions = {entry.partition for entry in files} | {index.partition for index in indexes}
+        return RestoreResult(
+            snapshot_id, source.id, len(partitions), len(gone.files), len(back.files)
+        )
+
+
+@dataclass(frozen=True)
+class _Guard:
+    """The tag of the snapshot that files come back from."""
+
+    metadata: TableMetadata
+    source: TagSource
+    mark: str
+
+    def set(self) -> None:
+        """Create the tag. From then on, no expiry deletes the files. Raises like `create_tag`."""
+        create_tag_of(self.metadata, self._name, self.source, "forever")
+
+    def settle(self, restored_by: int) -> None:
+        """Rename the tag so that its name says how long it is needed.
+
+        A failure here is harmless.
+        """
+        snapshot = self.source.snapshot
+        with suppress(KeytideError):
+            source = TagSource(paths.tag_path(self._name), snapshot)
+            create_tag_of(self.metadata, settled_guard(snapshot, restored_by), source, "forever")
+            self.drop()
+
+    def drop(self) -> None:
+        """Delete the tag under its first name."""
+        with suppress(DataError):
+            self.metadata.delete_tag(self._name)
+
+    @property
+    def _name(self) -> str:
+        return guard_of(self.source.snapshot, self.mark)

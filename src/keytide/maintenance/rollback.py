@@ -1,0 +1,487 @@
+"""Rollback: returns a table to its state at a snapshot, and deletes everything that came later.
+
+Snapshots are deleted one by one, latest first. So wherever this stops, the latest remaining
+snapshot is a state that the table once had, and a repeated call continues from there. Later tags
+are deleted only after all of them are gone. Data files stay: readers may be using them, and orphan
+removal finds them.
+
+Commits of others in the meantime are rolled back as well, as if they had come before: the lowest of
+the later snapshots is deleted last, when no other is left. A writer that began before, and commits
+on top of a deleted snapshot, detects that itself and commits again (`table.commit.publish`).
+Snapshots that other engines leave after a gap are deleted.
+
+Fast-forward: the state of a table becomes that of one of its branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from keytide.base.arguments import warn_caller
+from keytide.base.record import Record
+from keytide.base.text import counted, moment_text
+from keytide.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError
+from keytide.format import paths
+from keytide.format.paths import branch_of
+from keytide.format.snapshot import CommitKind, Consumer, Snapshot
+from keytide.options import keys
+from keytide.snapshot.branch_tables import open_branch
+from keytide.snapshot.metadata import TableMetadata
+from keytide.snapshot.stored_table import StoredTable
+from keytide.store import created
+
+# -- rollback --------------------------------------------------------------------------------------
+
+
+# Each round deletes what has been committed since the previous round.
+_ROUNDS_MAX = 100
+
+
+@dataclass(frozen=True)
+class RollbackResult(Record):
+    """What a rollback did or, in a dry run, what it would do.
+
+    - `previous_snapshot_id` and `current_snapshot_id` are the latest snapshot before and after.
+    - `snapshots` and `changelogs` are the numbers of removed later ones, and `tags` names the
+      removed tags.
+    - `consumers` names the consumers that had already read removed snapshots. They should start
+      again from the beginning.
+    """
+
+    previous_snapshot_id: int
+    current_snapshot_id: int
+    snapshots: int
+    changelogs: int
+    tags: tuple[str, ...]
+    consumers: tuple[str, ...]
+
+
+def roll_back(
+    metadata: TableMetadata,
+    to: int | str | None = None,
+    as_of_ms: int | None = None,
+    watermark: int | None = None,
+    *,
+    dry_run: bool = False,
+) -> RollbackResult:
+    """Roll a table back, see `rollback_to`."""
+    newest = metadata.latest_snapshot()
+    if newest is None:
+        raise NotFoundError(
+            f"table {metadata.name} has no snapshots, so there is nothing to roll back to"
+        )
+    target = _target(metadata, to, as_of_ms, watermark)
+    rollback = Rollback(metadata, target)
+    result = RollbackResult(
+        newest.id,
+        target.id,
+        len(rollback.later_snapshots()),
+        len(rollback.later_changelogs()),
+        tuple(rollback.later_tags()),
+        tuple(rollback.consumers_ahead()),
+    )
+    if dry_run:
+        return result
+    keeper = metadata.commits.keeper
+    if keeper is None:
+        rollback.run()
+    else:
+        keeper.roll_back(metadata.store, newest.id, target.id, rollback.keeping_tag())
+    warn_of_consumers(metadata, result.consumers)
+    return result
+
+
+def warn_of_consumers(metadata: TableMetadata, consumers: Sequence[str]) -> None:
+    """Warn about consumers that have already read deleted snapshots."""
+    if consumers:
+        warn_caller(
+            f"table {metadata.name}: it was rolled back to before changes that "
+            f"{', '.join(consumers)} had already read; restart these consumers"
+        )
+
+
+# -- target ----------------------------------------------------------------------------------------
+
+
+def _target(
+    metadata: TableMetadata, to: int | str | None, as_of_ms: int | None, watermark: int | None
+) -> Snapshot:
+    if sum(place is not None for place in (to, as_of_ms, watermark)) != 1:
+        raise InvalidError(
+            f"table {metadata.name}: give exactly one of a snapshot, a tag, a time and a "
+            "watermark to roll back to"
+        )
+    if watermark is not None:
+        return _watermarked(metadata, watermark)
+    if as_of_ms is not None:
+        return metadata.snapshot_as_of(as_of_ms)
+    return _tagged(metadata, to) if isinstance(to, str) else numbered(metadata, int(to or 0))
+
+
+def _watermarked(metadata: TableMetadata, watermark: int) -> Snapshot:
+    """The latest snapshot with this watermark or an earlier one."""
+    known = [(told, each) for each in metadata.snapshots()
+             if (told := each.told_watermark) is not None]  # fmt: skip
+    for told, snapshot in reversed(known):
+        if told <= watermark:
+            return snapshot
+    oldest = f"the earliest is {known[0][0]}" if known else "no snapshot has a watermark"
+    raise NotFoundError(
+        f"table {metadata.name} has no snapshot with the watermark {watermark} or an earlier "
+        f"one; {oldest}"
+    )
+
+
+def numbered(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
+    """The snapshot with that id, even if only a tag keeps it.
+
+    Raises `NotFoundError`, which names the oldest existing snapshot.
+    """
+    try:
+        return metadata.snapshot(snapshot_id)
+    except NotFoundError as error:
+        for tag in metadata.tags().values():
+            if tag.snapshot.id == snapshot_id:
+                return tag.snapshot
+        raise NotFoundError(
+            f"table {metadata.name} has no snapshot {snapshot_id} to roll back to; "
+            f"{_kept(metadata)}"
+        ) from error
+
+
+def _kept(metadata: TableMetadata) -> str:
+    """Which snapshots exist."""
+    tagged = sorted({tag.snapshot.id for tag in metadata.tags().values()})
+    tags = f"tags keep {', '.join(map(str, tagged)) or 'no others'}"
+    ids = metadata.snapshot_ids()
+    if not ids:
+        return tags
+    oldest = metadata.snapshot(ids[0])
+    return (
+        f"the oldest is {oldest.id}, of {moment_text(oldest.time_millis)}, the latest {ids[-1]}; "
+        f"{tags}"
+    )
+
+
+def _tagged(metadata: TableMetadata, name: str) -> Snapshot:
+    tagged = metadata.tag(name)
+    try:
+        stored = metadata.snapshot(tagged.id)
+    except NotFoundError:
+        return tagged  # it has expired
+    if _lists(stored) != _lists(tagged):
+        raise ConflictError(
+            f"table {metadata.name}: tag {name!r} keeps a snapshot {tagged.id} that was rolled "
+            "back, and another snapshot has this id now; restore from the tag instead"
+        )
+    return stored
+
+
+def _lists(snapshot: Snapshot) -> tuple[str, str]:
+    return snapshot.base_manifest_list, snapshot.delta_manifest_list
+
+
+# -- later snapshots -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """Deletes everything later than `target`, which is or was a snapshot of the table."""
+
+    metadata: TableMetadata
+    target: Snapshot
+
+    def later_snapshots(self) -> list[int]:
+        """The ids of later snapshots, ascending."""
+        found = [number for number in self.metadata.snapshot_ids() if number > self.target.id]
+        # A listing that lags lacks the latest, and may begin after some of them.
+        first = found[0] if found else self.target.id
+        while first - 1 > self.target.id and self.metadata.has_snapshot(first - 1):
+            first -= 1
+        return [*range(first, found[0]), *found] if found else []
+
+    def later_changelogs(self) -> list[int]:
+        """The ids of later changelogs that have outlived their snapshots."""
+        names = self.metadata.store.list_names(paths.changelog_dir())
+        numbers = map(paths.parse_changelog_name, names)
+        return sorted(number for number in numbers if number and number > self.target.id)
+
+    def later_tags(self) -> list[str]:
+        """The names of tags of later snapshots."""
+        tags = self.metadata.tags().items()
+        return [name for name, tag in tags if tag.snapshot.id > self.target.id]
+
+    def consumers_ahead(self) -> list[str]:
+        """The names of consumers that have read a later snapshot."""
+        store, found = self.metadata.store, []
+        for name in store.list_names(paths.consumer_dir()):
+            consumer = paths.parse_consumer_name(name)
+            if consumer is not None:
+                path = paths.consumer_path(consumer)
+                if Consumer.from_json(store.read(path), store.uri_of(path)).told > self.target.id:
+                    found.append(consumer)
+        return found
+
+    def keeping_tag(self) -> str | None:
+        """A tag of the target, if its snapshot has expired."""
+        if self.metadata.has_snapshot(self.target.id):
+            return None
+        tags = self.metadata.tags().items()
+        return next((name for name, tag in tags if tag.snapshot == self.target), None)
+
+    # -- execution ------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Delete what is later."""
+        self._keep_target()
+        self._delete_snapshots()
+        self.metadata.hint_latest(self.target.id)
+        self._delete_changelogs()
+        for name in self.later_tags():
+            self.metadata.store.delete([paths.tag_path(name)])
+
+    def _keep_target(self) -> None:
+        """Ensure that the target snapshot exists. It may have expired and be kept only by a tag."""
+        if self._is_back():
+            earliest = paths.snapshot_hint_path(paths.Hint.EARLIEST)
+            self.metadata.store.hint(earliest, paths.encode_hint(self.target.id))
+
+    def _is_back(self) -> bool:
+        """Restore the snapshot if it does not exist.
+
+        In a table without snapshots, this is a commit.
+        """
+        if self.metadata.latest_snapshot_id() is None:
+            return self.metadata.create(self.target)
+        path = paths.snapshot_path(self.target.id)
+        return created(self.metadata.store, path, self.target.to_json())
+
+    def _delete_snapshots(self) -> None:
+        later = self.later_snapshots()
+        if later:
+            # Readers that use a hint continue from there as long as snapshots follow each other: to
+            # the latest of them, until it is deleted. Expiry uses it too, see there.
+            is_next = later[0] == self.target.id + 1
+            self.metadata.hint_latest(self.target.id if is_next else later[0])
+        for _ in range(_ROUNDS_MAX):
+            self.metadata.remove(later[1:])
+            before, later = later, self.later_snapshots()
+            if later == before[:1]:
+                self._delete_last(later)
+                return
+        raise ConflictError(
+            f"table {self.metadata.name}: other writers keep committing during the rollback; "
+            "stop them and try again"
+        )
+
+    def _delete_last(self, later: Sequence[int]) -> None:
+        # If expiry has removed the target in the meantime, there is nothing to go back to.
+        self.metadata.snapshot(self.target.id)
+        self.metadata.remove(later)
+        # From here on, writers start from the target, and their snapshots follow it without a gap.
+        later = self.later_snapshots()
+        # A listing may lack what a writer has just added, so the gap is looked at.
+        gap = (n for n in later if n - 1 > self.target.id and not self.metadata.has_snapshot(n - 1))
+        parted = next(gap, None)
+        self.metadata.remove([n for n in later if parted is not None and n >= parted])
+
+    def _delete_changelogs(self) -> None:
+        later = self.later_changelogs()
+        if later:
+            hint = paths.join(paths.changelog_dir(), paths.Hint.LATEST.value)
+            self.metadata.store.delete([hint])
+        for number in reversed(later):
+            self.metadata.store.delete([paths.changelog_path(number)])
+
+
+# -- fast-forward: the state of a table becomes that of one of its branches ------------------------
+
+
+@dataclass(frozen=True)
+class FastForwardResult(Record):
+    """What a fast-forward did or, in a dry run, what it would do.
+
+    - `previous_snapshot_id` and `current_snapshot_id` are the table's latest snapshot before and
+      after.
+    - `removed` is the number of snapshots of the table that the branch does not have. They were
+      removed, together with their `tags`.
+    - `added` is the number of snapshots that came from the branch.
+    - `consumers` names the consumers that had already read removed snapshots.
+    """
+
+    previous_snapshot_id: int | None
+    current_snapshot_id: int
+    removed: int
+    added: int
+    tags: tuple[str, ...]
+    consumers: tuple[str, ...]
+
+
+def fast_forward(
+    table: StoredTable, name: str, *, discard: bool = False, dry_run: bool = False
+) -> FastForwardResult:
+    """Replace the state of a table with that of a branch."""
+    if name == branch_of(table.store):
+        raise InvalidError(
+            f"table {table.name} cannot be fast-forwarded to itself; name another branch"
+        )
+    steps = _Steps.between(table.metadata, open_branch(table, name).metadata)
+    if not (discard or dry_run):
+        _refuse_to_discard(steps, name)
+    if not dry_run:
+        keeper = table.metadata.commits.keeper
+        if keeper is None:
+            steps.take()
+        else:
+            keeper.fast_forward(table.store, name)
+        warn_of_consumers(table.metadata, steps.result.consumers)
+    return steps.result
+
+
+def _refuse_to_discard(steps: _Steps, name: str) -> None:
+    """Raise `ConflictError` if the table has rows that the branch was not created from."""
+    first = steps.start.id + (not steps.is_replaced)
+    ids = [number for number in steps.into.snapshot_ids() if number >= first]
+    own = [each for each in map(steps.into.snapshot, ids) if each.commit_kind in _CHANGING_ROWS]
+    if own:
+        raise ConflictError(
+            f"table {steps.into.name}: {counted(len(own), 'commit')} would be deleted that branch "
+            f"{name} does not have: {_told(own)}. Write the rows of the branch to the table "
+            "instead, or fast-forward with discard=True to delete these commits"
+        )
+
+
+_CHANGING_ROWS = (CommitKind.APPEND, CommitKind.OVERWRITE)
+_NAMED_MAX = 3
+
+
+def _told(snapshots: Sequence[Snapshot]) -> str:
+    named = [f"snapshot {each.id} by {each.commit_user}" for each in snapshots[:_NAMED_MAX]]
+    return ", ".join([*named, "..."] if len(snapshots) > _NAMED_MAX else named)
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The steps from a table to a branch: back to where they part, and forward from there.
+
+    `start` is a snapshot of the branch. It is also one of the table, unless `is_replaced` or there
+    is none with that id. The first `schemas_alike` schemas are the same, and the snapshots up to
+    there need no others.
+    """
+
+    into: TableMetadata
+    branch: TableMetadata
+    start: Snapshot
+    is_replaced: bool
+    schemas_alike: int
+    snapshot_ids: Sequence[int]
+    result: FastForwardResult
+
+    @classmethod
+    def between(cls, into: TableMetadata, branch: TableMetadata) -> _Steps:
+        """Raises `InvalidError`, `ConflictError` or `UnsupportedError` if this is impossible."""
+        theirs = branch.snapshot_ids()
+        if not theirs:
+            raise InvalidError(
+                f"branch {branch.name} has no snapshots to fast-forward to; write to it first"
+            )
+        ours = into.snapshot_ids()
+        start = _parting(into, branch, ours, theirs)
+        own = into.snapshot(start.id) if start.id in ours else None
+        is_replaced = own not in (None, start)
+        # A replaced snapshot must be the oldest one, because snapshots form a line.
+        if ours and (ours[-1] < start.id or (is_replaced and ours[0] < start.id)):
+            raise ConflictError(
+                f"table {into.name} and branch {branch.name} no longer have a snapshot in common: "
+                f"the oldest one of the branch is {start.id}, the latest one of the table is "
+                f"{ours[-1]}. Earlier ones of the branch have expired, or the table was rolled "
+                f"back. Write the rows of the branch to the table instead, with overwrite. To "
+                f"keep a branch's first snapshots, raise '{keys.SNAPSHOT_NUM_RETAINED_MIN}' in it"
+            )
+        alike = _schemas_alike(into, branch)
+        staying = [start.schema_id] if own is None else [start.schema_id, own.schema_id]
+        if max(staying) >= alike:
+            raise UnsupportedError(
+                f"table {into.name}: its columns or options differ from those of branch "
+                f"{branch.name} since before snapshot {start.id}, from which the branch was "
+                "created; write the rows of the branch to the table instead"
+            )
+        rollback = Rollback(into, start)
+        result = FastForwardResult(
+            ours[-1] if ours else None,
+            theirs[-1],
+            len(rollback.later_snapshots()),
+            sum(number > start.id or own is None for number in theirs if number >= start.id),
+            tuple(rollback.later_tags()),
+            tuple(rollback.consumers_ahead()),
+        )
+        later = [number for number in theirs if number > start.id]
+        return cls(into, branch, start, is_replaced, alike, later, result)
+
+    def take(self) -> None:
+        """Go back, then forward."""
+        Rollback(self.into, self.start).run()
+        if self.is_replaced:
+            self.into.store.put(paths.snapshot_path(self.start.id), self._read(self.start.id))
+        self._take_schemas()
+        # Tags first, because some of them protect files that the snapshots reference.
+        for tag in self.branch.tag_names():
+            path = paths.tag_path(tag)
+            self.into.store.put(path, self.branch.store.read(path))
+        for number in self.snapshot_ids:
+            self._take_snapshot(number)
+        self.into.hint_latest(self.result.current_snapshot_id)
+
+    def _take_schemas(self) -> None:
+        ours, theirs = (each.newest_schema().id for each in (self.into, self.branch))
+        for number in range(ours, self.schemas_alike - 1, -1):
+            self.into.store.delete([paths.schema_path(number)])
+        for number in range(self.schemas_alike, theirs + 1):
+            self._copy(paths.schema_path(number))
+
+    def _take_snapshot(self, number: int) -> None:
+        data, path = self._read(number), paths.snapshot_path(number)
+        if not self.into.commits.create(self.into.store, number, data):
+            self._check_same(path, data)
+        # Expiry of the branch reads the table after snapshots are deleted, and this checks
+        # afterwards.
+        if not self.branch.store.exists(path):
+            self.into.store.delete([path])
+            raise ConflictError(
+                f"table {self.into.name}: snapshot {number} of {self.branch.name} expired during "
+                "the fast-forward; try again"
+            )
+
+    def _copy(self, path: str) -> None:
+        """Copy a file of the branch to the table, if the name is free."""
+        data = self.branch.store.read(path)
+        if not created(self.into.store, path, data):
+            self._check_same(path, data)
+
+    def _check_same(self, path: str, data: bytes) -> None:
+        if self.into.store.read(path) != data:
+            raise ConflictError(
+                f"table {self.into.name}: another writer created {path} during the fast-forward "
+                f"to {self.branch.name}; try again"
+            )
+
+    def _read(self, snapshot_id: int) -> bytes:
+        return self.branch.store.read(paths.snapshot_path(snapshot_id))
+
+
+def _parting(
+    into: TableMetadata, branch: TableMetadata, ours: Sequence[int], theirs: Sequence[int]
+) -> Snapshot:
+    """The latest snapshot that both have, or the first one of the branch."""
+    for number in reversed(theirs):
+        if number in ours and into.snapshot(number) == branch.snapshot(number):
+            return branch.snapshot(number)
+    return branch.snapshot(theirs[0])
+
+
+def _schemas_alike(one: TableMetadata, other: TableMetadata) -> int:
+    """How many schemas are the same, starting with the first."""
+    numbers = range(min(each.newest_schema().id for each in (one, other)) + 1)
+    parted = (number for number in numbers if one.schema(number) != other.schema(number))
+    return next(parted, len(numbers))

@@ -1,0 +1,474 @@
+"""Explanations of a merged row: its origin, and what happened to each version.
+
+Explanations of what happened to each version of a key, as sentences for people.
+
+The origin of a merged row, found by running the engine's merge over version numbers.
+
+Every value is replaced by the number of its version, in a list. A column that the engine copies
+then contains the number of the version that it was copied from. Aggregate functions are replaced by
+one that collects the numbers of its inputs. So no decision of an engine is implemented twice. Only
+columns that order versions keep their values.
+
+For copied values the result is exact. An aggregate comes from every version with a non-NULL input
+or, for functions that pick an extreme, from those that have it. Details within a function (a member
+of a set that already exists, a nested row that is replaced) are not considered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import polars as pl
+
+from keytide.base.process import cached_property
+from keytide.base.row_kind import RowKind
+from keytide.merge.engine import MergeEngine, SequenceGroup
+from keytide.merge.functions.collections import Collect
+from keytide.merge.functions.inputs import AggregatedColumn, AggregateFunction, Inputs
+from keytide.merge.functions.scalars import (
+    FirstNonNullValue,
+    FirstValue,
+    LastNonNullValue,
+    LastValue,
+    Max,
+    Min,
+    Sum,
+)
+from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND, MergeOrder
+from keytide.merge.windows import Marks
+from keytide.options import keys
+
+# -- explanations of a merged row: its origin, and what happened to each version -------------------
+
+
+# -- the origin of a merged row --------------------------------------------------------------------
+
+
+VERSION = "_KEY_VERSION"
+"""The column of version numbers. No table column can have this name."""
+
+PICKS = (LastValue, LastNonNullValue, FirstValue, FirstNonNullValue)
+"""Functions that copy one of their inputs."""
+
+EXTREMES = (Max, Min)
+"""Functions whose result equals some of their inputs."""
+
+_NULL_COUNTS = (LastValue, FirstValue)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """The version that last removed a row, and the last version for which it stayed so."""
+
+    by: int
+    until: int
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The result of merging the versions of one key, and the versions that each column comes from.
+
+    `merged` has one row or none, whose kind can be that of a retract. `base` is the version that
+    provides what the engine does not merge column by column. `taken` has every column, without
+    versions if none gave a value. `winners` has the latest version of each sequence group, by the
+    fields of the group.
+    """
+
+    merged: pl.DataFrame
+    base: int | None = None
+    taken: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    winners: Mapping[tuple[str, ...], int | None] = field(default_factory=dict)
+    removal: Removal | None = None
+
+    @property
+    def row(self) -> pl.DataFrame:
+        """The row that a reader sees, or none."""
+        return self.merged.filter(IS_ADD)
+
+
+def provenance_of(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine) -> Provenance:
+    """Merge the versions of one key, and find the origin of the result.
+
+    REQUIRES: what `engine.merge` requires. All rows have the same key and, as `VERSION`, an
+    increasing number. Raises what the merge raises.
+    """
+    merged = engine.merge(versions)
+    if not merged.height:
+        return Provenance(merged)
+    # A second merge, with numbers instead of values. What it copies shows the origin.
+    traced, numbers = _traced(engine, versions), _numbered(versions, order, engine)
+    origin = traced.merge(numbers).row(0, named=True)
+    winners = {group.sequence: origin[_winner(i)] for i, group in enumerate(engine.groups)}
+    base = origin[VERSION]
+    taken = dict.fromkeys((*order.columns, *engine.compared), _one(base))
+    taken |= {name: tuple(origin[name] or ()) for name in _merged_columns(versions, order, engine)}
+    taken |= {name: _one(winner) for names, winner in winners.items() for name in names}
+    return Provenance(merged, base, taken, winners, _removal(engine, traced, numbers))
+
+
+# -- version numbers ---------------------------------------------------------------------------
+
+
+def _numbered(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine) -> pl.DataFrame:
+    """The versions with numbers as values. NULL stays where the engine checks for it."""
+    gaps = _gaps(engine)
+    number = pl.concat_list(pl.col(VERSION))
+    columns = [
+        (pl.when(pl.col(name).is_not_null()).then(number) if name in gaps else number).alias(name)
+        for name in _merged_columns(versions, order, engine)
+    ]
+    says_something = (
+        pl.any_horizontal(pl.col(name).is_not_null() for name in group.sequence)
+        for group in engine.groups
+    )
+    winners = (
+        pl.when(says).then(pl.col(VERSION)).alias(_winner(i))
+        for i, says in enumerate(says_something)
+    )
+    return versions.with_columns(*columns, *winners)
+
+
+def _merged_columns(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine) -> list[str]:
+    """The columns whose values do not affect the engine's decisions."""
+    ordering = {*order.columns, *(name for group in engine.groups for name in group.sequence)}
+    kept = {*ordering, *engine.compared, VERSION, SEQUENCE_NUMBER, VALUE_KIND}
+    return [name for name in versions.columns if name not in kept]
+
+
+def _gaps(engine: MergeEngine) -> frozenset[str]:
+    """The columns in which NULL means "no value"."""
+    folds = engine.folds.items()
+    return engine.gaps | {name for name, f in folds if not isinstance(f.function, _NULL_COUNTS)}
+
+
+def _winner(group: int) -> str:
+    return f"{VERSION}_{group}"
+
+
+def _one(version: int | None) -> tuple[int, ...]:
+    return () if version is None else (version,)
+
+
+# -- the engine over numbers -------------------------------------------------------------------
+
+
+def _traced(engine: MergeEngine, versions: pl.DataFrame) -> MergeEngine:
+    """The engine with functions that collect numbers, and groups that record their latest version.
+
+    An increasing number as the last field of each group breaks ties as the group does anyway.
+    """
+    groups = tuple(
+        replace(group, sequence=(*group.sequence, _winner(i)))
+        for i, group in enumerate(engine.groups)
+    )
+    return engine.tracing(_tracing(engine.folds, versions), groups)
+
+
+def _tracing(
+    folds: Mapping[str, AggregatedColumn], versions: pl.DataFrame
+) -> dict[str, AggregatedColumn]:
+    return {
+        name: fold
+        if isinstance(fold.function, PICKS)
+        else replace(fold, function=_Origins(name, fold.function, versions.select(VERSION, name)))
+        for name, fold in folds.items()
+    }
+
+
+@dataclass(frozen=True)
+class _Origins(AggregateFunction):
+    """Collects the numbers of the versions that a function aggregates."""
+
+    name: ClassVar[str] = "origins"
+    can_retract: ClassVar[bool] = True
+
+    function: AggregateFunction
+    values: pl.DataFrame
+
+    def fold(self, inputs: Inputs) -> pl.Series:
+        """The numbers, in merge order."""
+        counts = inputs.adds | inputs.retracts
+        if isinstance(self.function, EXTREMES):
+            counts &= self._reaches(inputs)
+        all_adds = replace(inputs, adds=counts, retracts=np.zeros_like(counts))
+        return Collect(self.column).fold(all_adds)
+
+    def _reaches(self, inputs: Inputs) -> Marks:
+        """Which inputs equal the result."""
+        # Inputs are version numbers here, so the extreme is searched in the versions' values.
+        places = self.values[VERSION].search_sorted(inputs.values.list.first())
+        values = self.values[self.column].gather(places)
+        result = self.function.fold(replace(inputs, values=values))
+        reaches: Marks = values.eq_missing(result.gather(inputs.slices.keys)).to_numpy()
+        return reaches
+
+
+# -- removed rows --------------------------------------------------------------------------------
+
+
+def _removal(engine: MergeEngine, traced: MergeEngine, numbers: pl.DataFrame) -> Removal | None:
+    """When the row was removed for the last time, found by merging increasing prefixes."""
+    # Engines do not report when a row was removed, so the merge is repeated for each version. A key
+    # has few versions, and only `why` needs this.
+    if not engine.removes_rows or numbers.select(IS_ADD.all()).item():
+        return None
+    removed = [_is_removed(numbers.head(count), traced) for count in range(1, numbers.height + 1)]
+    if not any(removed):
+        return None
+    until = max(place for place, is_removed in enumerate(removed) if is_removed)
+    by = until
+    while by and removed[by - 1]:
+        by -= 1
+    return Removal(by=numbers[VERSION][by], until=numbers[VERSION][until])
+
+
+def _is_removed(numbers: pl.DataFrame, traced: MergeEngine) -> bool:
+    # A single version would be unchanged, so the first one is duplicated.
+    merged = traced.merge(pl.concat([numbers.head(1), numbers]))
+    return merged.height == 1 and merged[VALUE_KIND][0] == RowKind.DELETE
+
+
+# -- explanations of what happened to each version of a key ----------------------------------------
+
+
+_TEXT_MAX = 100
+
+_Clause = tuple[str, str]
+"""The text before and after the column names."""
+
+
+def outcomes(
+    versions: pl.DataFrame,
+    provenance: Provenance,
+    order: MergeOrder,
+    engine: MergeEngine,
+    columns: Sequence[str],
+) -> list[str]:
+    """A sentence for each version from which `provenance` was computed.
+
+    `columns` are those to mention, without key columns.
+    """
+    teller = _Teller(versions, provenance, order, engine, tuple(columns))
+    return [teller.outcome(number) for number in versions[VERSION]]
+
+
+def shown(value: Any) -> str:
+    """A value as text without control characters, shortened if it is long."""
+    if value is None:
+        return "NULL"
+    text = repr(value) if isinstance(value, str | bytes | list | dict) else str(value)
+    return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}..."
+
+
+@dataclass(frozen=True)
+class _Teller:
+    versions: pl.DataFrame
+    provenance: Provenance
+    order: MergeOrder
+    engine: MergeEngine
+    columns: tuple[str, ...]
+
+    def outcome(self, version: int) -> str:
+        """The explanation for a version."""
+        return (
+            self._skipped(version)
+            or self._as_a_whole(version)
+            or self._removed(version)
+            or self._column_by_column(version)
+        )
+
+    # -- facts about the versions --------------------------------------------------------------
+
+    @cached_property
+    def _facts(self) -> dict[int, dict[str, Any]]:
+        """The values that order the versions, by version number."""
+        fields = (name for group in self.engine.groups for name in group.sequence)
+        names = (VERSION, *self.order.sequence, *fields, SEQUENCE_NUMBER, VALUE_KIND)
+        rows = self.versions.select(dict.fromkeys(names).keys()).rows(named=True)
+        return {row[VERSION]: row for row in rows}
+
+    @cached_property
+    def _present(self) -> dict[int, set[str]]:
+        """The non-NULL columns of each version."""
+        marks = self.versions.select(VERSION, pl.col(self.columns).is_not_null())
+        return {
+            number: {n for n, is_present in zip(self.columns, row, strict=True) if is_present}
+            for number, *row in marks.rows()
+        }
+
+    @cached_property
+    def _used(self) -> set[int]:
+        """The versions that the row has values from."""
+        return {version for name in self.columns for version in self.provenance.taken[name]}
+
+    @cached_property
+    def _has_row(self) -> bool:
+        return self.provenance.row.height > 0
+
+    def _kind(self, version: int) -> RowKind:
+        return RowKind(self._facts[version][VALUE_KIND])
+
+    def _is_retract(self, version: int) -> bool:
+        return not self._kind(version).is_add
+
+    def _group_of(self, column: str) -> SequenceGroup | None:
+        return next((group for group in self.engine.groups if column in group.columns), None)
+
+    # -- explanations of whole versions ----------------------------------------------------------
+
+    def _skipped(self, version: int) -> str | None:
+        reason = self.engine.skips(self._kind(version))
+        return None if reason is None else f"ignored: {reason}"
+
+    def _as_a_whole(self, version: int) -> str | None:
+        base = self.provenance.base
+        if base is None or not self.engine.picks_a_version:
+            return None
+        if version == base:
+            said = {RowKind.DELETE: "deletes the row", RowKind.UPDATE_BEFORE: "retracts the row"}
+            return said.get(self._kind(version), "is the row")
+        return self.engine.loses(base, self._reason(version, base, self.order.sequence))
+
+    def _removed(self, version: int) -> str | None:
+        removal = self.provenance.removal
+        if removal is None or version > removal.until:
+            return None
+        if version == removal.by:
+            later = [number for number in self._facts if number > removal.until]
+            if not self._has_row or not later:
+                return "deletes the row"
+            return f"deleted the row, and version {later[0]} created it again"
+        if self._has_row and version in self._used:
+            return None
+        if version < removal.by:
+            return f"removed by version {removal.by}"
+        return f"ignored: version {removal.by} had already deleted the row"
+
+    # -- explanations by column ----------------------------------------------------------------
+
+    def _column_by_column(self, version: int) -> str:
+        if not self._has_row:
+            return "is stored as a retract: there is no row yet from which to retract"
+        if self._used == {version}:
+            return "is the row"
+        said: dict[_Clause, list[str]] = {}
+        taken = self.provenance.taken
+        for name in sorted(self.columns, key=lambda name: version not in taken[name]):
+            clause = self._clause(version, name)
+            if clause is not None:
+                said.setdefault(clause, []).append(name)
+        if not said:
+            retract = self._is_retract(version)
+            return "retracts nothing" if retract else "ignored: all its columns are NULL"
+        return "; ".join(f"{before}{', '.join(n)}{after}" for (before, after), n in said.items())
+
+    def _clause(self, version: int, column: str) -> _Clause | None:
+        if version in self.provenance.taken[column]:
+            return self._given(version, column)
+        is_null = column not in self._present[version]
+        group = self._group_of(column)
+        if group is not None and self._says_nothing(version, group):
+            names = ", ".join(group.sequence)
+            silent = f" ignored: all columns of its sequence group ({names}) are NULL"
+            return None if is_null else ("", silent)
+        if self._is_retract(version):
+            return self._taken_back(version, column, group)
+        return None if is_null else self._lost(version, column, group)
+
+    def _given(self, version: int, column: str) -> _Clause:
+        fold, is_retract = self.engine.folds.get(column), self._is_retract(version)
+        if fold is None or isinstance(fold.function, PICKS):
+            return "sets ", ""
+        function = fold.function
+        if isinstance(function, EXTREMES):
+            return f"sets the {function.name} of ", ""
+        if isinstance(function, Sum):
+            row = self.versions.filter(pl.col(VERSION) == version)
+            value = shown(row[column][0])
+            return (f"subtracts {value} from ", "") if is_retract else (f"adds {value} to ", "")
+        return "is retracted from " if is_retract else "is aggregated into ", f" ({function.name})"
+
+    def _lost(self, version: int, column: str, group: SequenceGroup | None) -> _Clause:
+        """Why a non-NULL value is not in the row."""
+        fold, taken = self.engine.folds.get(column), self.provenance.taken[column]
+        if fold is not None and isinstance(fold.function, EXTREMES):
+            return f"is not the {fold.function.name} of ", ""
+        if fold is not None and isinstance(fold.function, FirstValue | FirstNonNullValue):
+            return "", f" ignored: version {taken[0]} comes first"
+        winner = taken[-1] if taken else self._winner(group) if fold is None else None
+        if winner is None:
+            return "", " retracted later"
+        verb = "retracted" if self._is_retract(winner) and not taken else "replaced"
+        fields = group.sequence if group else self.order.sequence
+        return "", f" {verb} by version {winner}: {self._reason(version, winner, fields)}"
+
+    def _taken_back(self, version: int, column: str, group: SequenceGroup | None) -> _Clause | None:
+        """The effect of a retract on a column to which it gives no value."""
+        fold, taken = self.engine.folds.get(column), self.provenance.taken[column]
+        is_null = column not in self._present[version]
+        if fold is None:
+            return self._taken_back_from_group(version, column, group)
+        if is_null and not isinstance(fold.function, LastValue):
+            return None
+        if fold.ignore_retract:
+            return "leaves ", f" unchanged ('{keys.word_of(keys.IGNORE_RETRACT)}')"
+        if taken and taken[-1] > version:
+            return "", f" replaced by version {taken[-1]}"
+        return "retracts ", ""
+
+    def _taken_back_from_group(
+        self, version: int, column: str, group: SequenceGroup | None
+    ) -> _Clause | None:
+        if group is None or column in group.sequence:
+            return None
+        winner = self._winner(group)
+        if winner is None or winner == version:
+            return "retracts ", ""
+        reason = self._reason(version, winner, group.sequence)
+        return "does not retract ", f": version {winner} is newer, {reason}"
+
+    def _says_nothing(self, version: int, group: SequenceGroup) -> bool:
+        return all(self._facts[version][name] is None for name in group.sequence)
+
+    def _winner(self, group: SequenceGroup | None) -> int | None:
+        return None if group is None else self.provenance.winners[group.sequence]
+
+    # -- why one version precedes another --------------------------------------------------------
+
+    def _reason(self, loser: int, winner: int, fields: Iterable[str]) -> str:
+        lost, won = self._facts[loser], self._facts[winner]
+        ties = []
+        for name in fields:
+            low, high = (self._comparable(name, facts[name]) for facts in (lost, won))
+            if low != high:
+                return self._ordered(name, lost[name], won[name], low < high)
+            ties.append(name)
+        tie = f"{', '.join(ties)} {'ties' if len(ties) == 1 else 'tie'}, and " if ties else ""
+        before, after = lost[SEQUENCE_NUMBER], won[SEQUENCE_NUMBER]
+        settled = self.order.settles_ties
+        if settled is not None and before >= after:
+            return f"{tie}{settled}"
+        if before < after:
+            return f"{tie}it arrived later ({SEQUENCE_NUMBER} {before} < {after})"
+        if self._is_retract(loser) and not self._is_retract(winner):
+            return f"{tie}a retract comes before an add of the same {SEQUENCE_NUMBER}"
+        return f"{tie}of rows with the same {SEQUENCE_NUMBER}, the later one wins"
+
+    def _ordered(self, name: str, lost: Any, won: Any, is_less: bool) -> str:
+        # The sequence does not decide, so the position did: late adds of a group only fill gaps.
+        if not is_less and not (self.order.descending and name in self.order.sequence):
+            return f"both were late for {name}, and it arrived first"
+        return f"sequence field {name} {shown(lost)} {'<' if is_less else '>'} {shown(won)}"
+
+    def _comparable(self, name: str, value: Any) -> tuple[int, Any]:
+        """A value in comparable form: NULL lowest, NaN highest, CHAR without trailing blanks."""
+        if value is None:
+            return 0, 0
+        # NaN is the only value that does not equal itself.
+        if value != value:
+            return 2, 0
+        padded = self.order.padded.union(*(group.padded for group in self.engine.groups))
+        return 1, value.rstrip(" ") if name in padded else value

@@ -1,1 +1,0 @@
-"""Converts values from users to the exact types of columns."""

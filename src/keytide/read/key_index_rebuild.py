@@ -1,0 +1,346 @@
+"""Rebuilds the key index of a bucket from its rows, and settles which row of each key lives.
+
+Keys are processed in the order of their hashes, a part of them at a time, as many as 'read.memory'
+has room for. The files are read once for each part. The result goes into a temporary file of the
+process.
+
+Settles which row of each key lives where other engines added files to a table with a key index.
+
+Other engines append rows and replace none, so a key can have several live rows until the next write
+into its bucket. Readers see the row that this write will keep.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from keytide.base.row_kind import RowKind
+from keytide.errors import DataError, UnsupportedError
+from keytide.format import paths
+from keytide.format.cache import METADATA
+from keytide.format.index_files import IndexFile
+from keytide.format.manifest import ManifestEntry
+from keytide.key_index.indexed_keys import NOTHING, Entries, KeyHashes, Numbers, newest_of_each
+from keytide.key_index.sorted_runs import Head, IndexedFile, Run, write_run
+from keytide.predicate.row_expression import marking_column, with_tombstones
+from keytide.read.current_rows import Flags, by_name, exact, hashes_of, place_numbers, split_places
+from keytide.read.merged_versions import rows_in
+from keytide.read.runs import StoredVersions
+from keytide.read.sections import PlannedFile
+from keytide.snapshot.bucket_key_index import KeyIndex, key_files_by_bucket, load_head
+from keytide.snapshot.live_files import (
+    BucketId,
+    DeadRows,
+    held_vectors,
+    load_dead_rows,
+    vector_files_by_bucket,
+)
+from keytide.snapshot.state import TableState, TableView
+from keytide.store.interface import disk_errors
+
+# -- rebuilds the key index of a bucket from its rows ----------------------------------------------
+
+
+# Measured: the memory for a row until it is known which row of its key is current.
+_ROW_BYTES = 256
+# Fewer rows save hardly any memory and take more time.
+_ROWS_MIN = 8 << 10
+
+
+def bare_head(view: TableView) -> Head:
+    """The head of an index without rows."""
+    return Head(view.options.upsert_hash_function, compared=view.comparison.counted_in)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The index of a bucket, and the dead rows with which each key has at most one live row."""
+
+    index: KeyIndex
+    dead: DeadRows
+
+
+def settled(
+    view: TableView,
+    entries: Iterable[ManifestEntry],
+    dead: DeadRows,
+    known: Collection[str] | None = None,
+) -> Settled:
+    """The index of a bucket, built from its rows alone. The next commit stores its run.
+
+    `known` are the files that an index described, all if None. In them, the current row of a key is
+    its live row. If there is none, it is the dead row with the largest comparison value, and the
+    last one on a tie. If several producers have their own columns, a row that was current is in no
+    column behind earlier rows of its key. So the last of these rows has the largest value in each
+    column, and late rows have smaller values in their columns.
+
+    Other engines wrote the other files, and replaced no rows. Their rows count as if they had
+    arrived in a write, in the order of the files: they replace the current row of their key, delete
+    it, or are late.
+    """
+    oldest_first = sorted(entries, key=lambda e: (e.file.min_sequence_number, e.file.file_name))
+    rows = _Rows(view, tuple(oldest_first), dead, known)
+    marks, pieces, dies = [NOTHING], _pieces(rows), [np.empty(0, np.int64)]
+
+    def current() -> Iterator[Entries]:
+        for piece in pieces:
+            marks.append(piece.greatest)
+            dies.append(piece.dies)
+            yield piece.current
+
+    run = _run_of(current())
+    names = {file.number: file.name for file in rows.covered}
+    marked = by_name(*split_places(np.concatenate(dies)), names)
+    after = dead.marking(marked, wide=view.options.deletion_vectors_bitmap64)
+    files = tuple(replace(file, dead=after.count(file.name)) for file in rows.covered)
+    head = replace(bare_head(view), files=files, mark=max(marks), next_number=len(files))
+    return Settled(KeyIndex(head, (run,) if len(run) else ()).counted(), after)
+
+
+def _run_of(pieces: Iterable[Entries]) -> Run:
+    """A run in a file that is deleted when the run is no longer used."""
+    with (
+        disk_errors("write", tempfile.gettempdir()),
+        tempfile.TemporaryFile(prefix="keytide-index-") as file,
+    ):
+        write_run(pieces, file)
+        file.flush()
+        data = np.memmap(file, np.uint8, "r")
+    return Run.of(np.asarray(data), "the rebuilt index")
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """The current row of each of some keys, in the order of the hashes.
+
+    `greatest` is the largest comparison value. `dies` are the places of live rows that are to die.
+    """
+
+    current: Entries
+    greatest: int
+    dies: Numbers
+
+
+def _pieces(rows: _Rows) -> Iterator[_Piece]:
+    """The keys, a part of them at a time, in the order of the hashes."""
+    rows_max = max(_ROWS_MIN, rows.view.options.read_memory_bytes // _ROW_BYTES)
+    parts = -(-rows.count // rows_max)
+    for part in range(parts):
+        found = [*rows.of_keys(part, parts)]
+        if found:
+            yield _piece(rows.view, _Some.together(found))
+
+
+@dataclass(frozen=True)
+class _Some:
+    """Some rows, in the order of writing: their entries, which of them are live, which are in known
+    files, which delete, and their comparison values.
+    """
+
+    entries: Entries
+    lives: Flags
+    is_known: Flags
+    deletes: Flags
+    compared: pa.Table
+
+    @classmethod
+    def together(cls, parts: Sequence[_Some]) -> _Some:
+        """The rows of all parts."""
+        return cls(
+            Entries.together([part.entries for part in parts]),
+            np.concatenate([part.lives for part in parts]),
+            np.concatenate([part.is_known for part in parts]),
+            np.concatenate([part.deletes for part in parts]),
+            pa.concat_tables([part.compared for part in parts]),
+        )
+
+
+def _piece(view: TableView, rows: _Some) -> _Piece:
+    every = rows.entries
+    freshness = view.comparison.numbers(rows.compared)
+    order = np.lexsort((np.arange(len(every)), *freshness[::-1], rows.lives))
+    current = newest_of_each(every.take(order[rows.is_known[order]]))
+    places = place_numbers(every.files, every.positions)
+    if not rows.is_known.all():
+        is_of_known = np.isin(places, place_numbers(current.files, current.positions))
+        comes = np.flatnonzero(is_of_known | ~rows.is_known)
+        fresh = freshness[:, comes]
+        before = largest_before(every.hashes.take(comes), fresh)
+        is_late = np.any((fresh < before) & view.comparison.says(fresh), axis=0)
+        current = newest_of_each(every.take(comes[~is_late]))
+    stays = np.isin(places, place_numbers(current.files, current.positions))
+    dies = rows.lives & (~stays | (rows.deletes & ~rows.is_known))
+    return _Piece(current, int(every.comparisons.max(initial=NOTHING)), places[dies])
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of the files of a bucket, oldest file first."""
+
+    view: TableView
+    files: tuple[ManifestEntry, ...]
+    dead: DeadRows
+    known: Collection[str] | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return sum(entry.file.row_count for entry in self.files)
+
+    @property
+    def covered(self) -> tuple[IndexedFile, ...]:
+        """The index information about the files before their current rows are counted."""
+        return tuple(
+            IndexedFile(n, file.file_name, file.row_count, self.dead.count(file.file_name), 0)
+            for n, file in enumerate(entry.file for entry in self.files)
+        )
+
+    def of_keys(self, part: int, parts: int) -> Iterator[_Some]:
+        """The rows of the keys whose hashes are in one part of all hashes, in the order of
+        writing.
+        """
+        fields = self.view.comparison.fields
+        for number, entry in enumerate(self.files):
+            lives = np.ones(entry.file.row_count, np.bool_)
+            lives[self.dead.of(entry.file.file_name)] = False
+            is_known = self.known is None or entry.file.file_name in self.known
+            start = 0
+            for rows in self._batches(entry):
+                hashes = hashes_of(rows, self.view)
+                own = np.flatnonzero(_parts_of(hashes, parts) == part)
+                compared = exact(rows[pl.Series(own)], fields)
+                numbers = self.view.comparison.in_index(compared)
+                places = (np.full(len(own), number), start + own, numbers)
+                yield _Some(
+                    Entries(hashes.take(own), *places),
+                    lives[start + own],
+                    np.full(len(own), is_known),
+                    self._deletes(rows)[own],
+                    compared,
+                )
+                start += rows.height
+
+    @property
+    def _marks(self) -> tuple[str, ...]:
+        name = marking_column(self.view.options)
+        return () if name is None else (name,)
+
+    def _deletes(self, rows: pl.DataFrame) -> Flags:
+        """Which rows their columns mark as deletes."""
+        adds = pa.chunked_array([np.full(rows.height, int(RowKind.INSERT), np.int8)])
+        marks = exact(rows, self.view.schema.select(self._marks))
+        columns = dict(zip(marks.column_names, marks.columns, strict=True))
+        kinds = with_tombstones(adds, columns, self.view.schema, self.view.options)
+        deletes: Flags = np.asarray(kinds) == int(RowKind.DELETE)
+        return deletes
+
+    def _batches(self, entry: ManifestEntry) -> Iterator[pl.DataFrame]:
+        """The rows of a file with the columns that tell which row of a key is current."""
+        names = (*self.view.schema.primary_keys, *self.view.comparison.names, *self._marks)
+        stored = StoredVersions(self.view, entry.partition, tuple(dict.fromkeys(names)))
+        file = PlannedFile(entry, has_kinds=False)
+        fields = self.view.schema.select(stored.columns)
+        rows_max = rows_in(self.view.options.read_memory_bytes, [file], fields)
+        return stored.of_lone_files([file], max(_ROWS_MIN, rows_max))
+
+
+def _parts_of(hashes: KeyHashes, parts: int) -> Numbers:
+    """The part of each hash if all hashes are split into equal parts.
+
+    The lowest hashes are in the first.
+    """
+    high = hashes.heads >> np.uint64(32)
+    found: Numbers = (high * np.uint64(parts) >> np.uint64(32)).astype(np.int64)
+    return found
+
+
+def largest_before(hashes: KeyHashes, fresh: Numbers) -> Numbers:
+    """The largest comparison values of earlier rows of each row's key. `NOTHING` for the first."""
+    names = [f"column_{n}" for n in range(len(fresh))]
+    columns = dict(zip(names, fresh, strict=True))
+    frame = pl.DataFrame({"head": hashes.heads, "check": hashes.checks, **columns})
+    earlier = frame.select(
+        pl.col(name).shift(1, fill_value=NOTHING).cum_max().over("head", "check") for name in names
+    )
+    before: Numbers = earlier.to_numpy().T
+    return before
+
+
+# -- settles ---------------------------------------------------------------------------------------
+
+
+_HELD_BYTES = 1 << 10
+
+
+def settled_state(state: TableState) -> TableState:
+    """The state for readers: each key has at most one live row, whoever wrote the files.
+
+    Only the vectors of buckets with files that their index does not cover differ. To find them, the
+    rows of these buckets are read, once in a process. Raises `DataError` for damaged files.
+    """
+    found = [*unsettled_buckets(state)]
+    if not found:
+        return state
+    vectors = vector_files_by_bucket(state.vector_files)
+    buckets = {bucket for bucket, _, _ in found}
+    kept = [file for file in state.vector_files if (file.partition, file.bucket) not in buckets]
+    new = [
+        _settled(state.view, bucket, entries, known, vectors.get(bucket, ()))
+        for bucket, entries, known in found
+    ]
+    return replace(state, vector_files=(*kept, *new))
+
+
+def unsettled_buckets(
+    state: TableState,
+) -> Iterator[tuple[BucketId, Sequence[ManifestEntry], frozenset[str]]]:
+    """The buckets with files that their index does not cover, their files, and those covered."""
+    if not state.view.kind.has_key_index:
+        return
+    by_bucket: dict[BucketId, list[ManifestEntry]] = {}
+    for entry in state.live.entries:
+        by_bucket.setdefault((entry.partition, entry.bucket), []).append(entry)
+    heads = key_files_by_bucket(state.key_files)
+    needed = [heads[bucket] for bucket in by_bucket if bucket in heads]
+    names = [file.file_name for file in needed]
+    covered = dict(zip(names, _covered(state.view, needed), strict=True))
+    for bucket, entries in by_bucket.items():
+        known = covered[heads[bucket].file_name] if bucket in heads else frozenset()
+        if any(e.file.file_name not in known for e in entries):
+            yield bucket, entries, known
+
+
+def _covered(view: TableView, heads: Sequence[IndexFile]) -> list[frozenset[str]]:
+    """The files that each index covers: none if it is damaged or of a newer release."""
+
+    def covered_by(file: IndexFile) -> frozenset[str]:
+        try:
+            head = load_head(view.store, paths.index_path(file.file_name))
+        except (DataError, UnsupportedError):
+            return frozenset()
+        return frozenset(file.name for file in head.files)
+
+    return view.store.together([partial(covered_by, file) for file in heads])
+
+
+def _settled(
+    view: TableView,
+    bucket: BucketId,
+    entries: Sequence[ManifestEntry],
+    known: frozenset[str],
+    vectors: tuple[IndexFile, ...],
+) -> IndexFile:
+    def load() -> tuple[IndexFile, int]:
+        dead = load_dead_rows(view.store, vectors, view.name)
+        held = held_vectors(bucket, settled(view, entries, dead, known).dead)
+        return held, _HELD_BYTES + held.file_size
+
+    names = (*(e.file.file_name for e in entries), *(file.file_name for file in vectors))
+    return METADATA.load((view.store.uri_of(""), view.schema.id, bucket, known, names), load)

@@ -1,0 +1,310 @@
+"""Creates scans from the request of a reader: columns, a condition or a key, and a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.base.arguments import shown
+from keytide.base.process import scratch
+from keytide.base.text import Moment, counted, epoch_ms
+from keytide.definition.kind import require_key
+from keytide.errors import InvalidError
+from keytide.format import paths
+from keytide.format.arrow import from_arrow, in_python, to_arrow
+from keytide.format.schema import TableSchema
+from keytide.format.snapshot import Snapshot
+from keytide.merge.order import joined
+from keytide.options import keys
+from keytide.predicate.condition import Condition, predicate_of
+from keytide.predicate.literals import has_one_spelling, key_value, key_values
+from keytide.predicate.predicate import (
+    Comparison,
+    In,
+    IsNull,
+    Predicate,
+    conjunction,
+    conjuncts,
+    plain,
+)
+from keytide.predicate.where import field_of
+from keytide.read.key_index_rebuild import settled_state
+from keytide.read.merged_versions import Lifetime
+from keytide.read.plan import WhichRows
+from keytide.read.scan import RowSource, Scan, check_limit
+from keytide.read.why import Why, why_of
+from keytide.snapshot.bucket_key_index import open_ahead
+from keytide.snapshot.state import TableState
+from keytide.snapshot.stored_table import StoredTable
+from keytide.types import Field, arrow_schema
+
+# -- creates scans from the request of a reader ----------------------------------------------------
+
+
+def scan_table(
+    table: StoredTable,
+    columns: Sequence[str] | None = None,
+    where: Condition | None = None,
+    snapshot_id: int | None = None,
+    tag: str | None = None,
+    as_of: Moment | None = None,
+    skip_upsert: bool = False,
+    skip_upsert_delete: bool = False,
+    limit: int | None = None,
+) -> Scan:
+    """A scan of one snapshot, by default the latest. Raises like `Table.scan`."""
+    check_limit(limit, table.name)
+    table = table.pinned()
+    snapshot = _snapshot_to_travel_to(table, snapshot_id, tag, as_of)
+    # Time travel shows the columns of that time. Other reads show the present columns.
+    schema = table.schema if snapshot is None else table.metadata.schema(snapshot.schema_id)
+    predicate = None if where is None else predicate_of(where, schema.fields, table.name)
+    selected = selected_columns(table.name, schema, columns)
+    which = which_rows(schema, table.name, skip_upsert, skip_upsert_delete)
+    state = table.newest_state(schema) if snapshot is None else table.state(schema, snapshot)
+    state = settled_state(state)
+    return replace(_scan(state, selected, predicate), which=which, limit=limit)
+
+
+def which_rows(
+    schema: TableSchema, table: str, skip_upsert: bool, skip_upsert_delete: bool
+) -> WhichRows:
+    """Which stored rows are shown. Raises `InvalidError` if no index distinguishes them."""
+    named = {keys.SCAN_SKIP_UPSERT: skip_upsert, keys.SCAN_SKIP_UPSERT_DELETE: skip_upsert_delete}
+    given = [repr(key) for key, is_given in named.items() if is_given]
+    if not given:
+        return WhichRows.CURRENT
+    if not schema.is_indexed:
+        raise InvalidError(
+            f"table {table}: {' and '.join(given)} returns rows that a key index hides, but the "
+            f"table has no '{keys.UPSERT_MODE}'; remove it"
+        )
+    if len(given) > 1:
+        raise InvalidError(
+            f"table {table}: {' and '.join(given)} cannot be combined; give only one of them"
+        )
+    return WhichRows.STORED if skip_upsert else WhichRows.LAST
+
+
+def whole_scan(state: TableState) -> Scan:
+    """All rows of a state that have not expired by now."""
+    return _scan(state, state.view.schema.names, None)
+
+
+def narrowed_scan(
+    scan: Scan, columns: Sequence[str] | None = None, predicate: Predicate | None = None
+) -> Scan:
+    """The rows of a scan that match a predicate, with some of the columns.
+
+    Raises like `scan_table`. They are from the same snapshot, and expire at the same time.
+    """
+    view = scan.view
+    terms = [*conjuncts(predicate), *conjuncts(scan.predicate)]
+    selected = selected_columns(view.name, view.schema, columns)
+    return replace(scan, columns=selected, predicate=conjunction(terms))
+
+
+def get_row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] | None:
+    """The row of one key, or None. Raises like `Table.get`."""
+    schema = table.schema
+    predicate = key_condition(key, schema, table.name)
+    scan = _scan(_state_to_look_up(table, schema), schema.names, predicate)
+    # Not with `to_pylist`, whose read-ahead threads cost more than they save for one row.
+    found = scan.to_polars()
+    return in_python(to_arrow(found, scan.schema))[0] if found.height else None
+
+
+def get_rows(table: StoredTable, keys: Sequence[Any]) -> pa.Table:
+    """The rows of some keys, see `Table.get_many`."""
+    schema = table.schema
+    wanted, condition = keys_condition(keys, schema, table.name)
+    scan = _scan(_state_to_look_up(table, schema), schema.names, condition)
+    scan = replace(scan, keys=_exact(wanted, schema))
+    return in_order_of_keys(scan, wanted)
+
+
+def in_order_of_keys(scan: RowSource, wanted: pl.DataFrame) -> pa.Table:
+    """The rows of a scan with the keys that `keys_condition` returned, in the order of the keys."""
+    rows = joined(scan.to_polars(), wanted, scan.view.schema.primary_keys)
+    return to_arrow(rows.sort(_PLACE), scan.schema)
+
+
+def why_row(
+    table: StoredTable,
+    key: Mapping[str, Any] | Any,
+    snapshot_id: int | None = None,
+    tag: str | None = None,
+    as_of: Moment | None = None,
+) -> Why:
+    """Every stored version of a key, and what happened to each. Raises like `Table.why`."""
+    scan = scan_table(table, snapshot_id=snapshot_id, tag=tag, as_of=as_of)
+    schema = scan.view.schema
+    values = key_values_of(key, schema, table.name)
+    predicate = _key_predicate(values, schema, table.name)
+    return why_of(replace(scan, state=scan.state.with_history, predicate=predicate), values)
+
+
+def _scan(state: TableState, columns: tuple[str, ...], predicate: Predicate | None) -> Scan:
+    """A scan of the rows that have not expired by now."""
+    lifetime = Lifetime.of(state.view)
+    if lifetime is None:
+        return Scan(state, columns, predicate)
+    return Scan(state, columns, conjunction([*conjuncts(predicate), lifetime.shown]))
+
+
+def _state_to_look_up(table: StoredTable, schema: TableSchema) -> TableState:
+    """The latest state. A remote key index is read in parallel with the manifests."""
+    if schema.is_indexed and table.store.local_path(paths.INDEX_DIR) is None:
+        table.store.begin(partial(_open_index, table, schema))
+    return settled_state(table.newest_state(schema))
+
+
+def _open_index(table: StoredTable, schema: TableSchema) -> None:
+    view = table.view(schema)
+    files = table.key_files(table.metadata.latest_snapshot(), view)
+    open_ahead(table.store, files, view.options.lookup_cache_bytes_max)
+
+
+def _snapshot_to_travel_to(
+    table: StoredTable, snapshot_id: int | None, tag: str | None, as_of: Any
+) -> Snapshot | None:
+    """The snapshot that a reader names. None for the latest."""
+    given = [name for name, value in
+             (("snapshot_id", snapshot_id), ("tag", tag), ("as_of", as_of))
+             if value is not None]  # fmt: skip
+    if len(given) > 1:
+        raise InvalidError(
+            f"table {table.name}: {' and '.join(given)} each select a snapshot; give only one of "
+            "them"
+        )
+    if snapshot_id is not None:
+        return table.metadata.snapshot(snapshot_id)
+    if tag is not None:
+        return table.metadata.tag(tag)
+    if as_of is not None:
+        return table.metadata.snapshot_as_of(epoch_ms(as_of, table.name))
+    return None
+
+
+def key_condition(
+    key: Mapping[str, Any] | Any, schema: TableSchema, table: str
+) -> Predicate | None:
+    """The condition for the row of one key. Raises `InvalidError` for an invalid key."""
+    return _key_predicate(key_values_of(key, schema, table), schema, table)
+
+
+def keys_condition(
+    keys: Sequence[Any], schema: TableSchema, table: str
+) -> tuple[pl.DataFrame, Predicate | None]:
+    """Unique keys, as a frame with their positions and the key columns, and a condition for a scan.
+
+    Rows of other keys may match the condition. Raises like `key_condition`.
+    """
+    wanted = _key_frame(keys, schema, table)
+    return wanted, _among(wanted, schema)
+
+
+def selected_columns(
+    table: str, schema: TableSchema, columns: Sequence[str] | None
+) -> tuple[str, ...]:
+    """The columns that a reader names, by default all.
+
+    Raises `NotFoundError` and `InvalidError`.
+    """
+    if columns is None:
+        return schema.names
+    for name in columns:
+        field_of(name, schema.by_name, table)
+    if not columns or len(set(columns)) < len(columns):
+        raise InvalidError(
+            f"table {table}: columns is {list(columns)}; name at least one column, and each only "
+            "once (to count rows without reading any, use count())"
+        )
+    return tuple(columns)
+
+
+def key_values_of(key: Any, schema: TableSchema, table: str) -> dict[str, Any]:
+    """The values of a key by column. Raises `InvalidError` for an invalid key."""
+    _require_key(schema, table)
+    names = schema.primary_keys
+    if isinstance(key, Mapping):
+        if set(key) != set(names):
+            raise InvalidError(
+                f"table {table}: the primary key is {', '.join(names)}, found "
+                f"{', '.join(map(str, key)) or 'nothing'}; give a value for each column"
+            )
+        return {name: key[name] for name in names}
+    values = key if isinstance(key, tuple | list) else (key,)
+    if len(values) != len(names):
+        raise InvalidError(
+            f"table {table}: the primary key is {', '.join(names)}, found "
+            f"{counted(len(values), 'value')}, {shown(key)}; give a tuple in this order, or a "
+            "dict"
+        )
+    return dict(zip(names, values, strict=True))
+
+
+def _require_key(schema: TableSchema, table: str) -> None:
+    require_key(schema, table, "a lookup by key", "Scan it with a condition")
+
+
+def _key_predicate(values: Mapping[str, Any], schema: TableSchema, table: str) -> Predicate | None:
+    return conjunction(_equals(schema.field(n), v, table) for n, v in values.items())
+
+
+def _key_frame(keys: Sequence[Any], schema: TableSchema, table: str) -> pl.DataFrame:
+    """Keys as a frame of the key columns, each once, with the position of its first occurrence."""
+    _require_key(schema, table)
+    fields = schema.select(schema.primary_keys)
+    if len(fields) == 1 and not any(
+        issubclass(t, Mapping | tuple | list) for t in {*map(type, keys)}
+    ):
+        columns = {fields[0].name: key_values(keys, fields[0], table)}
+    else:
+        given = [key_values_of(key, schema, table) for key in keys]
+        columns = {
+            f.name: key_values([values[f.name] for values in given], f, table) for f in fields
+        }
+    frame = from_arrow(pa.table(columns)).with_row_index(_PLACE)
+    return frame.unique(list(columns), keep="first")
+
+
+def _among(keys: pl.DataFrame, schema: TableSchema) -> Predicate | None:
+    """A condition that limits a scan to keys, and maybe others: the values of each column."""
+    terms: list[Predicate] = []
+    for name in schema.primary_keys:
+        values = keys[name].unique()
+        # NULL equals nothing, and NaN equals itself only in keys.
+        if values.null_count() or (values.dtype.is_float() and values.is_nan().any()):
+            continue
+        terms.append(In(name, _plain_values(values, schema.field(name))))
+    return conjunction(terms)
+
+
+def _plain_values(values: pl.Series, field: Field) -> tuple[Any, ...]:
+    if has_one_spelling(field.type):
+        return tuple(values.to_list())
+    scalars = values.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(field.type.to_arrow())
+    return tuple(map(plain, scalars))
+
+
+def _exact(keys: pl.DataFrame, schema: TableSchema) -> pa.Table | None:
+    """Keys that are stored exactly like this, if at all. None if that is uncertain."""
+    fields = schema.select(schema.primary_keys)
+    if not all(has_one_spelling(f.type) for f in fields):
+        return None
+    return to_arrow(keys.select(schema.primary_keys).drop_nulls(), arrow_schema(fields))
+
+
+_PLACE = scratch("place")
+
+
+def _equals(field: Field, value: Any, table: str) -> Predicate:
+    if value is None:
+        return IsNull(field.name)
+    return Comparison(field.name, "=", plain(key_value(value, field, table)))

@@ -1,0 +1,402 @@
+"""External tables on Spark: versions are shuffled by key and merged in tasks.
+
+There are two ways. If Spark's own reader reads the files correctly, only keys and the columns that
+decide between versions are shuffled. The result is a bitmap of the losing rows of each file, and
+Spark's reader reads the files without these rows. Keys for which whole rows must be compared come
+from tasks. In all other cases, whole versions are shuffled, and Spark receives the merged rows. In
+both cases the rows belong to the one version that the scan has, and nothing is read until rows are
+requested.
+
+External files read by Spark's own reader, without the rows that lost against newer versions.
+
+Keys and the columns that decide between versions are shuffled, or read by one task if they are few.
+The result is one bitmap per file. It marks versions that lost, and rows that the source itself has
+deleted.
+
+Versions of external tables on Spark: a shuffle by key, and the tasks that merge them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from keytide.dml.attachments import PagesScan
+from keytide.predicate.predicate import columns_of
+from keytide.read.runs import prefetched
+from keytide.snapshot.state import TableView
+from keytide.sources.parquet import ParquetPart
+from keytide.sources.scan import ExternalHandle
+from keytide.sources.shuffle import (
+    CUT,
+    DEALT,
+    FOUND,
+    PART,
+    DealTask,
+    TiedTask,
+    cuts_of_dealt,
+    dealt_frames,
+    found_rows,
+    read_found,
+)
+from keytide.sources.version_merge import (
+    TIMES_STORED,
+    VALUE_BYTES,
+    KeyMerge,
+    Merging,
+    budget_of,
+    rows_at_once,
+    split_condition,
+)
+from keytide.sources.versions import RowNumbers, ShownRows, SourceVersions
+from keytide.spark.capacity import pack, tasks_for
+from keytide.spark.columns import (
+    brought_together,
+    column,
+    spark_batches,
+    spark_condition,
+    spark_schema,
+)
+from keytide.spark.error_translation import pin_external
+from keytide.spark.files import Locate, locate_in
+from keytide.spark.read_plans import (
+    BITS,
+    FILE,
+    TASK_MEMORY_BYTES,
+    bitmaps_of,
+    parquet_files,
+    spark_reads,
+    told_apart,
+    with_floats_read,
+    without_marked,
+)
+from keytide.spark.runner import Executors
+from keytide.store.interface import Store
+from keytide.types import AtomicType, arrow_schema, quoted, type_from_arrow
+
+# -- external tables on Spark: versions are shuffled by key and merged in tasks --------------------
+
+
+# -- versions of external tables on Spark ----------------------------------------------------------
+
+
+_PLACES_MAX = 4096
+
+
+def dealt_by_key(
+    versions: SourceVersions, columns: tuple[str, ...], spark: SparkSession, count: int | None
+) -> DataFrame:
+    """Some columns of the versions, shuffled by key: one partition for each place.
+
+    `count` is the row count that Spark should assume for the result, None if it is unknown.
+    """
+    places = places_for(versions, columns, spark)
+    rows_max = rows_at_once(memory_of(versions.view), len(columns))
+    sizes = [part.stored_bytes or part.rows or 0 for part in versions.parts]
+    rows = sum(part.rows or 0 for part in versions.parts)
+    bins = pack(range(len(sizes)), tasks_for(spark, sum(sizes), rows), sizes.__getitem__)
+    tasks = [DealTask(versions.some(sorted(bin_)), columns, places, rows_max) for bin_ in bins]
+    dealt = Executors().rows(tasks, spark_schema(DEALT), spark, count)
+    return brought_together(dealt, places, column(CUT))
+
+
+def places_for(versions: SourceVersions, columns: Sequence[str], spark: SparkSession) -> int:
+    """The number of partitions: one for each amount merged together, and several per core."""
+    held = bytes_of(versions, columns)
+    needed = (held or 0) // budget_of(memory_of(versions.view))
+    return min(_PLACES_MAX, max(tasks_for(spark, held), needed))
+
+
+def memory_of(view: TableView) -> int:
+    """The memory that a task can use for a table."""
+    return min(view.options.read_memory_bytes, TASK_MEMORY_BYTES)
+
+
+@dataclass(frozen=True)
+class MergeTask:
+    """Merges the versions of one partition."""
+
+    by_key: KeyMerge
+    shown: ShownRows
+    schema: pa.Schema
+
+    def batches(self, dealt: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows in Spark's batch format. Runs on executors."""
+        frames = dealt_frames(dealt)
+        for rows in self.by_key.merged(frames, memory_of(self.by_key.view), cuts_of_dealt, []):
+            yield from spark_batches(self.shown.of(rows), self.schema)
+
+
+def bytes_of(versions: SourceVersions, columns: Sequence[str]) -> int | None:
+    """The approximate size of the versions in memory, None if it is unknown."""
+    rows = [part.rows for part in versions.parts]
+    if None not in rows:
+        return sum(n or 0 for n in rows) * VALUE_BYTES * len(columns)
+    stored = [part.stored_bytes for part in versions.parts]
+    return None if None in stored else sum(n or 0 for n in stored) * TIMES_STORED
+
+
+# -- external files read by Spark's own reader -----------------------------------------------------
+
+
+_ROWS_MARKED_MAX = 1 << 30
+"""Above this number of rows, bitmaps are not broadcast."""
+
+
+@dataclass(frozen=True)
+class PlainFiles:
+    """Files as Spark finds them, and the column and values by which it tells them apart."""
+
+    uris: tuple[str, ...]
+    known_by: str
+    values: pa.Array
+
+
+def plain_files(table: ExternalHandle, merging: Merging, locate: Locate) -> PlainFiles | None:
+    """The files of the parts, if Spark's own reader reads them correctly. Otherwise None."""
+    names = _columns_of_files(table, merging)
+    versions = merging.versions
+    rows = sum(part.rows or 0 for part in versions.parts)
+    if rows > _ROWS_MARKED_MAX:
+        return None
+    if not all(_is_read_alike(table, name) for name in names):
+        return None
+    if any(not field.type.nullable for field in merging.view.schema.select(merging.columns)):
+        return None  # a column must be checked for NULLs
+    lowered = {name.lower() for name in table.table.source.schema.names}
+    if len(lowered) < len(table.table.source.schema.names):
+        return None  # Spark does not distinguish names that differ only in case
+    parts = [part for part in versions.parts if isinstance(part, ParquetPart)]
+    files = [file for part in parts if (file := part.plain_file(names)) is not None]
+    if len(files) < len(versions.parts) or not _differ_by_name(files) or _lack_any(files):
+        return None
+    uris = [uri for file in files if (uri := locate(*file)) is not None]
+    return PlainFiles(tuple(uris), *told_apart(files)) if len(uris) == len(files) else None
+
+
+def _differ_by_name(files: Sequence[tuple[Store, str]]) -> bool:
+    return len({path.rpartition("/")[2] for _, path in files}) == len(files)
+
+
+def _lack_any(files: Sequence[tuple[Store, str]]) -> bool:
+    """Whether a file is missing on local disk: tasks say which one, and of which table."""
+    local = (store.uncached().local_path(path) for store, path in files)
+    return any(path is not None and not path.is_file() for path in local)
+
+
+def _columns_of_files(table: ExternalHandle, merging: Merging) -> tuple[str, ...]:
+    asked = sorted(columns_of(table.predicate))
+    return tuple(dict.fromkeys((*merging.columns, *asked)))
+
+
+def _is_read_alike(table: ExternalHandle, name: str) -> bool:
+    """Whether a column has the type that is stored, and Spark reads this type as Keytide does."""
+    own = table.table.view.schema.field(name).type.with_nullable(True)
+    there = type_from_arrow(table.table.source.schema.field(name).type).with_nullable(True)
+    return isinstance(own, AtomicType) and own == there and spark_reads(own)
+
+
+def rows_of_files(
+    table: ExternalHandle,
+    merging: Merging,
+    files: PlainFiles,
+    schema: pa.Schema,
+    spark: SparkSession,
+) -> DataFrame:
+    """The rows, which Spark reads once it knows which versions to skip.
+
+    If versions tie and whole rows must be compared, these rows come from tasks.
+    """
+    are_decided = merging.versions.are_in_order and not merging.refuses_ties
+    bitmap = _BitmapTask(files.values, _with_dead_rows(merging))
+    if _is_small(merging):
+        find = _FindTask(merging, tuple(bitmap.deleted))
+        found = None if are_decided else Executors().rows([find], spark_schema(FOUND), spark)
+        bitmaps = Executors().rows([_MarkTask(find, bitmap)], spark_schema(bitmap.schema), spark)
+    else:
+        found = _found(merging, tuple(bitmap.deleted), spark)
+        bitmaps = Executors().made(bitmap, found, spark_schema(bitmap.schema))
+    rows = _without(table, merging, files, bitmaps, spark)
+    if are_decided or found is None:
+        return rows
+    return rows.unionAll(_tied(merging, found, schema, spark))
+
+
+def _is_small(merging: Merging) -> bool:
+    """Whether one task decides between all versions sooner than several after a shuffle."""
+    held = bytes_of(merging.versions, merging.columns_deciding)
+    return held is not None and held <= memory_of(merging.view) // 2
+
+
+def _found(merging: Merging, deleted: Sequence[int], spark: SparkSession) -> DataFrame:
+    """The outcome of the versions in each part. The rows of one part are in one partition."""
+    versions = merging.versions
+    dealt = dealt_by_key(versions.by_place(), merging.columns_deciding, spark, 0)
+    task = _SortTask(merging.by_freshness, versions.numbers)
+    schema = spark_schema(FOUND)
+    found = Executors().made(task, dealt, schema)
+    if deleted:
+        found = found.unionAll(spark.createDataFrame(_nothing_found(deleted), schema))
+    stored = [part.stored_bytes for part in versions.parts]
+    tasks = tasks_for(spark, None if None in stored else sum(size or 0 for size in stored))
+    places = min(len(versions.parts), tasks)
+    return brought_together(found, places, F.expr(f"{quoted(PART)} % {places}"))
+
+
+def _nothing_found(parts: Sequence[int]) -> pa.Table:
+    """Rows of `FOUND` for parts with deleted rows, which may have no other row in the result."""
+    none = [b""] * len(parts)
+    return pa.table([pa.array(parts, pa.int32()), none, none], schema=FOUND)
+
+
+def _with_dead_rows(merging: Merging) -> dict[int, ParquetPart]:
+    return {
+        place: part
+        for place, part in enumerate(merging.versions.parts)
+        if isinstance(part, ParquetPart) and part.has_dead_rows
+    }
+
+
+def _without(
+    table: ExternalHandle,
+    merging: Merging,
+    files: PlainFiles,
+    bitmaps: DataFrame,
+    spark: SparkSession,
+) -> DataFrame:
+    """The rows that Spark reads from the files, without those that bitmaps mark."""
+    fields = merging.view.schema.select(_columns_of_files(table, merging))
+    schema = spark_schema(arrow_schema(fields))
+    pin_external(files.uris)
+    rows = without_marked(parquet_files(files.uris, schema, spark), bitmaps, files.known_by)
+    rows = with_floats_read(rows, fields)
+    if table.predicate is not None:
+        rows = rows.where(spark_condition(table.predicate, fields, schema))
+    return rows.selectExpr(*map(quoted, merging.columns))
+
+
+def _tied(merging: Merging, found: DataFrame, schema: pa.Schema, spark: SparkSession) -> DataFrame:
+    """The rows of keys whose latest versions tie."""
+    whole, versions = replace(merging, compares_rows=True), merging.versions
+    places = places_for(versions, merging.columns_deciding, spark)
+    rows_max = rows_at_once(memory_of(whole.view), len(whole.columns_read))
+    read = TiedTask(versions, places, rows_max)
+    dealt = Executors().made(read, found, spark_schema(DEALT))
+    dealt = brought_together(dealt, places, column(CUT))
+    task = MergeTask(whole.by_key, whole.shown, schema)
+    return Executors().made(task, dealt, spark_schema(schema))
+
+
+@dataclass(frozen=True)
+class _SortTask:
+    """Decides between the versions in one partition."""
+
+    by_key: KeyMerge
+    numbers: tuple[RowNumbers, ...]
+
+    def batches(self, dealt: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of `FOUND`. Runs on executors."""
+        frames = dealt_frames(dealt)
+        return found_rows(self.by_key, self.numbers, frames, memory_of(self.by_key.view))
+
+
+@dataclass(frozen=True)
+class _FindTask:
+    """Reads all versions and decides between them. `deleted` are the parts with deleted rows."""
+
+    merging: Merging
+    deleted: tuple[int, ...]
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows of `FOUND`. Runs on an executor."""
+        versions, by_key = self.merging.versions, self.merging.by_freshness
+        columns, memory = self.merging.columns_deciding, memory_of(by_key.view)
+        frames = versions.by_place().frames(columns, rows_at_once(memory, len(columns)))
+        yield from _nothing_found(self.deleted).to_batches()
+        yield from found_rows(by_key, versions.numbers, prefetched(frames), memory)
+
+
+@dataclass(frozen=True)
+class _BitmapTask:
+    """Builds bitmaps of rows that lost or tie, and of rows that the source has deleted."""
+
+    values: pa.Array
+    deleted: dict[int, ParquetPart]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """For each file, the value by which Spark identifies it, and the rows to skip."""
+        return pa.schema([(FILE, self.values.type), (BITS, pa.list_(pa.list_(pa.int64())))])
+
+    def batches(self, found: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One row for each file that has such rows. Runs on executors."""
+        for place, each in read_found(found).items():
+            marked = np.concatenate([each.lost, each.tied, self._dead(place)])
+            bits = bitmaps_of([np.unique(marked)])
+            yield pa.record_batch([self.values.slice(place, 1), bits], [FILE, BITS])
+
+    def _dead(self, place: int) -> npt.NDArray[np.int64]:
+        part = self.deleted.get(place)
+        return np.empty(0, np.int64) if part is None else part.dead_rows()
+
+
+@dataclass(frozen=True)
+class _MarkTask:
+    """Reads all versions, and builds the bitmaps."""
+
+    find: _FindTask
+    bitmap: _BitmapTask
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """See `_BitmapTask`."""
+        return self.bitmap.batches(self.find.batches())
+
+
+# -- external tables on Spark: versions are shuffled by key and merged in tasks --------------------
+
+
+_SMALL_BYTES = 64 << 20
+"""Versions up to this size are merged by one task, because a shuffle would take longer."""
+
+
+def merged_to_spark(
+    scan: PagesScan, table: ExternalHandle, spark: SparkSession
+) -> DataFrame | None:
+    """The rows of an external table as a lazy DataFrame, None if a single task should merge them.
+
+    Runs on the driver, and plans the parts here. Raises what planning raises.
+    """
+    about_key, rest = split_condition(table.predicate, table.table.view.schema.primary_keys)
+    versions = table.table.versions(about_key)
+    merging = Merging(versions, tuple(column.name for column in scan.columns), rest)
+    if not merging.columns or not _is_worth_dealing(merging):
+        return None
+    files = plain_files(table, merging, locate_in(spark))
+    if files is None:
+        return _merged(merging, scan.schema, spark)
+    return rows_of_files(table, merging, files, scan.schema, spark)
+
+
+def _is_worth_dealing(merging: Merging) -> bool:
+    """Whether there are many versions, in parts of which several can be read in parallel."""
+    parts = merging.versions.parts
+    has_one = len(parts) == 1 and not isinstance(parts[0], ParquetPart)
+    size = bytes_of(merging.versions, merging.columns_read)
+    return bool(parts) and not has_one and size is not None and size > _SMALL_BYTES
+
+
+def _merged(merging: Merging, schema: pa.Schema, spark: SparkSession) -> DataFrame:
+    """The rows, all of them read in Python."""
+    # Other tasks have read the versions, so it would be too late to fetch whole rows only for the
+    # keys that need them.
+    whole = replace(merging, compares_rows=not merging.versions.are_in_order)
+    task = MergeTask(whole.by_key, whole.shown, schema)
+    count = sum(part.rows or 0 for part in merging.versions.parts) or None
+    dealt = dealt_by_key(merging.versions, whole.columns_read, spark, count)
+    return Executors().made(task, dealt, spark_schema(schema))

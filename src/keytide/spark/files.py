@@ -1,0 +1,268 @@
+"""The file systems of a session, through which Spark's own reader finds the files of tables.
+
+Spark reads files of an object store by itself if the session has a file system for it, such as S3A
+from hadoop-aws. Its credentials are those of the session, not those of the table. So Keytide asks
+the session once for each bucket whether it finds a file there.
+
+Parquet files that Spark reads without looking for them first, because their sizes are known.
+
+Spark asks an object store two or three times for each file that a reader names, one after the
+other, before it plans a read. A table's metadata says what the answers are. Spark's own index of
+files takes them from the cache in which it keeps such answers, and asks for files that are not in
+it. The classes of the index are not part of Spark's public API.
+
+The files of a change feed as lines, and the order of the lines.
+
+Files written later come later, which is also how Spark assigns files to batches. For equal times
+(in milliseconds), the file names decide, with numbers in them compared by value. Spark reads the
+files of a batch in any order and in pieces, so each line carries the number of its piece, called a
+block.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from keytide.base.process import scratch
+from keytide.errors import InvalidError
+from keytide.feeds.feed import FeedRequest
+from keytide.spark.error_translation import over_files
+from keytide.spark.internals import is_apache_spark
+from keytide.store.interface import Store
+
+# -- the file systems of a session -----------------------------------------------------------------
+
+
+SETTING = "spark.keytide.native-reads"
+"""The session setting that says how Spark reads files of object stores by itself.
+
+`auto`, the default: if the session finds them, and only large files of tables. `never`: not at all.
+Any other value is the name of the file system, such as `s3a`, which is then not tried first.
+"""
+
+_LARGE_BYTES = 16 << 20
+"""Spark's reader makes about seven requests for a file, one after the other, and Python tasks make
+theirs side by side. Below this size, the requests take longer than Python and the way to the JVM.
+"""
+
+Locate: TypeAlias = Callable[[Store, str], str | None]
+"""The URI by which Spark finds a file of a store. None if it does not."""
+
+_FILE_SYSTEMS = {
+    "s3": ("s3a", "s3"),
+    "s3a": ("s3a", "s3"),
+    "gs": ("gs",),
+    "abfs": ("abfss", "abfs"),
+    "abfss": ("abfss", "abfs"),
+}
+_NAME = re.compile(r"[a-z][a-z0-9+.-]*")
+
+
+def locate_in(spark: SparkSession) -> Locate:
+    """Where a session finds files. Raises `InvalidError` for an invalid value of `SETTING`.
+
+    Only Apache Spark reads files by itself. Sail takes names for patterns, does not tell in which
+    file a row is, and skips files that were deleted.
+    """
+    chosen = spark.conf.get(SETTING, "auto") or "auto"
+    if not _NAME.fullmatch(chosen):
+        raise InvalidError(
+            f"the session setting {SETTING} is {chosen!r}; expected 'auto', 'never', or the name "
+            "of a file system such as 's3a'"
+        )
+    if not is_apache_spark(spark):
+        return _nowhere
+    if chosen == "never":
+        return on_local_disk
+    return _FileSystems(spark, None if chosen == "auto" else chosen).uri
+
+
+def far_bytes_min(spark: SparkSession) -> int:
+    """The size from which files of a table in an object store are read by Spark's own reader."""
+    return _LARGE_BYTES if spark.conf.get(SETTING, "auto") in {"auto", ""} else 0
+
+
+def _nowhere(store: Store, path: str) -> str | None:
+    """A session that reads no file by itself."""
+    return None
+
+
+def on_local_disk(store: Store, path: str) -> str | None:
+    """The URI of a file on local disk.
+
+    None for a remote file: its cached copy may go away at any time.
+    """
+    local = store.uncached().local_path(path)
+    return None if local is None else f"file://{local}"
+
+
+@dataclass(frozen=True)
+class _FileSystems:
+    spark: SparkSession
+    chosen: str | None
+
+    def uri(self, store: Store, path: str) -> str | None:
+        """See `Locate`."""
+        local = on_local_disk(store, path)
+        if local is not None:
+            return local
+        scheme, _, rest = store.uri_of(path).partition("://")
+        name = (self.chosen or self._name(scheme, rest)) if rest else None
+        return None if name is None else f"{name}://{rest}"
+
+    def _name(self, scheme: str, rest: str) -> str | None:
+        """The file system of the session for a bucket, tried with one of its files."""
+        known = _KNOWN.setdefault(self.spark, {})
+        bucket = scheme, rest.partition("/")[0]
+        if bucket not in known:
+            names = _FILE_SYSTEMS.get(scheme, ())
+            known[bucket] = next((n for n in names if self._finds(f"{n}://{rest}")), None)
+        return known[bucket]
+
+    def _finds(self, uri: str) -> bool:
+        reader = self.spark.read.schema("nothing int").option("__globPaths__", "false")
+        try:
+            return len(reader.parquet(uri).inputFiles()) == 1
+        except (PySparkException, Py4JError):
+            return False  # there is no such file system, or it may not read the bucket
+
+
+_KNOWN: WeakKeyDictionary[SparkSession, dict[tuple[str, str], str | None]] = WeakKeyDictionary()
+
+
+# -- parquet files that Spark reads without looking for them first ---------------------------------
+
+
+_BLOCK_BYTES = 128 << 20
+"""Spark only asks for the hosts of a block, and object stores have none."""
+
+
+def known_parquet_files(
+    sizes: Mapping[str, int], schema: StructType, options: Mapping[str, str], spark: SparkSession
+) -> DataFrame | None:
+    """The rows of files with these URIs and sizes in bytes, as a lazy DataFrame of a schema.
+
+    None if this release of Spark has another index. Runs on the driver, and takes about a
+    millisecond for each file. A file that is missing is an error of the task that reads it.
+    REQUIRES: a classic session, sizes as `verify` checks them, because Spark divides files by them,
+    and `options` of Spark's Parquet reader.
+    """
+    session: Any = spark._jsparkSession
+    try:
+        relation = _relation(sizes, schema, options, spark.sparkContext, session)
+        return DataFrame(session.baseRelationToDataFrame(relation), spark)
+    except (Py4JError, TypeError):  # to py4j, a class that does not exist is a package
+        return None
+
+
+def _relation(
+    sizes: Mapping[str, int],
+    schema: StructType,
+    options: Mapping[str, str],
+    context: Any,
+    session: Any,
+) -> Any:
+    jvm, gateway = context._jvm, context._gateway
+    hadoop = jvm.org.apache.hadoop.fs
+    sources = jvm.org.apache.spark.sql.execution.datasources
+    utils, none = jvm.org.apache.spark.api.python.PythonUtils, jvm.scala.Option.empty()
+    cache = sources.FileStatusCache.getOrCreate(session)
+    paths = jvm.java.util.ArrayList()
+    for uri, size in sizes.items():
+        path = hadoop.Path(uri)
+        found = gateway.new_array(hadoop.FileStatus, 1)
+        found[0] = hadoop.FileStatus(size, False, 1, _BLOCK_BYTES, 0, path)
+        cache.putLeafFiles(path, found)
+        paths.append(path)
+    given = utils.toScalaMap(dict(options))
+    index = sources.InMemoryFileIndex(session, utils.toSeq(paths), given, none, cache, none, none)
+    columns = session.parseDataType(schema.json()).asNullable()
+    no_columns = jvm.org.apache.spark.sql.types.StructType()
+    format_ = sources.parquet.ParquetFileFormat()
+    return sources.HadoopFsRelation(index, no_columns, columns, none, format_, given, session)
+
+
+# -- the files of a change feed as lines, and the order of the lines -------------------------------
+
+
+MESSAGE, BLOCK = "message", scratch("block")
+_WRITTEN, _PATH, _START = map(scratch, ("written", "path", "start"))
+
+BLOCKS_SCHEMA = pa.schema(
+    [(BLOCK, pa.int64()), (_WRITTEN, pa.int64()), (_PATH, pa.string()), (_START, pa.int64())]
+)
+"""A block: its number, when its file was written, and its position in the file."""
+
+_SAMPLE_MESSAGES = 1_000
+# Only this character ends a line, so that a message is kept in full.
+_LINES = {"lineSep": "\n"}
+
+
+def sample(spark: SparkSession, source: str, table: str) -> pa.Array:
+    """A sample of the messages. Raises `NotFoundError` and `DataError` as `over_files`."""
+    with over_files(source, table):
+        lines = spark.read.options(**_LINES).text(source).select(_message())
+        return lines.limit(_SAMPLE_MESSAGES).toArrow().column(MESSAGE).combine_chunks()
+
+
+def lines_of(spark: SparkSession, request: FeedRequest) -> DataFrame:
+    """A stream of the lines of all files as they arrive: messages with their blocks."""
+    stream = spark.readStream.format("text").options(**_LINES)
+    if request.max_files_per_batch is not None:
+        stream = stream.option("maxFilesPerTrigger", str(request.max_files_per_batch))
+    path, start = F.col("_metadata.file_path"), F.col("_metadata.file_block_start")
+    block = {
+        BLOCK: F.xxhash64(path, start),
+        _WRITTEN: F.unix_millis(F.col("_metadata.file_modification_time")),
+        _PATH: path,
+        _START: start,
+    }
+    columns = (value.alias(name) for name, value in block.items())
+    return stream.load(_as_glob(request.source)).select(_message(), *columns)
+
+
+def blocks_of(lines: pa.RecordBatch) -> pa.Table:
+    """The blocks of some lines, one row of `BLOCKS_SCHEMA` for each."""
+    found = lines.column(BLOCK)
+    firsts = pc.index_in(pc.unique(found), value_set=found)
+    return pa.Table.from_batches([lines.select(BLOCKS_SCHEMA.names).take(firsts)])
+
+
+def blocks_in_order(decoded: DataFrame) -> tuple[int, ...]:
+    """The blocks that occur in `decoded`, in the order of the feed."""
+    told = decoded.where(F.col(_PATH).isNotNull()).select(*BLOCKS_SCHEMA.names).collect()
+    return tuple(dict.fromkeys(row[BLOCK] for row in sorted(told, key=_place)))
+
+
+def _place(block: Row) -> tuple[int, list[tuple[str, int]], str, int]:
+    parts = _NUMBERED.findall(block[_PATH])
+    natural = [(text, int(digits or 0)) for text, digits in parts]
+    return block[_WRITTEN], natural, block[_PATH], block[_START]
+
+
+_NUMBERED = re.compile(r"([^0-9]*)([0-9]{0,4000})")
+
+
+def _as_glob(source: str) -> str:
+    """The path as a glob. Spark's stream treats a path that is not a glob as a folder."""
+    path = source.rstrip("/")
+    # The last character in brackets makes a glob that matches only this path.
+    is_plain = path[-1:].isalnum() and not set("*?[]{}\\") & set(path)
+    return f"{path[:-1]}[{path[-1]}]" if is_plain else source
+
+
+def _message() -> Column:
+    """The bytes of a line. Spark treats them as a string without validating it."""
+    return F.col("value").cast("binary").alias(MESSAGE)

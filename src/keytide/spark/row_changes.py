@@ -1,0 +1,505 @@
+"""Row-level changes on Spark, in executors or, for small amounts of data, in the driver.
+
+On executors, the splits of a target are the partitions of a DataFrame. Spark SQL finds the rows and
+computes the new values. Then tasks pass these to a page source of the split that they came from. If
+a statement also refers to other tables, Spark may have moved rows, so they are grouped by split
+again. If the splits contain exactly the affected rows and the new values are constants, there is
+nothing to compute, and one task reads and changes the rows.
+
+MERGE in the driver: collects the source, and reads only the target rows that can match.
+
+The local engine joins them if nothing has to be computed, such as a condition of a WHEN clause.
+Expressions must have Spark's semantics, so otherwise Spark gets both sides as local relations.
+
+Where row-level changes run: on executors, or in threads of the driver.
+
+Both read the splits of a target, show the rows to Spark SQL, and feed its result to tasks. The
+driver shows the rows as a local relation and collects the result, so Spark starts no Python task
+for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from keytide.base.process import cached_property
+from keytide.compaction.compact import local_runner
+from keytide.dml.engine import RowChange, Scanned, Sinks, SplitResult
+from keytide.spark.capacity import COPIES, Place, bytes_of_rows, place_of, run_in_utc, tasks_for
+from keytide.spark.columns import arrow_schema_of, batch_schema, column, spark_schema
+from keytide.spark.dml_tasks import (
+    SPLIT,
+    ChangeTask,
+    MergeTask,
+    ScanTask,
+    ScanTasks,
+    Source,
+    WholeTask,
+    distinct_values,
+    has_exact_types,
+    scanned_schema,
+)
+from keytide.spark.error_translation import on_driver, reason_of
+from keytide.spark.internals import is_apache_spark
+from keytide.spark.runner import Cluster, Executors
+from keytide.spark.worker import check_python
+from keytide.sql.change_queries import MergeQuery, RowQuery
+from keytide.sql.local_row_changes import LocalMergeHost
+from keytide.sql.merged_rows import ROW, PassThrough
+from keytide.sql.relation import GivenRelation, Relation, StoredRelation
+from keytide.sql.relations import BoundQuery
+from keytide.tasks import FeedTask
+from keytide.types import quoted
+
+# -- where row-level changes run: on executors, or in threads of the driver ------------------------
+
+
+T = TypeVar("T")
+
+
+class Workers(Protocol):
+    """The workers for the rows of a target."""
+
+    @property
+    def count(self) -> int:
+        """The number of tasks among which the rows of a MERGE are distributed."""
+        ...
+
+    def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
+        """See `TaskRunner.each`."""
+        ...
+
+    def shown(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
+        """The rows of a target, with the columns of `scanned_schema`."""
+        ...
+
+    def feed_splits(
+        self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None], *, moved: bool
+    ) -> None:
+        """Run a task on rows grouped by split.
+
+        `moved` means that rows of a split may be scattered.
+        """
+        ...
+
+    def feed_dealt(
+        self, task: FeedTask[T], rows: DataFrame, by: Column, take: Callable[[T], None]
+    ) -> None:
+        """Run a task on rows grouped by the value of `by`."""
+        ...
+
+
+def workers_at(place: Place, spark: SparkSession) -> Workers:
+    """The workers for a place."""
+    return DriverWorkers(spark) if place.is_driver else ExecutorWorkers(spark, place.known_bytes)
+
+
+def one_by_one(scanned: Scanned) -> Iterator[Scanned]:
+    """The splits, one at a time."""
+    for split in scanned.splits:
+        yield replace(scanned, splits=[split])
+
+
+def _scan_tasks(scanned: Scanned, passed: PassThrough) -> list[ScanTask]:
+    return [ScanTask(one, passed, number) for number, one in enumerate(one_by_one(scanned))]
+
+
+@dataclass(frozen=True)
+class ExecutorWorkers:
+    """Executors, for rows of this size. None: the size is unknown."""
+
+    spark: SparkSession
+    known_bytes: int | None
+
+    @cached_property
+    def count(self) -> int:
+        """See `Workers`."""
+        return tasks_for(self.spark, self.known_bytes)
+
+    def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
+        """See `Workers`. Runs one Spark job."""
+        Cluster(self.spark).each(tasks, take)
+
+    def shown(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
+        """See `Workers`. Lazy."""
+        return self._read(scanned, passed)
+
+    def _read(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
+        check_python(self.spark)
+        schema = spark_schema(scanned_schema(scanned, passed))
+        tasks, count = _scan_tasks(scanned, passed), self._scans(scanned)
+        dealt = [ScanTasks(tuple(tasks[first::count])) for first in range(count)]
+        return Executors().rows(dealt, schema, self.spark)
+
+    def shown_to_join(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
+        """The rows of a target, planned for few rows, for a join with these.
+
+        Few rows are sent to the task that joins them, so that nothing is shuffled. Others are
+        shuffled: Spark does not know that there may be many.
+        """
+        is_little = self.count == 1 and tasks_for(self.spark, scanned.stored_bytes) == 1
+        return self._read(scanned, passed).hint("broadcast" if is_little else "merge")
+
+    def _scans(self, scanned: Scanned) -> int:
+        return min(len(scanned.splits), tasks_for(self.spark, scanned.stored_bytes))
+
+    def feed_splits(
+        self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None], *, moved: bool
+    ) -> None:
+        """See `Workers`. Runs one Spark job."""
+        if moved or not is_apache_spark(self.spark):
+            rows = self._grouped(rows, column(SPLIT))
+        Executors().feed(task, rows, take)
+
+    def feed_dealt(
+        self, task: FeedTask[T], rows: DataFrame, by: Column, take: Callable[[T], None]
+    ) -> None:
+        """See `Workers`. Runs one Spark job."""
+        Executors().feed(task, self._grouped(rows, by), take)
+
+    def _grouped(self, rows: DataFrame, by: Column) -> DataFrame:
+        # One task sees all rows, so they need no shuffle.
+        return rows.coalesce(1) if self.count == 1 else rows.repartition(self.count, by)
+
+
+@dataclass(frozen=True)
+class DriverWorkers:
+    """Threads of the driver, which holds all rows in memory."""
+
+    spark: SparkSession
+    count: int = 1
+
+    def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
+        """See `Workers`."""
+        local_runner().each(tasks, take)
+
+    def shown(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
+        """See `Workers`. Reads all rows."""
+        schema = batch_schema(scanned_schema(scanned, passed))
+        reads = [partial(_read, task, schema) for task in _scan_tasks(scanned, passed)]
+        tables = local_runner().map(reads)
+        # Empty batches are removed, because pyspark's createDataFrame loses the rows after one.
+        batches = [each for table in tables for each in table.to_batches() if each.num_rows]
+        rows = pa.Table.from_batches(batches, schema)
+        return self.spark.createDataFrame(rows, spark_schema(schema))
+
+    def feed_splits(
+        self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None], *, moved: bool
+    ) -> None:
+        """See `Workers`. Runs a Spark job in the JVM only."""
+        found = self._computed(rows)
+        splits = found.column(SPLIT).to_numpy()
+        tasks = [
+            partial(task.feed, [found.filter(pa.array(splits == split))], int(split))
+            for split in np.unique(splits)
+        ]
+        self._run(tasks, take)
+
+    def feed_dealt(
+        self, task: FeedTask[T], rows: DataFrame, by: Column, take: Callable[[T], None]
+    ) -> None:
+        """See `Workers`. Runs a Spark job in the JVM only. All rows form one group."""
+        self._run([partial(task.feed, [self._computed(rows)], 0)], take)
+
+    def _computed(self, rows: DataFrame) -> pa.Table:
+        with on_driver():
+            return rows.toArrow()
+
+    def _run(self, tasks: Sequence[Callable[[], T | None]], take: Callable[[T], None]) -> None:
+        def take_made(made: T | None) -> None:
+            if made is not None:
+                take(made)
+
+        self.each(tasks, take_made)
+
+
+def _read(task: ScanTask, schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_batches(task.batches(), schema)
+
+
+# -- row-level changes on Spark --------------------------------------------------------------------
+
+
+# -- MERGE in the driver ---------------------------------------------------------------------------
+
+
+_SOURCE = "keytide_merged"
+
+
+@dataclass(frozen=True)
+class DriverMerge:
+    """Runs a MERGE in the driver."""
+
+    query: MergeQuery
+    spark: SparkSession
+    rows: Callable[[BoundQuery], DataFrame]
+    """Runs a query and returns its rows."""
+    compute: Callable[[MergeQuery, PassThrough, Mapping[str, DataFrame]], DataFrame]
+    """Runs the query over the given views."""
+    memory_bytes: int
+
+    def bytes_of(self, stored_bytes: int | None) -> int | None:
+        """The size to count for a MERGE into a target of this size, None if it is unknown."""
+        source = self._source_bytes
+        if source is None or stored_bytes is None:
+            return None
+        all_pass = not (self.query.is_plain or self._columns)
+        return source + stored_bytes * (COPIES if all_pass else 1)
+
+    def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
+        """See `MergeHost.merge`. REQUIRES: `bytes_of` returns a size."""
+        if self.query.is_plain:
+            self._local().merge(scanned, sinks, take)
+            return
+        view, query = self._with_source()
+        source = self.source()
+        if self._columns and scanned.among is not None:
+            scanned = scanned.among(distinct_values(source, self._columns))
+        workers, passed = DriverWorkers(self.spark), query.passed(sinks.pages)
+        task = MergeTask(sinks, passed, query.made, workers.count)
+        try:
+            shown = {
+                view: self.spark.createDataFrame(source, spark_schema(source.schema)),
+                query.view: workers.shown(scanned, passed),
+            }
+            workers.feed_dealt(task, self.compute(query, passed, shown), F.lit(0), take)
+        except PySparkException as error:
+            raise query.bound.refused(reason_of(error)) from error
+
+    def _local(self) -> LocalMergeHost:
+        """The local engine's host, over rows that were collected from Spark."""
+        relations = tuple(map(_brought, self.query.bound.relations))
+        bound = replace(self.query.bound, relations=relations)
+        return LocalMergeHost(replace(self.query, bound=bound), self.memory_bytes)
+
+    # -- the source
+
+    @property
+    def _relation(self) -> Relation | None:
+        """The source, if it is a table or given rows."""
+        view = self.query.match.view
+        return next((r for r in self.query.bound.relations if r.view == view), None)
+
+    def _with_source(self) -> tuple[str, MergeQuery]:
+        """The view of the source, and the query over it."""
+        if self.query.match.view is not None:
+            return self.query.match.view, self.query
+        return _SOURCE, self.query.with_source(_SOURCE)[1]
+
+    def source(self) -> pa.Table:
+        """The rows of the source."""
+        relation = self._relation
+        if isinstance(relation, StoredRelation):
+            return relation.scan().to_arrow()
+        if isinstance(relation, GivenRelation) and isinstance(relation.rows, pa.Table):
+            return relation.rows.select(list(relation.names))
+        return _collected(self._frame)
+
+    @cached_property
+    def _frame(self) -> DataFrame:
+        """The source as a DataFrame."""
+        relation = self._relation
+        if relation is None:
+            return self.rows(self.query.with_source(_SOURCE)[0])
+        assert isinstance(relation, GivenRelation)
+        rows: Any = relation.rows
+        return rows.select(*map(column, relation.names))
+
+    @cached_property
+    def _source_bytes(self) -> int | None:
+        relation = self._relation
+        if isinstance(relation, StoredRelation):
+            return COPIES * sum(task.stored_bytes for task in relation.scan().tasks())
+        if isinstance(relation, GivenRelation) and isinstance(relation.rows, pa.Table):
+            return int(relation.rows.nbytes)
+        if relation is not None and not isinstance(relation, GivenRelation):
+            return None
+        return bytes_of_rows(self._frame) if has_exact_types(self._frame) else None
+
+    @cached_property
+    def _columns(self) -> Mapping[str, str]:
+        """Target columns for looking up target rows, each with its source column."""
+        if not self.query.needs_matched_only:
+            return {}
+        relation = self._relation
+        types = {field.name: field.type.to_arrow() for field in self.query.target.fields}
+        if relation is not None:
+            given = {field.name: field.type.to_arrow() for field in relation.fields}
+        else:
+            schema = arrow_schema_of(self._frame.schema, "of the source")
+            given = {field.name: field.type for field in schema}
+        return self.query.match.comparable(types, given)
+
+
+def _brought(relation: Relation) -> Relation:
+    if not isinstance(relation, GivenRelation) or isinstance(relation.rows, pa.Table):
+        return relation
+    return replace(relation, rows=_collected(relation.rows.select(*map(column, relation.names))))
+
+
+def _collected(rows: DataFrame) -> pa.Table:
+    with on_driver():
+        return rows.toArrow()
+
+
+# -- row-level changes on Spark --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SparkRowHost:
+    """Runs DELETE and UPDATE in a session. See `Host`."""
+
+    query: RowQuery
+    spark: SparkSession
+    compute: Callable[[Sequence[str], DataFrame], DataFrame]
+    """Runs the query over the target's rows. Some columns are passed through unchanged."""
+    driver_bytes_max: int
+
+    def explained(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
+        """See `Host.explained`."""
+        return (f"runs {self._place(stored_bytes, self._constants(is_exact))}",)
+
+    def change(
+        self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
+    ) -> None:
+        """See `Host.change`. Runs at most one Spark job."""
+        constants = self._constants(scanned.is_exact)
+        workers = workers_at(self._place(scanned.stored_bytes, constants), self.spark)
+        if constants is None:
+            self._computed(workers, scanned, change, take)
+            return
+        fields, table = self.query.fields, self.query.table
+        values = tuple(constants.columns)
+        tasks = [WholeTask(one, change, values, fields, table) for one in one_by_one(scanned)]
+        workers.each(tasks, take)
+
+    def _constants(self, is_exact: bool) -> pa.Table | None:
+        """The constant new values of all rows in the splits, None if they must be computed."""
+        return self.query.constants if is_exact else None
+
+    def _place(self, stored_bytes: int | None, constants: pa.Table | None) -> Place:
+        if stored_bytes is not None and constants is None:
+            stored_bytes *= COPIES
+        return place_of(self.spark, self.driver_bytes_max, stored_bytes)
+
+    def _computed(
+        self,
+        workers: Workers,
+        scanned: Scanned,
+        change: RowChange,
+        take: Callable[[SplitResult], None],
+    ) -> None:
+        passed = PassThrough(scanned.columns[-1].type)
+        names = (*passed.names, SPLIT)
+        task = ChangeTask(scanned, change, passed, self.query.fields, self.query.table)
+        results: list[list[SplitResult]] = []
+        # A join or a subquery can move rows away from the other rows of their split.
+        moved = bool(self.query.bound.relations)
+        try:
+            rows = self.compute(names, workers.shown(scanned, passed))
+            with run_in_utc(self.spark):
+                workers.feed_splits(task, rows, results.append, moved=moved)
+        except PySparkException as error:
+            raise self.query.bound.refused(reason_of(error)) from error
+        finally:
+            for each in results:
+                for result in each:
+                    take(result)
+
+
+@dataclass(frozen=True)
+class ExecutorMerge:
+    """Runs a MERGE on executors. See `MergeHost`."""
+
+    query: MergeQuery
+    spark: SparkSession
+    compute: Callable[[PassThrough, DataFrame, DataFrame | None], DataFrame]
+    """Runs the query over the target's rows, and over rows of the source if there is one."""
+    source: Source | None = None
+    """The source of the merge, if target rows without a match do not change. Otherwise None."""
+    known_bytes: int | None = None
+    """The size of source and target, None if it is unknown."""
+
+    def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
+        """See `MergeHost.merge`."""
+        passed = self.query.passed(sinks.pages)
+        source = self.source
+        columns = {} if source is None else source.columns(self.query.match, scanned)
+        if source is None or not (columns and scanned.splits and source.is_dealt):
+            workers = ExecutorWorkers(self.spark, self.known_bytes)
+            given = None if source is None else source.rows
+            rows = self.compute(passed, workers.shown(scanned, passed), given)
+            self._merge(workers, rows, passed, sinks, take)
+            return
+        # About as many rows take part as the source has.
+        workers = ExecutorWorkers(self.spark, source.row_bytes)
+        if source.is_small and scanned.among is not None:
+            collected = source.collected()
+            scanned = scanned.among(distinct_values(collected, columns))
+            given = self.spark.createDataFrame(collected, spark_schema(collected.schema))
+            rows = self.compute(passed, workers.shown_to_join(scanned, passed), given)
+            self._merge(workers, rows, passed, sinks, take)
+            return
+        with source.held():
+            target = source.matching(scanned, passed, columns)
+            rows = self.compute(passed, target, source.rows)
+            self._merge(workers, rows, passed, sinks, take)
+
+    def _merge(
+        self,
+        workers: ExecutorWorkers,
+        rows: DataFrame,
+        passed: PassThrough,
+        sinks: Sinks,
+        take: Callable[[SplitResult], None],
+    ) -> None:
+        # Everything about one target row goes to one task. New rows are spread over all tasks.
+        task = MergeTask(sinks, passed, self.query.made, workers.count)
+        try:
+            every = f"xxhash64({', '.join(map(quoted, rows.columns))})"
+            by = F.expr(f"coalesce({self._place(sinks, passed)}, {every})")
+            workers.feed_dealt(task, rows, by, take)
+        except PySparkException as error:
+            raise self.query.bound.refused(reason_of(error)) from error
+
+    def _place(self, sinks: Sinks, passed: PassThrough) -> str:
+        """An SQL expression with equal values for rows of the same task, NULL for a new row."""
+        if not sinks.layout:
+            return quoted(ROW)
+        names = [f.name for f in sinks.pages.row_id.type]
+        members = ", ".join(quoted(passed.names[names.index(name)]) for name in sinks.layout)
+        return f"CASE WHEN {quoted(ROW)} IS NOT NULL THEN xxhash64({members}) END"
+
+
+@dataclass(frozen=True)
+class PlacedMerge:
+    """Runs a MERGE in the driver or on executors, depending on its size. See `MergeHost`."""
+
+    here: DriverMerge
+    executors: Callable[[int | None], ExecutorMerge]
+    """Created for data of this size only when it is needed, because its source is a DataFrame."""
+    driver_bytes_max: int
+
+    def explained(self, stored_bytes: int | None) -> Sequence[str]:
+        """See `MergeHost.explained`."""
+        return (f"runs {self._place(stored_bytes)}",)
+
+    def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
+        """See `MergeHost.merge`."""
+        place = self._place(scanned.stored_bytes)
+        host = self.here if place.is_driver else self.executors(place.known_bytes)
+        with run_in_utc(self.here.spark):
+            host.merge(scanned, sinks, take)
+
+    def _place(self, stored_bytes: int | None) -> Place:
+        known = self.here.bytes_of(stored_bytes)
+        return place_of(self.here.spark, self.driver_bytes_max, known)

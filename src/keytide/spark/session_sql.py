@@ -1,0 +1,636 @@
+"""SQL on Spark, and views of tables in a session.
+
+SQL on Spark: the tables of a query become views of lazy scans.
+
+Temporary views of the data source that show the latest snapshot to each query.
+
+Spark plans the read of a Python data source once per view. Therefore a view that was created by
+`CREATE TEMPORARY VIEW ... USING keytide` is recreated before a query that may use it, if its table
+has a newer snapshot. This works in classic sessions only, because a Spark Connect session does not
+say whether a view of that name is still the same one.
+
+The tables of a lake as temporary views of a session.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache, partial, wraps
+from string import Formatter
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from sqlglot import exp
+
+from keytide.base.arguments import check_spark_session
+from keytide.base.process import cached_property
+from keytide.catalogs.catalog import Catalog
+from keytide.commit.author import Author
+from keytide.commit.transaction import Transaction, WriteResult
+from keytide.dml.attachments import AttachedCatalog
+from keytide.errors import InvalidError, KeytideError, UnsupportedError
+from keytide.feeds.flow import FlowRequest
+from keytide.snapshot.stored_table import StoredTable
+from keytide.sources.federated import tables_of
+from keytide.spark.auto_cdc import FlowStream, apply_events
+from keytide.spark.capacity import analyzed_in_utc, run_in_utc
+from keytide.spark.columns import arrow_schema_of, column, constant, spark_schema
+from keytide.spark.data_source import FORMAT
+from keytide.spark.dataframe_writes import append, fill, overwrite
+from keytide.spark.dml_tasks import Source, pages_to_spark
+from keytide.spark.error_translation import (
+    explained,
+    knows_aliases,
+    note_view,
+    on_driver,
+    reason_of,
+)
+from keytide.spark.internals import is_apache_spark, is_connect
+from keytide.spark.read_plans import fallback_to_spark, scan_to_spark
+from keytide.spark.row_changes import DriverMerge, ExecutorMerge, PlacedMerge, SparkRowHost
+from keytide.spark.source_options import SourceOptions
+from keytide.sql.assignment import check_assignable
+from keytide.sql.change_queries import MergeQuery, RowQuery
+from keytide.sql.engine_text import QueryAnalysis
+from keytide.sql.from_clause import spark_unnest
+from keytide.sql.merged_rows import PassThrough
+from keytide.sql.pushdown import spark_condition
+from keytide.sql.query_engine import Means, Result
+from keytide.sql.relation import (
+    AttachedRelation,
+    FallbackRelation,
+    GivenRelation,
+    Relation,
+    StoredRelation,
+    SystemRelation,
+    without_aliases,
+)
+from keytide.sql.relations import BoundQuery
+
+# -- SQL on Spark, and views of tables in a session ------------------------------------------------
+
+
+# -- SQL on Spark: the tables of a query become views of lazy scans --------------------------------
+
+
+TextFor: TypeAlias = "Callable[..., str]"
+"""Creates the text of a query from the rewrites that it needs."""
+
+
+class SparkResult(Result):
+    """The rows of a query on Spark, whose time zone is UTC. All formats except a DataFrame collect
+    them, once.
+
+    Collecting raises `InvalidError` when Spark cannot compute a row, and what reading raises.
+    """
+
+    def __init__(self, frame: DataFrame, bound: BoundQuery) -> None:
+        self._frame = frame
+        self._bound = bound
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in self._frame.schema)
+        return f"SparkResult({columns})"  # must not compute anything
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as an Arrow table on the driver."""
+        return self._collected
+
+    def to_spark(self) -> DataFrame:
+        """The rows as a lazy DataFrame.
+
+        Spark Connect computes it in the time zone that the session has at that time.
+        """
+        return self._frame
+
+    @cached_property
+    def _collected(self) -> pa.Table:
+        try:
+            with on_driver(), run_in_utc(self._frame.sparkSession):
+                return self._frame.toArrow()
+        except PySparkException as error:
+            raise self._bound.refused(reason_of(error)) from error
+
+
+class SparkEngine:
+    """Runs queries on a session, classic or Spark Connect."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def query(self, bound: BoundQuery) -> Result:
+        """A query as a lazy result.
+
+        Raises `InvalidError`, which quotes Spark, if Spark refuses it.
+        """
+        return SparkResult(self.rows(bound), bound)
+
+    def analyze(self, bound: BoundQuery) -> QueryAnalysis:
+        """Refuse: who reads the tables are executors. Raises `UnsupportedError`."""
+        raise UnsupportedError(
+            "EXPLAIN ANALYZE of a query measures reads of this process, but on Spark the "
+            "executors read; open the lake without a Spark session, or look at the query in the "
+            "Spark UI"
+        )
+
+    def rows(self, bound: BoundQuery) -> DataFrame:
+        """A query as a lazy DataFrame. Raises as `query`."""
+        return self._rows(bound, partial(bound.text_for, "spark"))
+
+    def _rows(self, bound: BoundQuery, text_for: TextFor, **known: DataFrame) -> DataFrame:
+        named = {node.name for node in bound.tree.find_all(exp.Table)} - known.keys()
+        others = [relation for relation in bound.relations if relation.view in named]
+        frames = {relation.view: self._frame(relation) for relation in others} | known
+        # Spark creates a view for each frame and drops it again, which also drops the cached data
+        # of its plan. The filter makes it a new plan that nobody else has cached.
+        frames = {view: frame.where("TRUE") for view, frame in frames.items()}
+        try:
+            with on_driver(), analyzed_in_utc(self._spark):
+                return self._spark.sql(self._text(text_for, frames), **frames)
+        except PySparkException as error:
+            raise bound.refused(reason_of(error)) from error
+
+    def stream(self, bound: BoundQuery, take: Callable[[pa.RecordBatch], None]) -> None:
+        """Pass on the rows of a query as they arrive, partition by partition, on the driver.
+
+        The first batch has no rows and only defines the columns.
+
+        Raises as `query`, `InvalidError` when a row cannot be computed, and what `take` raises.
+        """
+
+        def encoded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                sink = pa.BufferOutputStream()
+                with pa.ipc.new_stream(sink, batch.schema) as file:
+                    file.write_batch(batch)
+                yield pa.record_batch([pa.array([sink.getvalue().to_pybytes()])], ["page"])
+
+        rows = self.rows(bound)
+        rows = rows.toDF(
+            *(f"_{i}" for i in range(len(rows.columns)))
+        )  # there may be duplicate names
+        pages = rows.mapInArrow(encoded, "page binary")
+        take(pa.RecordBatch.from_pylist([], self.schema(rows)))
+        try:
+            with on_driver(), run_in_utc(self._spark):
+                for row in pages.toLocalIterator():
+                    with pa.ipc.open_stream(bytes(row.page)) as reader:
+                        for batch in reader:
+                            take(batch)
+        except PySparkException as error:
+            raise bound.refused(reason_of(error)) from error
+
+    def assigned(
+        self, rows: DataFrame, columns: Mapping[str, int | pa.Scalar], table: StoredTable
+    ) -> DataFrame:
+        """Rows with the columns of a table, each taken by position or from a constant.
+
+        Raises `InvalidError` for a type that a column does not accept. The tasks that write check
+        values.
+        """
+        names = [f"_{i}" for i in range(len(rows.columns))]
+        rows = rows.toDF(*names)
+        found = arrow_schema_of(rows.schema, table.name)
+        targets = spark_schema(table.schema.arrow_schema())
+        chosen = []
+        for field, target in zip(table.schema.fields, targets.fields, strict=True):
+            place = columns[field.name]
+            if isinstance(place, int):
+                check_assignable(found.field(place).type, field, table.name)
+                source = column(names[place])
+            else:
+                source = constant(place, target.dataType)
+            chosen.append(source.cast(target.dataType).alias(field.name))
+        with analyzed_in_utc(self._spark):
+            return rows.select(chosen)
+
+    def schema(self, rows: DataFrame) -> pa.Schema:
+        """The columns of a DataFrame."""
+        return arrow_schema_of(rows.schema, "of the query")
+
+    def append(self, table: StoredTable, rows: DataFrame) -> WriteResult:
+        """Append rows to a table in one commit. Runs one Spark job."""
+        with run_in_utc(self._spark):
+            return append(table, rows)
+
+    def overwrite(
+        self, table: StoredTable, rows: DataFrame, partition: Mapping[str, Any] | None
+    ) -> WriteResult:
+        """Replace the rows of a table, or of one partition if given. Runs one Spark job."""
+        with run_in_utc(self._spark):
+            return overwrite(table, rows, partition)
+
+    def fill(self, transaction: Transaction, rows: DataFrame) -> None:
+        """Write rows as part of a transaction. Runs one Spark job."""
+        with run_in_utc(self._spark):
+            fill(transaction, rows)
+
+    def apply_events(
+        self, catalog: Catalog, request: FlowRequest, rows: DataFrame, author: Author | None
+    ) -> WriteResult:
+        """Apply rows that are change events to the target of a flow."""
+        with run_in_utc(self._spark):
+            result: WriteResult = apply_events(catalog, request, rows, FlowStream(), author)
+            return result
+
+    def row_host(self, query: RowQuery, means: Means) -> SparkRowHost:
+        """The host for a DELETE or an UPDATE."""
+
+        def compute(passed: Sequence[str], target: DataFrame) -> DataFrame:
+            text_for = partial(query.text_for, "spark", passed)
+            return self._rows(query.bound, text_for, **{query.view: target})
+
+        return SparkRowHost(query, self._spark, compute, means.driver_bytes_max)
+
+    def merge_host(self, query: MergeQuery, means: Means) -> PlacedMerge:
+        """The host for a MERGE."""
+
+        def compute(
+            query: MergeQuery, passed: PassThrough, known: Mapping[str, DataFrame]
+        ) -> DataFrame:
+            return self._rows(query.bound, partial(query.text_for, "spark", passed), **known)
+
+        here = DriverMerge(query, self._spark, self.rows, compute, means.memory_bytes)
+        executors = partial(self._executor_merge, query, here.source)
+        return PlacedMerge(here, executors, means.driver_bytes_max)
+
+    def _executor_merge(
+        self, query: MergeQuery, collected: Callable[[], pa.Table], known_bytes: int | None
+    ) -> ExecutorMerge:
+        source = None
+        if query.needs_matched_only and query.match.columns:
+            query, source = self._source(query, collected)
+
+        def compute(passed: PassThrough, target: DataFrame, given: DataFrame | None) -> DataFrame:
+            known = {} if given is None else {query.match.view or "": given}
+            text_for = partial(query.text_for, "spark", passed)
+            return self._rows(query.bound, text_for, **known, **{query.view: target})
+
+        return ExecutorMerge(query, self._spark, compute, source, known_bytes)
+
+    def _source(
+        self, query: MergeQuery, collected: Callable[[], pa.Table]
+    ) -> tuple[MergeQuery, Source]:
+        """The query with its source as a DataFrame, and the source."""
+        if query.match.view is None:
+            made, query = query.with_source("keytide_merged")
+            rows = self.rows(made)
+            return query, Source(rows, False, collected)
+        relation = next(r for r in query.bound.relations if r.view == query.match.view)
+        stored = isinstance(relation, StoredRelation)
+        return query, Source(self._frame(relation), stored, collected)
+
+    def _text(self, text_for: TextFor, frames: Collection[str]) -> str:
+        rewrites = () if knows_aliases(self._spark) else (without_aliases,)
+        return _text(text_for, frames, *rewrites)
+
+    def _frame(self, relation: Relation) -> DataFrame:
+        if isinstance(relation, StoredRelation):
+            return scan_to_spark(relation.scan(), self._spark)
+        if isinstance(relation, FallbackRelation):
+            return fallback_to_spark(relation.scan(), self._spark)
+        if isinstance(relation, AttachedRelation):
+            return pages_to_spark(relation.scan(), self._spark)
+        if isinstance(relation, GivenRelation) and not isinstance(relation.rows, pa.Table):
+            return relation.rows.select(*map(column, relation.names))
+        if isinstance(relation, GivenRelation):
+            rows = relation.rows.select(list(relation.names))
+        else:
+            assert isinstance(relation, SystemRelation)
+            rows = relation.rows()
+        return self._spark.createDataFrame(rows, spark_schema(rows.schema))
+
+
+def _text(
+    text_for: TextFor, frames: Collection[str], *rewrites: Callable[[exp.Expr], exp.Expr]
+) -> str:
+    """The query with its views in braces, where Spark inserts DataFrames."""
+    marker = f"keytide_{uuid.uuid4().hex}_"  # a name that does not occur in the query
+
+    def marked(node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Table) and node.name in frames:
+            node.set("this", exp.to_identifier(marker + node.name))
+        return node
+
+    text = text_for(spark_unnest, _constructors, spark_condition, marked, *rewrites)
+    text = text.replace("{", "{{").replace("}", "}}")
+    return re.sub(rf"{marker}(\w+)", r"{\1}", text)
+
+
+def _constructors(node: exp.Expr) -> exp.Expr:
+    """Convert `MAP['k', v]` and `ROW(...)`, which are Flink syntax."""
+    if isinstance(node, exp.Bracket) and node.this.name.upper() == "MAP":
+        return exp.func("MAP", *node.expressions, dialect="spark")
+    if isinstance(node, exp.Anonymous) and node.name.upper() == "ROW":
+        return exp.func("STRUCT", *node.expressions, dialect="spark")
+    return node
+
+
+# -- temporary views of the data source ------------------------------------------------------------
+
+
+def keep_views_new(source: str) -> None:
+    """Keep the views of a source current for `sql` and `table` of every session, from now on.
+
+    A statement that Spark cannot run on a view raises an error that says what to do instead. A
+    Spark Connect session does only that.
+    """
+    views = _views_of(source)
+    connect: Any = sys.modules.get("pyspark.sql.connect.session")
+    if connect is not None and not hasattr(connect.SparkSession.sql, "__wrapped__"):
+        connect.SparkSession.sql = _noting(connect.SparkSession.sql, views)
+
+
+@cache
+def _views_of(source: str) -> _Views:
+    views = _Views(source, SparkSession.sql)
+    SparkSession.sql = _noting(SparkSession.sql, views)
+    SparkSession.table = _renewing(SparkSession.table, views, lambda spark: spark)
+    DataFrameReader.table = _renewing(DataFrameReader.table, views, lambda reader: reader._spark)
+    return views
+
+
+def _noting(original: Any, views: _Views) -> Any:
+    @wraps(original)
+    def sql(self: Any, sqlQuery: str, *arguments: Any, **named: Any) -> Any:  # noqa: N803  # Spark's name
+        views.renew(self)
+        try:
+            made = original(self, sqlQuery, *arguments, **named)
+        except (PySparkException, Py4JError) as error:
+            if (instead := explained(self, sqlQuery, error, views.source)) is not error:
+                raise instead from None
+            raise
+        views.note(self, sqlQuery)
+        return made
+
+    return sql
+
+
+def _renewing(original: Any, views: _Views, session_of: Any) -> Any:
+    @wraps(original)
+    def table(self: Any, *arguments: Any, **named: Any) -> Any:
+        views.renew(session_of(self))
+        return original(self, *arguments, **named)
+
+    return table
+
+
+@dataclass(frozen=True)
+class _View:
+    """A view, and the latest snapshot and schema of its table when it was created.
+
+    `plan` is what Spark's catalog had under its name at that time. `renewal` is the statement that
+    recreates it.
+    """
+
+    name: str
+    is_global: bool
+    renewal: str
+    table: StoredTable
+    seen: tuple[int, int]
+    plan: Any
+
+    @property
+    def newest(self) -> tuple[int, int]:
+        """The ids of the latest snapshot, 0 if there is none, and of the latest schema."""
+        return _newest(self.table)
+
+
+def _newest(table: StoredTable) -> tuple[int, int]:
+    seen = table.pinned()
+    return seen.metadata.latest_snapshot_id() or 0, seen.schema.id
+
+
+class _Views:
+    """The views of this process that may have to be recreated, by session."""
+
+    def __init__(self, source: str, run: Any) -> None:
+        self.source = source
+        self._made = re.compile(_MADE.format(gap=_GAP, source=source), re.IGNORECASE | re.DOTALL)
+        self._run = run
+        self._of_sessions: dict[str, dict[str, _View]] = {}
+
+    def note(self, spark: Any, text: str) -> None:
+        """Remember the view that a statement created, if it can become outdated."""
+        found = self._made.match(text)
+        if found is None:
+            return
+        with suppress(*_ERRORS):
+            options = SourceOptions.parse(_options(found["rest"]))
+            table = options.table()
+            note_view(spark, _unquoted(found["name"]), table.name)
+            if options.travels or is_connect(spark):
+                return
+            view = _View(
+                _unquoted(found["name"]),
+                found["global"] is not None,
+                _renewal(found),
+                table,
+                _newest(table),
+                None,
+            )
+            self._keep(spark, view)
+
+    def renew(self, spark: Any) -> None:
+        """Recreate the outdated views of a session."""
+        if not self._of_sessions or is_connect(spark):
+            return
+        known = self._of_sessions.get(_session_id(spark), {})
+        for view in list(known.values()):
+            with suppress(*_ERRORS):
+                newest = view.newest
+                if newest == view.seen:
+                    continue
+                plan = _plan_of(spark, view)
+                if plan is None or not _is_same(spark, plan, view.plan):
+                    del known[view.name]  # it was dropped or replaced
+                elif not spark.catalog.isCached(_full_name(spark, view)):
+                    self._run(spark, view.renewal)
+                    self._keep(spark, replace(view, seen=newest))
+
+    def _keep(self, spark: Any, view: _View) -> None:
+        known = self._of_sessions.setdefault(_session_id(spark), {})
+        known[view.name] = replace(view, plan=_plan_of(spark, view))
+
+
+# An invalid view raises an error when it is queried, but other queries must not fail because of it.
+_ERRORS = KeytideError, PySparkException, Py4JError
+
+
+# -- the text of a statement ----------------------------------------------------------------------
+
+_GAP = r"(?:\s|--[^\n]*\n|/\*.*?\*/)"
+_MADE = (
+    r"{gap}*CREATE{gap}+(?:OR{gap}+REPLACE{gap}+)?(?P<global>GLOBAL{gap}+)?TEMP(?:ORARY)?{gap}+"
+    r"VIEW{gap}+(?P<name>`(?:[^`]|``)+`|\w+)(?P<columns>{gap}*\(.*?\))?{gap}*"
+    r"USING{gap}+`?{source}`?\b(?P<rest>.*)"
+)
+_PAIR = re.compile(
+    r"(?P<key>`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[\w.]+)\s*(?:=\s*)?"
+    r"(?P<value>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[\w.]+)"
+)
+
+
+def _renewal(made: re.Match[str]) -> str:
+    kind = "GLOBAL TEMPORARY" if made["global"] else "TEMPORARY"
+    columns = made["columns"] or ""
+    using = made.string[made.end("columns") if columns else made.end("name") :]
+    return f"CREATE OR REPLACE {kind} VIEW {made['name']}{columns} {using}"
+
+
+def _options(rest: str) -> dict[str, str]:
+    inside = rest.partition("(")[2].rpartition(")")[0]
+    return {
+        _unquoted(pair["key"]).lower(): _unquoted(pair["value"]) for pair in _PAIR.finditer(inside)
+    }
+
+
+def _unquoted(text: str) -> str:
+    if text[0] == "`":
+        return text[1:-1].replace("``", "`")
+    return re.sub(r"\\(.)", r"\1", text[1:-1]) if text[0] in "'\"" else text
+
+
+# -- views in a classic session --------------------------------------------------------------------
+
+
+def _session_id(spark: Any) -> str:
+    return str(spark._jsparkSession.sessionUUID())
+
+
+def _full_name(spark: Any, view: _View) -> str:
+    quoted = "`{}`".format(view.name.replace("`", "``"))
+    return f"global_temp.{quoted}" if view.is_global else quoted
+
+
+def _plan_of(spark: Any, view: _View) -> Any:
+    """What Spark's catalog has under the name of a view, None if there is nothing."""
+    catalog = spark._jsparkSession.sessionState().catalog()
+    of = catalog.getRawGlobalTempView if view.is_global else catalog.getRawTempView
+    found = of(view.name)
+    return found.get() if found.isDefined() else None
+
+
+def _is_same(spark: Any, one: Any, other: Any) -> bool:
+    identity = spark._jvm.java.lang.System.identityHashCode
+    return bool(identity(one) == identity(other))
+
+
+# -- the tables of a lake as temporary views of a session ------------------------------------------
+
+
+_PLACES = ("table", "database")
+
+
+class LakeOfTables(Protocol):
+    """The part of a lake that this module needs."""
+
+    @property
+    def catalog(self) -> AttachedCatalog:
+        """The lake's tables, and what is attached."""
+        ...
+
+    @property
+    def exists(self) -> bool:
+        """Whether the warehouse exists."""
+        ...
+
+    def tables(self) -> list[str]:
+        """The names of the lake's own tables."""
+        ...
+
+    def table(self, name: str) -> Any:
+        """A table by name."""
+        ...
+
+
+def register_lake(
+    spark: SparkSession,
+    lake: LakeOfTables,
+    tables: Sequence[str] | None = None,
+    *,
+    name: str = "{table}",
+) -> dict[str, str]:
+    """Register the tables of a lake as temporary views of a session. Returns the table of each
+    view.
+
+    `tables` are the tables to register. By default these are all tables of the lake, including
+    external ones, and those of attachments with a format. Temporary views have no database, so
+    `name` is a template for the view name with `{table}` and `{database}`: the default names the
+    view of `shop.orders` `orders`, and `"{database}_{table}"` names it `shop_orders`.
+
+    Every query reads the state of a table when it was registered, each table at one snapshot.
+    Register the lake again to see later snapshots. Files that need no merge are read by Spark's own
+    Parquet reader, with only the columns and conditions of a query. Works in classic and Spark
+    Connect sessions.
+
+    Raises `InvalidError` when the views of two tables would have the same name, before any view is
+    created, for an invalid `name`, and for anything but a session. Raises
+    `NotFoundError` for a table that does not exist, and what `scan` and `to_spark` raise.
+    """
+    check_spark_session(spark, "register_lake")
+    keep_views_new(FORMAT)
+    chosen = _names(lake) if tables is None else list(dict.fromkeys(tables))
+    views = _views(chosen, name)
+    frames = {view: lake.table(table).scan().to_spark(spark) for view, table in views.items()}
+    for view, frame in frames.items():
+        _make(view, views[view], frame)
+        note_view(spark, view, views[view])
+    return views
+
+
+def _make(view: str, table: str, frame: DataFrame) -> None:
+    # Other servers take a name as it is.
+    is_parsed = is_apache_spark(frame.sparkSession)
+    name = "`{}`".format(view.replace("`", "``")) if is_parsed else view
+    try:
+        frame.createOrReplaceTempView(name)
+    except PySparkException as error:
+        raise InvalidError(
+            f"table {table} cannot become a view {view!r}; Spark says: {reason_of(error)}"
+        ) from error
+
+
+def _names(lake: LakeOfTables) -> list[str]:
+    found = lake.tables() if lake.exists else []
+    for attached, connector in lake.catalog.attached.items():
+        known = tables_of(connector)
+        found += [f"{attached}.{table}" for table in sorted(known.tables if known else ())]
+    return found
+
+
+def _views(tables: Iterable[str], name: str) -> dict[str, str]:
+    _check_name(name)
+    views: dict[str, str] = {}
+    lowered: dict[str, str] = {}
+    for each in tables:
+        database, _, table = each.rpartition(".")
+        view = name.format(table=table, database=database or "default")
+        other = lowered.setdefault(view.lower(), each)
+        if other != each:
+            raise InvalidError(
+                f"tables {other} and {each} would both become the view {view!r}; set a name that "
+                "distinguishes them, such as name='{database}_{table}'"
+            )
+        views[view] = each
+    return views
+
+
+def _check_name(name: str) -> None:
+    try:
+        places = [place for _, place, _, _ in Formatter().parse(name) if place is not None]
+    except ValueError as error:
+        raise InvalidError(f"name is {name!r}: {error}") from None
+    if not places or any(place not in _PLACES for place in places):
+        raise InvalidError(
+            f"name is {name!r}; expected a string with {{table}}, and optionally {{database}}, "
+            "such as '{database}_{table}'"
+        )

@@ -1,0 +1,568 @@
+"""Runs statements in order.
+
+INSERT into an attached table, through its connector.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import pyarrow as pa
+from sqlglot import exp
+
+from keytide.base.record import rows_of
+from keytide.base.text import counted
+from keytide.catalogs.catalog import NewTable
+from keytide.catalogs.local_writes import truncate
+from keytide.catalogs.schema_changes import add_constraint, alter_table, drop_constraint
+from keytide.commit.author import Author
+from keytide.commit.transaction import WriteResult, warn_of_errors
+from keytide.definition.schema_evolution import ChangeComment
+from keytide.dml.attachments import AttachedCatalog
+from keytide.dml.engine import Changed, insert_rows
+from keytide.errors import AlreadyExistsError, InvalidError, UnsupportedError
+from keytide.feeds.flow import FlowRequest
+from keytide.maintenance.history import HistoryEntry, history_of
+from keytide.snapshot.stored_table import StoredTable
+from keytide.sources.external_definitions import NewExternalTable, create_external
+from keytide.sql.assignment import assign, stored_values
+from keytide.sql.cursor import refusing_slips
+from keytide.sql.engine_text import refuse_location
+from keytide.sql.grammar import create_version_name, drop_version_name, parse_statements
+from keytide.sql.local_engine import LocalEngine
+from keytide.sql.local_query import run_locally
+from keytide.sql.procedures import call
+from keytide.sql.query_engine import Engine, LocalResult, Result, changed
+from keytide.sql.relation import column_of, table_of
+from keytide.sql.relations import BoundQuery, bind
+from keytide.sql.row_changes import (
+    Target,
+    analyze_change,
+    delete,
+    explain_change,
+    merge,
+    on_newest,
+    update,
+)
+from keytide.sql.show_statements import (
+    create_view,
+    describe,
+    describe_database,
+    described_view,
+    explain,
+    plan_rows,
+    show,
+)
+from keytide.sql.statements import (
+    AddConstraint,
+    AlterTable,
+    ApplyEvents,
+    Call,
+    CommentOn,
+    CreateDatabase,
+    CreateExternalTable,
+    CreateTable,
+    CreateVersionName,
+    CreateView,
+    Delete,
+    Describe,
+    DescribeDatabase,
+    DescribeHistory,
+    DropConstraint,
+    DropDatabase,
+    DropTable,
+    DropVersionName,
+    DropView,
+    Explain,
+    Insert,
+    Merge,
+    Query,
+    RenameTable,
+    Rows,
+    Show,
+    Statement,
+    Truncate,
+    Update,
+    Use,
+)
+from keytide.telemetry import span
+from keytide.types import Field
+
+# -- runs statements in order ----------------------------------------------------------------------
+
+
+# -- INSERT into an attached table, through its connector ------------------------------------------
+
+
+Take = Callable[[pa.RecordBatch], None]
+
+
+def insert_attached(catalog: AttachedCatalog, engine: Engine, statement: Insert) -> Changed:
+    """Insert rows into an attached table in one transaction. The rows are streamed.
+
+    Raises `UnsupportedError` for OVERWRITE and for a connector without inserts, and `InvalidError`
+    for types and values that a column does not accept. Nothing is inserted then.
+    """
+    if statement.overwrite or statement.partition:
+        raise UnsupportedError(
+            f"table {statement.table} is attached: INSERT supports neither OVERWRITE nor "
+            "PARTITION there; DELETE the old rows first"
+        )
+
+    def once(target: Target) -> Changed:
+        fields = _fields(statement, target)
+
+        def feed(take: Take) -> None:
+            _feed(target.catalog, engine, statement, _stored(fields, target.name, take))
+
+        names = [field.name for field in fields]
+        return insert_rows(target.connector, target.session, target.handle, names, feed)
+
+    return on_newest(catalog, statement.table, "snapshot", None, once)
+
+
+def _fields(statement: Insert, target: Target) -> list[Field]:
+    """The columns that get values, in the order of the values."""
+    by_name = {field.name: field for field in target.fields}
+    named = [column_of(name, by_name, target.name) for name in statement.columns]
+    if len(set(named)) < len(named):
+        raise InvalidError(
+            f"table {target.name}: INSERT names a column twice: {', '.join(statement.columns)}; "
+            "name each once"
+        )
+    return [by_name[name] for name in named or by_name]
+
+
+def _stored(fields: list[Field], table: str, take: Take) -> Take:
+    """A consumer that converts rows to the types of the columns and passes them on."""
+
+    def stored(rows: pa.RecordBatch) -> None:
+        if rows.num_columns != len(fields):
+            names = ", ".join(field.name for field in fields)
+            raise InvalidError(
+                f"table {table}: the query returns {counted(rows.num_columns, 'column')}, but "
+                f"the statement names {len(fields)}: {names}"
+            )
+        values = stored_values(pa.table(rows.columns, [*map(str, range(len(fields)))]).columns,
+                               fields, table)  # fmt: skip
+        take(pa.record_batch(values, [field.name for field in fields]))
+
+    return stored
+
+
+def _feed(catalog: AttachedCatalog, engine: Engine, statement: Insert, take: Take) -> None:
+    if isinstance(statement.query, Rows):
+        for page in statement.query.rows.to_batches():
+            take(page)
+        return
+    bound = bind(statement.query, catalog)
+    is_local = not bound.tree.find(exp.Table)  # constants need no cluster
+    (LocalEngine(catalog.allows_external_files) if is_local else engine).stream(bound, take)
+
+
+# -- runs statements in order ----------------------------------------------------------------------
+
+
+class Session(Protocol):
+    """The session that statements run in."""
+
+    @property
+    def catalog(self) -> AttachedCatalog:
+        """The tables, and the current database."""
+        ...
+
+    def use(self, database: str) -> None:
+        """Set the current database. Raises as `database_of`."""
+        ...
+
+
+def run(session: Session, engine: Engine, text: str) -> Result:
+    """Run an SQL text and return the result of its last statement. Raises as `results`."""
+    given = deque(results(session, engine, text), maxlen=1)
+    if not given:
+        raise InvalidError("the SQL text contains no statement; write one, such as SHOW TABLES")
+    return given[0]
+
+
+def results(session: Session, engine: Engine, text: str) -> Iterator[Result]:
+    """Run the statements of an SQL text lazily, one for each result that is consumed.
+
+    The whole text is parsed first. Each statement is atomic. If one fails, the effects of the
+    statements before it stay. Raises `InvalidError`, with the position, for text that does not
+    parse, and what the statements raise.
+    """
+    statements = parse_statements(text)
+    return (_carried_out(session, engine, statement) for statement in statements)
+
+
+def _carried_out(session: Session, engine: Engine, statement: Statement) -> Result:
+    if isinstance(statement, Use):
+        session.use(statement.database)
+        return changed()
+    try:
+        with refusing_slips(), span("sql", statement=type(statement).__name__):
+            return _ACTIONS[type(statement)](session.catalog, engine, statement)
+    except RecursionError as error:
+        raise InvalidError(
+            "a statement is nested too deeply; split it into several statements"
+        ) from error
+
+
+def _query(catalog: AttachedCatalog, engine: Engine, statement: Query) -> Result:
+    return engine.query(bind(statement, catalog))
+
+
+def _explain(catalog: AttachedCatalog, engine: Engine, statement: Explain) -> Result:
+    if isinstance(statement.query, Query):
+        bound = bind(statement.query, catalog)
+        return plan_rows(engine.analyze(bound).lines()) if statement.analyze else explain(bound)
+    if statement.analyze:
+        return analyze_change(catalog, engine, statement.query)
+    return explain_change(catalog, engine, statement.query)
+
+
+# -- definitions -----------------------------------------------------------------------------------
+
+
+def _create(catalog: AttachedCatalog, engine: Engine, statement: CreateTable) -> Result:
+    catalog = catalog.pinned()
+    known = catalog.find(statement.name)
+    if known is not None and statement.exists_ok:
+        return changed()
+    if known is not None:
+        raise AlreadyExistsError(f"table {known} already exists; drop it, or choose another name")
+    if statement.query is not None:
+        return _create_as(catalog, engine, statement, statement.query)
+    source = None if statement.like is None else table_of(catalog, statement.like)
+    _create_empty(catalog, statement, source)
+    return changed()
+
+
+def _create_empty(
+    catalog: AttachedCatalog, statement: CreateTable, source: StoredTable | None
+) -> StoredTable:
+    columns, keys = statement.columns, statement.primary_key
+    partitions, options = statement.partition_by, dict(statement.options)
+    if source is not None:
+        schema = source.schema
+        columns = (*schema.fields, *columns)
+        keys, partitions = keys or schema.primary_keys, partitions or schema.partition_keys
+        options = {**schema.options, **options}
+    wanted = NewTable(columns, keys, partitions, options, statement.comment)
+    return catalog.create_table(statement.name, wanted, exists_ok=statement.exists_ok)
+
+
+def _create_as(
+    catalog: AttachedCatalog, engine: Engine, statement: CreateTable, query: Query
+) -> Result:
+    if statement.columns:
+        raise InvalidError(
+            f"table {statement.name}: CREATE TABLE ... AS takes its columns from the query; "
+            "remove the column list (PRIMARY KEY is allowed)"
+        )
+    rows = engine.rows(bind(query, catalog))
+    wanted = NewTable(
+        engine.schema(rows),
+        statement.primary_key,
+        statement.partition_by,
+        statement.options,
+        statement.comment,
+    )
+    written = catalog.create_filled(
+        statement.name, wanted, lambda transaction: engine.fill(transaction, rows)
+    )
+    return _written(statement.name, written)
+
+
+def _create_external(
+    catalog: AttachedCatalog, engine: Engine, statement: CreateExternalTable
+) -> Result:
+    known = catalog.find(statement.name)
+    if known is not None and statement.exists_ok:
+        return changed()
+    if known is not None:
+        raise AlreadyExistsError(f"table {known} already exists; drop it, or choose another name")
+    refuse_location(
+        catalog, statement.name, statement.format, statement.location, statement.options
+    )
+    wanted = NewExternalTable(
+        statement.format,
+        statement.location,
+        statement.primary_key,
+        statement.columns,
+        statement.options,
+        statement.comment,
+    )
+    create_external(catalog, statement.name, wanted, exists_ok=statement.exists_ok)
+    return changed()
+
+
+def _alter(catalog: AttachedCatalog, engine: Engine, statement: AlterTable) -> Result:
+    alter_table(table_of(catalog, statement.table).metadata, statement.changes)
+    return changed()
+
+
+def _drop(catalog: AttachedCatalog, engine: Engine, statement: DropTable) -> Result:
+    name = catalog.find(statement.table) or statement.table
+    catalog.drop_table(name, missing_ok=statement.missing_ok)
+    return changed()
+
+
+def _comment(catalog: AttachedCatalog, engine: Engine, statement: CommentOn) -> Result:
+    path = statement.path
+    places = len(path)
+    if statement.kind == "COLUMN":
+        # `a.b.c` is column c of table a.b if that table exists, otherwise a field of column b.
+        places = 2 if len(path) > 2 and catalog.find(".".join(path[:2])) is not None else 1
+    table = table_of(catalog, ".".join(path[:places]))
+    column = path[places:]
+    if column:
+        column = (column_of(column[0], table.schema.names, table.name), *column[1:])
+    alter_table(table.metadata, [ChangeComment(statement.comment, column)])
+    return changed()
+
+
+def _create_view(catalog: AttachedCatalog, engine: Engine, statement: CreateView) -> Result:
+    create_view(catalog, engine, statement)
+    return changed()
+
+
+def _drop_view(catalog: AttachedCatalog, engine: Engine, statement: DropView) -> Result:
+    catalog.drop_view(statement.name, missing_ok=statement.missing_ok)
+    return changed()
+
+
+def _add_constraint(catalog: AttachedCatalog, engine: Engine, statement: AddConstraint) -> Result:
+    add_constraint(table_of(catalog, statement.table), statement.name, statement.condition)
+    return changed()
+
+
+def _drop_constraint(catalog: AttachedCatalog, engine: Engine, statement: DropConstraint) -> Result:
+    table = table_of(catalog, statement.table)
+    drop_constraint(table, statement.name, missing_ok=statement.missing_ok)
+    return changed()
+
+
+def _rename(catalog: AttachedCatalog, engine: Engine, statement: RenameTable) -> Result:
+    name = catalog.find(statement.table) or statement.table
+    catalog.rename_table(name, statement.new_name)
+    return changed()
+
+
+def _create_database(catalog: AttachedCatalog, engine: Engine, statement: CreateDatabase) -> Result:
+    catalog.create_database(statement.name, statement.comment, exists_ok=statement.exists_ok)
+    return changed()
+
+
+def _drop_database(catalog: AttachedCatalog, engine: Engine, statement: DropDatabase) -> Result:
+    catalog.drop_database(
+        statement.name, missing_ok=statement.missing_ok, cascade=statement.cascade
+    )
+    return changed()
+
+
+def _truncate(catalog: AttachedCatalog, engine: Engine, statement: Truncate) -> Result:
+    table = table_of(catalog.pinned(), statement.table)
+    truncate(table, [_partition_values(each, table) for each in statement.partitions])
+    return changed()
+
+
+def _create_version_name(
+    catalog: AttachedCatalog, engine: Engine, statement: CreateVersionName
+) -> Result:
+    create_version_name(table_of(catalog.pinned(), statement.table), statement)
+    return changed()
+
+
+def _drop_version_name(
+    catalog: AttachedCatalog, engine: Engine, statement: DropVersionName
+) -> Result:
+    drop_version_name(table_of(catalog.pinned(), statement.table), statement)
+    return changed()
+
+
+# -- INSERT ----------------------------------------------------------------------------------------
+
+
+def _insert(catalog: AttachedCatalog, engine: Engine, statement: Insert) -> Result:
+    if catalog.find_attached(statement.table) is not None:
+        return changed(insert_attached(catalog, engine, statement).rows)
+    catalog = catalog.pinned()
+    table = table_of(catalog, statement.table)
+    chosen, rows = _rows(catalog, engine, statement)
+    columns = _assignment(statement, table, len(chosen.schema(rows)))
+    assigned = chosen.assigned(rows, columns, table)
+    if statement.overwrite:
+        static = _partition_values(statement.partition, table)
+        return _written(table.name, chosen.overwrite(table, assigned, static or None))
+    return _written(table.name, chosen.append(table, assigned))
+
+
+def _written(table: str, result: WriteResult) -> Result:
+    """The result of a write. Rows that were skipped as errors cause a warning."""
+    warn_of_errors(table, result)
+    return changed(result.rows - sum((result.errors or {}).values()))
+
+
+def _rows(catalog: AttachedCatalog, engine: Engine, statement: Insert) -> tuple[Engine, Any]:
+    """The rows to insert, and the engine that has them."""
+    local = LocalEngine(catalog.allows_external_files)
+    if isinstance(statement.query, Rows):
+        return local, statement.query.rows
+    bound = bind(statement.query, catalog)
+    if not bound.tree.find(exp.Table):  # constants need no cluster
+        return local, local.rows(bound)
+    return engine, engine.rows(bound)
+
+
+def _assignment(statement: Insert, table: StoredTable, width: int) -> dict[str, int | pa.Scalar]:
+    """The source of each table column: a position in the query, or a constant."""
+    fields = {f.name: f for f in table.schema.fields}
+    constants = _partition_values(statement.partition, table)
+    named = [column_of(name, fields, table.name) for name in statement.columns]
+    targets = named or [name for name in fields if name not in constants]
+    if len(set(targets)) < len(targets) or set(targets) & set(constants):
+        raise InvalidError(
+            f"table {table.name}: INSERT names a column twice, in its column list "
+            f"({', '.join(statement.columns)}) and in its PARTITION ({', '.join(constants)}); "
+            "name each once"
+        )
+    if len(targets) != width:
+        raise InvalidError(
+            f"table {table.name}: the query returns {counted(width, 'column')}, but the "
+            f"statement names {len(targets)}: {', '.join(targets)}"
+        )
+    places: dict[str, int | pa.Scalar] = {name: i for i, name in enumerate(targets)}
+    for name, field in fields.items():
+        if name in constants:
+            places[name] = constants[name]
+        elif name not in places:
+            places[name] = pa.scalar(None, field.type.to_arrow())
+    return {name: places[name] for name in fields}
+
+
+def _partition_values(
+    partition: Mapping[str, exp.Expr | None], table: StoredTable
+) -> dict[str, pa.Scalar]:
+    """The values of PARTITION (...), in the types of the columns."""
+    fields = {f.name: f for f in table.schema.fields}
+    values: dict[str, pa.Scalar] = {}
+    for given, tree in partition.items():
+        name = column_of(given, fields, table.name)
+        if name not in table.schema.partition_keys:
+            raise InvalidError(
+                f"table {table.name}: PARTITION names {name!r}, which is not a partition column; "
+                f"partition columns: {', '.join(table.schema.partition_keys) or 'none'}"
+            )
+        if tree is not None:
+            rows = run_locally(BoundQuery(exp.select(tree)))
+            if rows.num_rows != 1:
+                raise InvalidError(
+                    f"table {table.name}: PARTITION gives {counted(rows.num_rows, 'value')} for "
+                    f"{name!r}; expected one"
+                )
+            values[name] = assign(rows.column(0), fields[name], table.name)[0]
+    return values
+
+
+def _delete(catalog: AttachedCatalog, engine: Engine, statement: Delete) -> Result:
+    return changed(delete(catalog, engine, statement).rows)
+
+
+def _update(catalog: AttachedCatalog, engine: Engine, statement: Update) -> Result:
+    return changed(update(catalog, engine, statement).rows)
+
+
+def _apply_events(catalog: AttachedCatalog, engine: Engine, statement: ApplyEvents) -> Result:
+    rows = engine.rows(bind(statement.source, catalog.pinned()))
+    known = engine.schema(rows).names
+
+    def columns(named: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if named is None else tuple(column_of(n, known, "of the source") for n in named)
+
+    request = FlowRequest(
+        target=catalog.find(statement.target) or statement.target,
+        keys=columns(statement.keys) or (),
+        sequence_by=columns(statement.sequence_by) or (),
+        deletes=statement.deletes,
+        truncates=statement.truncates,
+        columns=columns(statement.columns),
+        except_columns=columns(statement.except_columns),
+        ignores_nulls=statement.ignores_nulls,
+        scd_type=statement.scd_type,
+        tracked=columns(statement.tracked),
+        except_tracked=columns(statement.except_tracked),
+    )
+    author = None if statement.flow is None else Author.fresh(f"{statement.flow}-")
+    return _written(request.target, engine.apply_events(catalog, request, rows, author))
+
+
+def _merge(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> Result:
+    return changed(merge(catalog, engine, statement).rows)
+
+
+# -- other statements ------------------------------------------------------------------------------
+
+
+def _show(catalog: AttachedCatalog, engine: Engine, statement: Show) -> Result:
+    return LocalResult(show(catalog.pinned(), statement))
+
+
+def _describe(catalog: AttachedCatalog, engine: Engine, statement: Describe) -> Result:
+    catalog = catalog.pinned()
+    try:
+        return LocalResult(describe(catalog, statement.table, extended=statement.extended))
+    except UnsupportedError:
+        if (view := catalog.find_view(statement.table)) is None:
+            raise
+        return LocalResult(described_view(catalog, engine, view, extended=statement.extended))
+
+
+def _describe_database(
+    catalog: AttachedCatalog, engine: Engine, statement: DescribeDatabase
+) -> Result:
+    return LocalResult(describe_database(catalog, statement.database))
+
+
+def _describe_history(
+    catalog: AttachedCatalog, engine: Engine, statement: DescribeHistory
+) -> Result:
+    table = table_of(catalog.pinned(), statement.table)
+    return LocalResult(rows_of(HistoryEntry, history_of(table.metadata, statement.limit)))
+
+
+def _call(catalog: AttachedCatalog, engine: Engine, statement: Call) -> Result:
+    return LocalResult(call(catalog, statement))
+
+
+_ACTIONS: dict[type, Callable[[AttachedCatalog, Engine, Any], Result]] = {
+    Query: _query,
+    Explain: _explain,
+    CreateTable: _create,
+    CreateExternalTable: _create_external,
+    AlterTable: _alter,
+    CreateVersionName: _create_version_name,
+    DropVersionName: _drop_version_name,
+    CommentOn: _comment,
+    CreateView: _create_view,
+    DropView: _drop_view,
+    AddConstraint: _add_constraint,
+    DropConstraint: _drop_constraint,
+    RenameTable: _rename,
+    DropTable: _drop,
+    CreateDatabase: _create_database,
+    DropDatabase: _drop_database,
+    Truncate: _truncate,
+    Insert: _insert,
+    Delete: _delete,
+    Update: _update,
+    Merge: _merge,
+    ApplyEvents: _apply_events,
+    Show: _show,
+    Describe: _describe,
+    DescribeDatabase: _describe_database,
+    DescribeHistory: _describe_history,
+    Call: _call,
+}

@@ -1,0 +1,335 @@
+"""Finds the tables in the tree of a query, and the names that its WITH defines.
+
+UNNEST in FROM: expands an array or a map into rows, and its ROW elements into columns.
+
+As in Flink, `UNNEST(x) AS u (a, b)` has one column for each field of an array of ROWs, one for any
+other array, and two for a map. WITH ORDINALITY adds one more, which counts from 1. Without names,
+the columns are named after the fields, or `key` and `value`, `ordinality`, or after the alias.
+
+The type of `x` follows from the columns of the tables. So each UNNEST is resolved once, and then
+written in the syntax of each engine.
+
+Column names that include the database of their table: `shop.orders.id`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.scope import Scope, traverse_scope
+
+from keytide.base.text import counted
+from keytide.dml.attachments import AttachedCatalog
+from keytide.errors import InvalidError
+from keytide.format.paths import BRANCH_MARK, split_branch
+from keytide.sql.cursor import Keytide, error_at, typed
+from keytide.sql.relation import in_own_spelling
+from keytide.types import Field
+
+# -- finds the tables in the tree of a query, and the names that its WITH defines ------------------
+
+
+def prepare(tree: exp.Query) -> None:
+    """Normalize the names of results and of WITH for the following steps."""
+    _name_results(tree)
+    _spell_local_names(tree)
+
+
+def table_nodes(tree: exp.Expr, text: str) -> tuple[list[exp.Table], list[exp.Table]]:
+    """The nodes for tables, and for names of WITH. Raises `InvalidError` for an invalid query."""
+    names: list[exp.Table] = []
+    local: list[exp.Table] = []
+    try:
+        scopes = traverse_scope(tree)
+    except SqlglotError as error:  # what parses is not yet a query: `(SELECT 1) AS x UNION ...`
+        message = f"this is not a valid query ({error})"
+        raise error_at(text, 0, message) from error
+    # A table that is joined to VALUES occurs in the scopes of both.
+    mentions = {id(source): (scope, source) for scope in scopes for _, source in scope.references}
+    for scope, source in mentions.values():
+        if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier):
+            (local if _is_local_name(scope, source) else names).append(source)
+    return names, local
+
+
+def name_of(node: exp.Table) -> str:
+    """The name of a table as a query writes it."""
+    return ".".join(part.name for part in node.parts)
+
+
+def split_system_name(name: str) -> tuple[str, str | None]:
+    """Split `db.t$files` into `db.t` and `files`. A branch stays: `db.t$branch_b`, `files`."""
+    table, branch = split_branch(name)
+    table, _, system = table.partition("$")
+    if branch is not None:
+        branch, _, system = branch.partition("$")
+        table = f"{table}{BRANCH_MARK}{branch}"
+    return table, system or None
+
+
+def lake_name(node: exp.Table, catalog: AttachedCatalog) -> tuple[str, str | None]:
+    """The table of a node, and its system table if it names one."""
+    return split_system_name(in_own_spelling(catalog, name_of(node)))
+
+
+def start_of(node: exp.Table) -> int:
+    """The position of a table name in the text."""
+    return int(node.this.meta["start"])
+
+
+def _spell_local_names(tree: exp.Expr) -> None:
+    """Write names of WITH as in their definition: `FROM T` can also mean `WITH t`."""
+    for given in tree.find_all(exp.With):
+        spelled = {cte.alias.lower(): cte.alias for cte in given.expressions}
+        for node in given.parent.find_all(exp.Table) if given.parent is not None else ():
+            name = node.this
+            if not node.db and isinstance(name, exp.Identifier):
+                name.set("this", spelled.get(name.name.lower(), name.name))
+
+
+def _is_local_name(scope: Scope, node: exp.Table) -> bool:
+    return not node.db and isinstance(scope.sources.get(node.alias_or_name), Scope)
+
+
+_NAMED = (exp.Alias, exp.Aliases, exp.Column, exp.Dot, exp.Star)
+
+
+def _name_results(tree: exp.Query) -> None:
+    """Name results after their expressions, so that engines do not invent different names."""
+    select = tree.find(exp.Select)
+    for node in list(select.expressions) if select is not None and tree is select else ():
+        is_named = isinstance(node, exp.Subquery) and node.alias
+        if not is_named and not isinstance(node, _NAMED):
+            node.replace(exp.alias_(node.copy(), node.sql(dialect=Keytide), quoted=True))
+
+
+# -- UNNEST in FROM --------------------------------------------------------------------------------
+
+
+def resolve_unnests(
+    tree: exp.Expr, fields: Mapping[str, Sequence[Field]], text: str = ""
+) -> exp.Expr:
+    """The query with each UNNEST resolved, which the other functions require.
+
+    `fields` are the columns of the tables by name. Raises `InvalidError`, pointing into `text`, if
+    the column names do not fit.
+    """
+    found = list(_unnests(tree))
+    if not found:
+        return tree
+    for node, type_ in zip(found, _types(tree, fields, len(found)), strict=True):
+        spread = _Spread.of(node, type_)
+        _check_names(node, spread, text)
+        node.meta[_SPREAD] = spread
+    return tree
+
+
+def duckdb_unnest(node: exp.Expr) -> exp.Expr:
+    """A resolved UNNEST in DuckDB's syntax. Other nodes are unchanged."""
+    spread = node.meta.get(_SPREAD)
+    if spread is None:
+        return node
+    value = node.expressions[0]
+    if spread.shape is _Shape.ENTRIES:
+        value = exp.Anonymous(this="map_entries", expressions=[value])
+    depth = [] if spread.shape is _Shape.VALUES else [_named_argument("max_depth", 2)]
+    query = exp.select(exp.Explode(this=value.copy(), expressions=depth))
+    if spread.has_ordinality:
+        query = query.select(exp.Anonymous(this="generate_subscripts", expressions=[
+            value.copy(), exp.Literal.number(1)]))  # fmt: skip
+    return _relation(node, exp.Subquery(this=query), spread)
+
+
+def spark_unnest(node: exp.Expr) -> exp.Expr:
+    """A resolved UNNEST in Spark's syntax. Other nodes are unchanged.
+
+    Raises `InvalidError` for the ordinality of ROWs whose fields are unknown.
+    """
+    if isinstance(node, exp.Join) and _SPREAD in node.this.meta and _is_left_on_true(node):
+        # Spark cannot join a map laterally, but has generators that keep empty maps.
+        spread = node.this.meta[_SPREAD]
+        generator = _generator(node.this.expressions[0], spread, "_OUTER")
+        return exp.Join(this=_relation(node.this, generator, spread), kind="CROSS")
+    spread = node.meta.get(_SPREAD)
+    if spread is None:
+        return node
+    return _relation(node, _generator(node.expressions[0], spread), spread)
+
+
+class _Shape(Enum):
+    """The type of the value that UNNEST expands."""
+
+    VALUES = "values"
+    ROWS = "rows"
+    ENTRIES = "entries"
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """What an UNNEST expands. `fields` are those of the ROWs, if known."""
+
+    shape: _Shape
+    fields: tuple[str, ...]
+    columns: tuple[exp.Identifier, ...]
+    has_ordinality: bool
+
+    @classmethod
+    def of(cls, node: exp.Unnest, type_: exp.DataType | None) -> _Spread:
+        shape, fields = _shape_of(node.expressions[0], type_)
+        alias = node.args.get("alias")
+        given = [] if alias is None else list(alias.columns)
+        if shape is None:
+            shape = _Shape.VALUES if len(given) < 2 else _Shape.ROWS
+        offset = node.args.get("offset")
+        names = given or [exp.to_identifier(name, quoted=True) for name in fields]
+        if not names:
+            names = [exp.to_identifier(node.alias or "value", quoted=True)]
+        if offset:
+            known = isinstance(offset, exp.Identifier) and given
+            names.append(offset if known else exp.to_identifier("ordinality"))
+        return cls(shape, fields, tuple(name.copy() for name in names), bool(offset))
+
+
+_SPREAD = "spread"
+_ENTRY = ("key", "value")
+
+
+def _unnests(tree: exp.Expr) -> Iterator[exp.Unnest]:
+    """The UNNESTs in FROM. In SELECT, UNNEST is a function of the engines."""
+    for node in tree.find_all(exp.Unnest):
+        if isinstance(node.parent, exp.From | exp.Join) and len(node.expressions) == 1:
+            yield node
+
+
+def _types(
+    tree: exp.Expr, fields: Mapping[str, Sequence[Field]], count: int
+) -> list[exp.DataType | None]:
+    """The type of each UNNEST's argument, None if it is unknown."""
+    known = typed(tree, fields)
+    if known is None:
+        return [None] * count
+    types = [node.expressions[0].type for node in _unnests(known)]
+    return types if len(types) == count else [None] * count
+
+
+def _shape_of(value: exp.Expr, type_: exp.DataType | None) -> tuple[_Shape | None, tuple[str, ...]]:
+    if type_ is not None and type_.is_type(exp.DType.MAP):
+        return _Shape.ENTRIES, _ENTRY
+    if type_ is not None and type_.is_type(exp.DType.ARRAY) and type_.expressions:
+        element = type_.expressions[0]
+        if element.is_type(exp.DType.STRUCT):
+            return _Shape.ROWS, tuple(member.name for member in element.expressions)
+        if not element.is_type(exp.DType.UNKNOWN):
+            return _Shape.VALUES, ()
+    if isinstance(value, exp.Bracket) and value.this.name.upper() == "MAP":
+        return _Shape.ENTRIES, _ENTRY
+    return None, ()
+
+
+def _check_names(node: exp.Unnest, spread: _Spread, text: str) -> None:
+    expected = len(spread.fields) or (1 if spread.shape is _Shape.VALUES else 0)
+    given = len(spread.columns) - spread.has_ordinality
+    if expected and given != expected:
+        place = min((n.meta["start"] for n in node.walk() if "start" in n.meta), default=0)
+        names = f" ({', '.join(spread.fields)})" if spread.fields else ""
+        raise error_at(
+            text,
+            place,
+            f"UNNEST returns {counted(expected, 'column')}{names}, found {counted(given, 'name')}",
+        )
+
+
+def _relation(node: exp.Expr, source: exp.Expr, spread: _Spread) -> exp.Expr:
+    """A lateral relation that replaces an UNNEST. The first one of a FROM is not lateral."""
+    name = exp.to_identifier(node.alias or "unnest", quoted=True)
+    alias = exp.TableAlias(this=name, columns=[column.copy() for column in spread.columns])
+    if isinstance(node.parent, exp.Join):
+        return exp.Lateral(this=source, alias=alias)
+    if isinstance(source, exp.Subquery):
+        source.set("alias", alias)
+        return source
+    return exp.Table(this=source, alias=alias)
+
+
+def _named_argument(name: str, value: int) -> exp.Expr:
+    return exp.PropertyEQ(this=exp.to_identifier(name), expression=exp.Literal.number(value))
+
+
+def _is_left_on_true(join: exp.Join) -> bool:
+    condition = join.args.get("on")
+    is_true = isinstance(condition, exp.Boolean) and condition.this
+    return join.side.upper() == "LEFT" and bool(is_true)
+
+
+def _generator(value: exp.Expr, spread: _Spread, suffix: str = "") -> exp.Expr:
+    """The Spark function that generates the rows."""
+    if spread.has_ordinality:
+        return exp.Anonymous(this=f"INLINE{suffix}", expressions=[_numbered(value, spread)])
+    name = "INLINE" if spread.shape is _Shape.ROWS else "EXPLODE"
+    return exp.Anonymous(this=f"{name}{suffix}", expressions=[value.copy()])
+
+
+def _numbered(value: exp.Expr, spread: _Spread) -> exp.Expr:
+    """An array of ROWs that have their number as the last field."""
+    item, place = exp.to_identifier("item"), exp.to_identifier("place")
+    if spread.shape is _Shape.ROWS and not spread.fields:
+        raise InvalidError(
+            f"UNNEST({value.sql(dialect=Keytide)}) WITH ORDINALITY: the fields of the rows are not "
+            f"known; CAST the value to its type"
+        )
+    if spread.shape is _Shape.ENTRIES:
+        value = exp.Anonymous(this="MAP_ENTRIES", expressions=[value])
+    names = [exp.to_identifier(name, quoted=True) for name in spread.fields]
+    members: list[exp.Expr] = [exp.Dot(this=item, expression=name) for name in names] or [item]
+    number = exp.Add(this=place, expression=exp.Literal.number(1))
+    row = exp.Anonymous(this="STRUCT", expressions=[m.copy() for m in (*members, number)])
+    each = exp.Lambda(this=row, expressions=[item.copy(), place.copy()])
+    return exp.Anonymous(this="TRANSFORM", expressions=[value.copy(), each])
+
+
+# -- column names that include the database of their table: `shop.orders.id` -----------------------
+
+
+def drop_databases(tree: exp.Expr, database: str) -> None:
+    """Remove the database from such column names, as engines require.
+
+    This is done only if the table without the database name, in `database`, is the same one. The
+    engine refuses everything else.
+    """
+    if not any(column.args.get("db") for column in tree.find_all(exp.Column)):
+        return
+    for scope in traverse_scope(tree):
+        for column in scope.find_all(exp.Column):
+            if column.args.get("db") and _names(column, scope, database):
+                column.set("db", None)
+                column.set("catalog", None)
+
+
+def _names(column: exp.Column, scope: Scope | None, database: str) -> bool:
+    """Whether the nearest source with the column's table name is the fully qualified table."""
+    while scope is not None:
+        found = [source for name, source in scope.references if _same(name, column.table)]
+        if found:
+            (source, *others) = found
+            if others or not isinstance(source, exp.Table):
+                return False
+            return _is_full_name(column, source, database)
+        scope = scope.parent
+    return False
+
+
+def _is_full_name(column: exp.Column, table: exp.Table, database: str) -> bool:
+    if table.alias:
+        return False
+    wanted = [part.name for part in column.parts[:-1]]
+    have = [part.name for part in table.parts]
+    given = [database, *have] if len(have) == 1 else have
+    return len(wanted) == len(given) and all(map(_same, wanted, given))
+
+
+def _same(one: str, other: str) -> bool:
+    return one.lower() == other.lower()

@@ -1,0 +1,309 @@
+"""Row-level changes with DuckDB in this process.
+
+DELETE and UPDATE work page by page: DuckDB gets a page as a table and returns the positions of the
+affected rows and their new values. Row ids stay in Arrow. A MERGE is one join, in which the target
+streams past the source. Other tables of a statement are first copied into DuckDB, once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+from sqlglot import exp
+
+from keytide.base.row_engine import duckdb_spelling
+from keytide.dml.engine import RowChange, Scanned, SinkPages, Sinks, SplitResult, checked_pages
+from keytide.dml.spi import ROW_ID, ColumnHandle, ConnectorMergeSink, UpdatablePageSource
+from keytide.errors import KeytideError
+from keytide.sql.change_queries import Match, MergeQuery, RowQuery
+from keytide.sql.from_clause import duckdb_unnest
+from keytide.sql.local_query import first_line, local_database, source_of
+from keytide.sql.merged_rows import ROW, MatchedRows, PassThrough
+
+# -- row-level changes with DuckDB in this process -------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LocalRowHost:
+    """Runs DELETE and UPDATE in threads of this process. See `Host`."""
+
+    query: RowQuery
+    memory_bytes: int
+    allows_external_files: bool = False
+
+    def explained(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
+        """See `Host.explained`. There is only one place."""
+        return ()
+
+    def change(
+        self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
+    ) -> None:
+        """See `Host.change`. Ctrl-C cancels it."""
+        if scanned.is_exact and not self.query.fields:
+            ids = replace(scanned, columns=scanned.columns[-1:])
+            idle = [None] * len(ids.splits)
+            _in_threads(lambda n: self._split(ids, change, n, lambda page: page), idle, take)
+            return
+        text = self.query.text_for("duckdb", (ROW,), duckdb_unnest, duckdb_spelling)
+        memory = _within(self.memory_bytes)
+        with _database(self.query, self.allows_external_files, memory) as connection:
+            self._computed(
+                text, connection, _no_rows(scanned.columns)
+            )  # errors must be raised even if there are no rows
+            cursors = [connection.cursor() for _ in scanned.splits]
+
+            def run(number: int) -> SplitResult:
+                compute = partial(self._computed, text, cursors[number])
+                return self._split(scanned, change, number, compute)
+
+            _in_threads(run, cursors, take)
+
+    def _split(
+        self,
+        scanned: Scanned,
+        change: RowChange,
+        number: int,
+        compute: Callable[[pa.RecordBatch], pa.RecordBatch],
+    ) -> SplitResult:
+        with _source(scanned, number) as source:
+            try:
+                rows = 0
+                for page in checked_pages(source, scanned.columns, type(source).__name__):
+                    found = compute(page)
+                    if found.num_rows:
+                        change.apply(source, found)
+                        rows += found.num_rows
+                return SplitResult(rows, source.finish())
+            except BaseException:
+                source.abort()
+                raise
+
+    def _computed(
+        self, text: str, cursor: duckdb.DuckDBPyConnection, page: pa.RecordBatch
+    ) -> pa.RecordBatch:
+        """The new values and the row ids of the affected rows of a page."""
+        plain = page.select([n for n in page.schema.names if n != ROW_ID])
+        places = pa.array(np.arange(page.num_rows), pa.int64())
+        given = pa.table([*plain.columns, places], [*plain.schema.names, ROW])
+        with self.query.refusing(duckdb.Error):
+            cursor.register(self.query.view, given)
+            found = cursor.sql(text).to_arrow_table()
+        values = self.query.stored(found)
+        ids = page.column(ROW_ID).take(found.column(ROW).combine_chunks())
+        names = [*self.query.updated, ROW_ID]
+        return pa.record_batch([*values, ids], names)
+
+
+@dataclass(frozen=True)
+class LocalMergeHost:
+    """Runs a MERGE as one DuckDB query. See `MergeHost`."""
+
+    query: MergeQuery
+    memory_bytes: int
+    allows_external_files: bool = False
+
+    def explained(self, stored_bytes: int | None) -> Sequence[str]:
+        """See `MergeHost.explained`. There is only one place."""
+        return ()
+
+    def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
+        """See `MergeHost.merge`. Ctrl-C cancels it."""
+        passed = self.query.passed(sinks.pages)
+        config = {**_within(self.memory_bytes), **_AS_WRITTEN}
+        with _database(self.query, self.allows_external_files, config) as connection:
+            cursor = connection.cursor()
+            may_narrow = self.query.match.columns and self.query.needs_matched_only
+            query = self._with_source(cursor) if may_narrow else self.query
+            text = query.text_for("duckdb", passed, duckdb_unnest, duckdb_spelling)
+            matchable = self._matchable(query.match, scanned, cursor) if may_narrow else scanned
+            target = _Target(matchable, passed)
+            cursor.register(self.query.view, target)
+            sink = sinks.provider.create_merge_sink(sinks.session, sinks.table, 0, 1)
+
+            def run(_: int) -> SplitResult:
+                return self._merged(cursor, text, passed, sinks.pages, sink, target)
+
+            _in_threads(run, [cursor], take)
+
+    def _with_source(self, cursor: duckdb.DuckDBPyConnection) -> MergeQuery:
+        """The query with its source computed once as a table, because the source may be random."""
+        if self.query.match.view is not None:
+            return self.query
+        made, query = self.query.with_source("keytide_merged")
+        text = made.text_for("duckdb", duckdb_unnest, duckdb_spelling)
+        with self.query.refusing(duckdb.Error):
+            cursor.execute(f"CREATE TABLE keytide_merged AS {text}")
+        return query
+
+    def _matchable(
+        self, match: Match, scanned: Scanned, cursor: duckdb.DuckDBPyConnection
+    ) -> Scanned:
+        """The target without rows that certainly match nothing."""
+        assert match.view is not None
+        values = {}
+        for column, source in match.columns.items():
+            name = exp.column(source, quoted=True)
+            there = exp.select(name).distinct().from_(exp.to_table(match.view, quoted=True))
+            with self.query.refusing(duckdb.Error):
+                found = cursor.sql(there.where(name.is_(exp.null()).not_()).sql("duckdb"))
+                values[column] = found.to_arrow_table().column(0).combine_chunks()
+        types = {column.name: column.type for column in scanned.columns}
+        given = {match.columns[column]: some.type for column, some in values.items()}
+        known = {column: values[column] for column in match.comparable(types, given)}
+        return scanned.among(known) if known and scanned.among is not None else scanned
+
+    def _merged(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        text: str,
+        passed: PassThrough,
+        pages: SinkPages,
+        sink: ConnectorMergeSink,
+        target: _Target,
+    ) -> SplitResult:
+        rows, matched = 0, MatchedRows(self.query.made.table)
+        try:
+            for found in self._batches(cursor, text, target):
+                matched.take(found)
+                for page in self.query.made.pages(found, passed, pages):
+                    sink.store_merged_rows(page.page)
+                    rows += page.rows
+            return SplitResult(rows, sink.finish())
+        except BaseException:
+            sink.abort()
+            raise
+
+    def _batches(
+        self, cursor: duckdb.DuckDBPyConnection, text: str, target: _Target
+    ) -> Iterator[pa.RecordBatch]:
+        try:
+            answer = cursor.sql(text)
+            # DuckDB before 2.0 uses another name.
+            read = getattr(answer, "to_arrow_reader", None) or answer.fetch_record_batch
+            yield from read(_BATCH_ROWS)
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            if target.error is not None:
+                raise target.error from None
+            raise self.query.bound.refused(first_line(error)) from error
+
+
+_BATCH_ROWS = 256 << 10
+
+# The join keeps its right side in memory. The source is written there, and must stay there.
+_AS_WRITTEN = {"disabled_optimizers": "join_order,build_side_probe_side"}
+
+
+class _Target:
+    """The rows of a target as a stream that DuckDB reads once, and the columns passed through."""
+
+    def __init__(self, scanned: Scanned, passed: PassThrough) -> None:
+        self._scanned, self._passed = scanned, passed
+        self.error: KeytideError | None = None
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        schema = self._passed.schema(self._scanned.columns)
+        reader = pa.RecordBatchReader.from_batches(schema, self._batches(schema))
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        start = 0
+        columns = self._passed.read_columns(self._scanned.columns)
+        try:
+            for number in range(len(self._scanned.splits)):
+                with _source(self._scanned, number, columns) as source:
+                    for page in checked_pages(source, columns, type(source).__name__):
+                        yield self._passed.given(page, self._scanned.columns, start, schema)
+                        start += page.num_rows
+        except KeytideError as error:
+            self.error = error  # an Arrow stream transports only the message
+            raise
+
+
+def _no_rows(columns: Sequence[ColumnHandle]) -> pa.RecordBatch:
+    schema = pa.schema([pa.field(c.name, c.type) for c in columns])
+    return pa.RecordBatch.from_pylist([], schema)
+
+
+def _within(memory_bytes: int) -> dict[str, str]:
+    """DuckDB settings that limit memory. The rest is spilled to its directory."""
+    known = max(memory_bytes, _MEMORY_MIN)
+    threads = max(1, min(os.cpu_count() or 1, known // _THREAD_BYTES))
+    return {"memory_limit": f"{known >> 10}KiB", "threads": str(threads)}
+
+
+_MEMORY_MIN = 64 << 20
+_THREAD_BYTES = 32 << 20
+"""With less memory per thread, DuckDB fails instead of spilling to disk."""
+
+
+# -- DuckDB ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _database(
+    query: RowQuery | MergeQuery, allows_external_files: bool, config: Mapping[str, str]
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A DuckDB database with copies of the tables that a statement uses besides its target."""
+    with local_database(allows_external_files, **config) as connection:
+        for relation in query.bound.relations:
+            with query.refusing(duckdb.Error):
+                connection.register("keytide_source", source := source_of(relation))
+                try:
+                    connection.execute(
+                        f'CREATE TABLE "{relation.view}" AS SELECT * FROM keytide_source'
+                    )
+                except duckdb.Error:
+                    if getattr(source, "error", None) is not None:
+                        raise source.error from None
+                    raise
+                connection.unregister("keytide_source")
+        yield connection
+
+
+def _in_threads(
+    run: Callable[[int], SplitResult],
+    cursors: Sequence[duckdb.DuckDBPyConnection | None],
+    take: Callable[[SplitResult], None],
+) -> None:
+    """Run the parts of a statement, and pass on each result. An error or interrupt ends all."""
+    futures: list[Future[SplitResult]] = []
+    with ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, len(cursors)))) as pool:
+        try:
+            futures += [pool.submit(run, number) for number in range(len(cursors))]
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            for cursor in filter(None, cursors):
+                cursor.interrupt()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+            for future in futures:
+                if future.done() and not future.cancelled() and future.exception() is None:
+                    take(future.result())
+
+
+@contextmanager
+def _source(
+    scanned: Scanned, number: int, columns: Sequence[ColumnHandle] | None = None
+) -> Iterator[UpdatablePageSource]:
+    """The page source of a split, closed at the end of the block."""
+    wanted = scanned.columns if columns is None else tuple(columns)
+    source = scanned.pages.create_page_source(
+        scanned.session, scanned.table, scanned.splits[number], wanted
+    )
+    try:
+        yield source  # type: ignore[misc]  # the contract of begin_delete and begin_update
+    finally:
+        source.close()

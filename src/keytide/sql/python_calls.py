@@ -1,0 +1,531 @@
+"""DELETE, UPDATE and MERGE of an open table, from the arguments of Python calls.
+
+The arguments become the same trees that the grammar creates from SQL, and run in the same way. In
+them the table is called `target`, and the rows to merge are called `source`.
+
+Strings and values from a Python call, as parts of one SQL text.
+
+Each string is parsed separately, so none of them can end a statement or start another one. They are
+lines of one text, and errors point at positions in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, time, timezone
+from decimal import Decimal
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from sqlglot import Token, TokenType, exp
+
+from keytide.base.arguments import shown
+from keytide.base.process import cached_property
+from keytide.catalogs.local_writes import grown
+from keytide.catalogs.warehouse import FolderWarehouse
+from keytide.definition.checks import refuse_same_names
+from keytide.definition.schema_evolution import growth
+from keytide.dml.attachments import AttachedCatalog
+from keytide.dml.engine import Changed
+from keytide.dml.spi import ConnectorSession, Isolation
+from keytide.errors import InvalidError, NotFoundError
+from keytide.format.schema import TableSchema
+from keytide.predicate.condition import Condition
+from keytide.snapshot.stored_table import PinnedTable, StoredTable, as_expected
+from keytide.sources.scan import EXTERNAL_TABLES, ExternalHandle
+from keytide.sources.source_state import PinnedExternal
+from keytide.sql.cursor import Cursor, error_at, parse_tree, tokenize
+from keytide.sql.dml_grammar import delete_from, merge_into, update_from
+from keytide.sql.grammar import options_in_hints
+from keytide.sql.local_engine import LocalEngine
+from keytide.sql.query_engine import Engine
+from keytide.sql.relation import ExternalRelation, GivenRelation, Relation, StoredRelation
+from keytide.sql.row_changes import delete, merge, update
+from keytide.sql.statements import GIVEN, Delete, Merge, Query, Update
+from keytide.types import Field, arrow_schema, quoted, type_from_arrow
+from keytide.write.input_rows import source_table
+
+# -- strings and values from a Python call, as parts of one SQL text -------------------------------
+
+
+class FormTexts:
+    """The parts of a statement.
+
+    Methods raise `InvalidError` at the position that does not parse.
+    """
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._tokens: list[Token] = []
+        self._hints: dict[int, Mapping[str, str]] = {}
+
+    @property
+    def text(self) -> str:
+        """All parts, each in lines of its own."""
+        return self._text
+
+    def cursor(self) -> Cursor:
+        """A cursor before all parts, in the form that the grammar needs."""
+        return Cursor(self._text, self._tokens, self._hints)
+
+    def condition(self, text: str) -> exp.Expr:
+        """A condition, or the expression of a value."""
+        start, tokens = self._taken(text)
+        tree = parse_tree(self._text, tokens, start, exp.Condition)
+        if isinstance(tree, exp.Star):
+            raise error_at(self._text, start, "expected an expression, found *")
+        return tree
+
+    def query(self, text: str) -> exp.Query:
+        """A query."""
+        start, tokens = self._taken(text)
+        tree = parse_tree(self._text, tokens, start)
+        if not isinstance(tree, exp.Query):
+            raise error_at(
+                self._text, start, "expected a query, such as SELECT * FROM the_table_of_changes"
+            )
+        return tree
+
+    def values(self, given: Mapping[str, Any], call: str) -> dict[str, exp.Expr]:
+        """The values of columns: strings are expressions, and anything else is a literal."""
+        if not given:
+            raise InvalidError(f"{call} sets no columns; give {{'column': value}}")
+        return {
+            name: self.condition(value if isinstance(value, str) else _value_text(value, name))
+            for name, value in given.items()
+        }
+
+    def _taken(self, text: str) -> tuple[int, list[Token]]:
+        """The position of a string among the others, and its tokens."""
+        start = len(self._text) + 1 if self._text else 0
+        self._text = f"{self._text}\n{text}" if self._text else text
+        blank = "".join("\n" if c == "\n" else " " for c in self._text[:start])
+        tokens = tokenize(blank + text)
+        end = next((t for t in tokens if t.token_type == TokenType.SEMICOLON), None)
+        if end is not None:
+            raise error_at(self._text, int(end.start), "expected one expression; found its end")
+        self._tokens += tokens
+        self._hints |= options_in_hints(blank + text, tokens)
+        return start, tokens
+
+
+def _value_text(value: Any, column: str) -> str:
+    """A Python value as SQL. Raises `InvalidError` for a value without an SQL literal."""
+    if isinstance(value, pa.Scalar):
+        value = value.as_py()
+    if isinstance(value, np.bool_ | np.integer | np.floating):
+        value = value.item()
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return str(value).upper()
+    # A subclass of str is an expression too.
+    with suppress(ArithmeticError, ValueError, TypeError):
+        if isinstance(value, int | Decimal):
+            return _number_text(Decimal(value))
+        if isinstance(value, float):
+            return f"CAST('{value!r}' AS DOUBLE)"
+        if isinstance(value, bytes):
+            return f"X'{value.hex()}'"
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            instant = value.astimezone(timezone.utc)
+            return f"CAST('{instant.isoformat(' ')}' AS TIMESTAMP_LTZ)"
+        if isinstance(value, datetime):
+            return f"CAST('{value.isoformat(' ')}' AS TIMESTAMP)"
+        if isinstance(value, date):
+            return f"CAST('{value.isoformat()}' AS DATE)"
+        if isinstance(value, time) and value.tzinfo is None:
+            return f"CAST('{value.isoformat()}' AS TIME)"
+    raise InvalidError(
+        f"column {column!r} is set to {shown(value)} of type {type(value).__name__}, for which "
+        "SQL has no literal; give an expression as a string"
+    )
+
+
+def _number_text(value: Decimal) -> str:
+    """A number. Raises `ValueError` for one that does not fit into a DECIMAL."""
+    _, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        raise ValueError(value)
+    scale = max(0, -exponent)
+    precision = max(len(digits) + max(exponent, 0), scale)
+    if precision > _DIGITS_MAX:
+        raise ValueError(value)
+    if scale == 0 and precision < _LONG_DIGITS:
+        return f"{value:f}"
+    return f"CAST('{value:f}' AS DECIMAL({precision}, {scale}))"
+
+
+_DIGITS_MAX = 38
+_LONG_DIGITS = 19
+
+
+# -- DELETE ----------------------------------------------------------------------------------------
+
+
+S = TypeVar("S", Delete, Update)
+TARGET, SOURCE = "target", "source"
+
+
+@dataclass(frozen=True)
+class WhenForm:
+    """One WHEN clause of a MERGE as given in Python. `values` None means all columns."""
+
+    call: str
+    kind: str
+    action: str
+    values: Mapping[str, Any] | None = None
+    condition: str | None = None
+
+
+class FormTable(Protocol):
+    """The table that a call changes."""
+
+    @property
+    def name(self) -> str:
+        """The name of the table in statements."""
+        ...
+
+    @property
+    def schema(self) -> TableSchema:
+        """The columns of the table."""
+        ...
+
+    @property
+    def catalog(self) -> AttachedCatalog:
+        """The catalog of the tables that statements about it can use."""
+        ...
+
+    def carry_out(self, engine: Engine, change: Callable[[AttachedCatalog], Changed]) -> Changed:
+        """Run a change, with the current catalog."""
+        ...
+
+
+@dataclass(frozen=True)
+class FederatedForm:
+    """A federated table, which the catalog finds by name. See `FormTable`.
+
+    `look` returns its columns. Most statements do not need them.
+    """
+
+    catalog: AttachedCatalog
+    name: str
+    look: Callable[[], TableSchema]
+
+    @cached_property
+    def schema(self) -> TableSchema:
+        """See `FormTable`."""
+        return self.look()
+
+    def carry_out(self, engine: Engine, change: Callable[[AttachedCatalog], Changed]) -> Changed:
+        """See `FormTable`."""
+        return change(self.catalog)
+
+
+@dataclass(frozen=True)
+class Around(AttachedCatalog):
+    """The tables that a statement about an open table can use: the table itself, and its lake's."""
+
+    held: StoredTable = field(kw_only=True)
+    lake: AttachedCatalog | None = field(kw_only=True)
+
+    @property
+    def name(self) -> str:
+        """See `FormTable`."""
+        return self.held.name
+
+    @property
+    def schema(self) -> TableSchema:
+        """See `FormTable`."""
+        return self.held.schema
+
+    @property
+    def catalog(self) -> AttachedCatalog:
+        """See `FormTable`."""
+        return self
+
+    def carry_out(self, engine: Engine, change: Callable[[AttachedCatalog], Changed]) -> Changed:
+        """See `FormTable`. Starts from the last known state of the table, see `as_expected`."""
+
+        def on(table: PinnedTable) -> Changed:
+            if table.schema.is_indexed:
+                table.confirm()  # otherwise an old index would be missing, and rebuilt
+            return change(replace(self, held=table))
+
+        # Work on a Spark session is expensive, so it must not start from a state that may be
+        # outdated.
+        return as_expected(self.held, on) if isinstance(engine, LocalEngine) else change(self)
+
+    @classmethod
+    def of(cls, held: StoredTable, lake: AttachedCatalog | None) -> Around:
+        """The same for a table. `lake` is None if the table was opened by its path."""
+        if lake is None:
+            # There are no other tables below a table's own folder.
+            return cls(FolderWarehouse(held.store), held=held, lake=None)
+        return cls(
+            lake.warehouse, lake.allows_external_files, attached=lake.attached, held=held, lake=lake
+        )
+
+    def look(self, name: str) -> PinnedTable:
+        """See `Catalog.look`."""
+        if name == self.held.name:
+            return self.held.pinned()
+        if self.lake is not None:
+            return self.lake.look(name)
+        raise NotFoundError(
+            f"table {name} does not exist: {self.held.name} was opened by its path, so no other "
+            "tables are known; open it with Lake.table"
+        )
+
+    def anew(self) -> Around:
+        """See `AttachedCatalog`."""
+        self.held.confirm()
+        return replace(self, held=self.held.live)
+
+    def find(self, name: str) -> str | None:
+        """See `Catalog.find`."""
+        if name == self.held.name or self.lake is None:
+            return self.held.name if name.lower() == self.held.name.lower() else None
+        return self.lake.find(name)
+
+    def find_attached(self, name: str) -> tuple[str, str] | None:
+        """See `Catalog.find_attached`."""
+        return None if name == self.held.name else super().find_attached(name)
+
+
+def delete_where(
+    table: FormTable, engine: Engine, where: Condition | None, isolation: Isolation
+) -> Changed:
+    """Delete the rows that match a condition, as `Table.delete` describes."""
+    with _not_too_deep():
+        texts = FormTexts()
+        where_tree = _where(texts, where)
+        tree = exp.Delete(this=_target(table, texts), where=where_tree)
+        statement = _meant(delete_from(tree, texts.cursor()), where)
+        return table.carry_out(engine, lambda seen: delete(seen, engine, statement, isolation))
+
+
+def update_where(
+    table: FormTable,
+    engine: Engine,
+    values: Mapping[str, Any],
+    where: Condition | None,
+    isolation: Isolation,
+) -> Changed:
+    """Change columns of the rows that match a condition, as `Table.update` describes."""
+    with _not_too_deep():
+        texts = FormTexts()
+        pairs = _assignments(texts.values(values, "Table.update"))
+        where_tree = _where(texts, where)
+        tree = exp.Update(this=_target(table, texts), expressions=pairs, where=where_tree)
+        statement = _meant(update_from(tree, texts.cursor()), where)
+        return table.carry_out(engine, lambda seen: update(seen, engine, statement, isolation))
+
+
+def merge_source(
+    table: FormTable,
+    engine: Engine,
+    source: str | Relation,
+    on: str,
+    whens: Sequence[WhenForm],
+    isolation: Isolation,
+) -> Changed:
+    """Merge rows, or the rows of a query, into the table, as `Table.merge` describes."""
+    if not whens:
+        raise InvalidError(
+            f"table {table.name}: a merge without a WHEN clause has no effect; add one, such as "
+            "when_matched_update_all()"
+        )
+    with _not_too_deep():
+        statement = _merge_statement(table, source, on, whens)
+        return merge(table.catalog, engine, statement, isolation)
+
+
+def _merge_statement(
+    table: FormTable, source: str | Relation, on: str, whens: Sequence[WhenForm]
+) -> Merge:
+    texts = FormTexts()
+    condition = texts.condition(on)
+    branches = [_when(texts, when) for when in whens]
+    given: dict[str, Relation] = {}
+    if isinstance(source, str):
+        using: exp.Expr = exp.Subquery(this=texts.query(source), alias=_alias(SOURCE))
+    else:
+        given[SOURCE] = source
+        using = _table(texts, (SOURCE,), SOURCE)
+        using.meta[GIVEN] = SOURCE
+    target = _target(table, texts)
+    tree = exp.Merge(this=target, using=using, on=condition, whens=exp.Whens(expressions=branches))
+    statement = merge_into(tree, texts.cursor())
+    pairs = Query(statement.pairs.tree, statement.pairs.text, statement.pairs.hints, given)
+    return Merge(statement.table, pairs, statement.whens)
+
+
+def grown_to_merge(
+    table: StoredTable, source: str | Relation, whens: Sequence[WhenForm]
+) -> list[WhenForm]:
+    """Add the columns of a source to the table, and return the WHEN clauses for that.
+
+    A WHEN clause for all columns then means the columns of the source. Other columns do not change,
+    and are NULL in new rows. Raises `InvalidError` if the columns are not known before the merge,
+    or no WHEN clause is for all columns, and what `grown` raises.
+    """
+    if isinstance(source, str):
+        raise InvalidError(
+            f"table {table.name}: merge_schema requires the columns of the source, but the "
+            "source is the text of a query; give its rows, such as lake.sql(...).to_arrow()"
+        )
+    if all(when.values is not None or when.action == "DELETE" for when in whens):
+        raise InvalidError(
+            f"table {table.name}: merge_schema adds columns for when_matched_update_all and "
+            "when_not_matched_insert_all, but neither is used; add one, or remove merge_schema"
+        )
+    columns = arrow_schema(source.fields)
+    grown(table.pinned(), partial(growth, columns=columns, table=table.name))
+    own = {f.name: f"{SOURCE}.{quoted(f.name)}" for f in source.fields}
+    return [
+        when if when.values is not None or when.action == "DELETE" else replace(when, values=own)
+        for when in whens
+    ]
+
+
+def source_of_rows(
+    source: Any,
+    table: FormTable,
+    schema_of: Callable[[Any], pa.Schema] | None,
+    read: Callable[[Any, TableSchema, str], pa.Table] = source_table,
+) -> Relation:
+    """The rows to merge into the table.
+
+    `source` is a table, a DataFrame whose columns `schema_of` returns, or what `Table.write`
+    accepts. Raises `InvalidError` for anything else, and for columns that SQL does not support or
+    cannot distinguish. `read` creates an Arrow table from in-memory rows.
+    """
+    if isinstance(source, StoredTable):
+        return StoredRelation(SOURCE, source)
+    if isinstance(source, PinnedExternal):
+        handle = ExternalHandle(source)
+        return ExternalRelation(SOURCE, EXTERNAL_TABLES, handle, ConnectorSession(), source.name)
+    if schema_of is not None:
+        schema = schema_of(source)
+        _checked_fields(schema, table.name)
+        return GivenRelation(SOURCE, source, schema)
+    rows = _plain(read(source, table.schema, table.name), table)
+    return GivenRelation(SOURCE, rows, rows.schema)
+
+
+# -- parts -----------------------------------------------------------------------------------------
+
+
+def _where(texts: FormTexts, where: Condition | None) -> exp.Where | None:
+    """A condition given as a string. A condition object needs no SQL, see `_meant`."""
+    return exp.Where(this=texts.condition(where)) if isinstance(where, str) else None
+
+
+def _meant(statement: S, where: Condition | None) -> S:
+    """The statement with a condition object, if one is given."""
+    if where is None or isinstance(where, str):
+        return statement
+    return replace(statement, query=replace(statement.query, where=where))
+
+
+def _when(texts: FormTexts, when: WhenForm) -> exp.When:
+    condition = None if when.condition is None else texts.condition(when.condition)
+    return exp.When(
+        matched=when.kind == "MATCHED" or None,
+        source=when.kind == "NOT MATCHED BY SOURCE" or None,
+        condition=condition,
+        then=_then(texts, when),
+    )
+
+
+def _then(texts: FormTexts, when: WhenForm) -> exp.Expr:
+    if when.action == "DELETE":
+        return exp.Var(this="DELETE")
+    if when.values is None and when.action == "UPDATE":
+        return exp.Update(expressions=[exp.Star()])
+    if when.values is None:
+        return exp.Insert(this=exp.Star())
+    values = texts.values(when.values, when.call)
+    if when.action == "UPDATE":
+        return exp.Update(expressions=_assignments(values))
+    names = exp.Tuple(expressions=[exp.column(name, quoted=True) for name in values])
+    return exp.Insert(this=names, expression=exp.Tuple(expressions=list(values.values())))
+
+
+def _assignments(values: Mapping[str, exp.Expr]) -> list[exp.Expr]:
+    return [
+        exp.EQ(this=exp.column(name, quoted=True), expression=value)
+        for name, value in values.items()
+    ]
+
+
+def _target(table: FormTable, texts: FormTexts) -> exp.Table:
+    database, dot, name = table.name.partition(".")
+    return _table(texts, (database, name) if dot else (database,), TARGET)
+
+
+def _table(texts: FormTexts, parts: Sequence[str], alias: str) -> exp.Table:
+    """A table that does not occur in the text. Errors about it point at the end."""
+    names = [exp.to_identifier(part, quoted=True) for part in parts]
+    for name in names:
+        name.meta.update(start=len(texts.text), end=len(texts.text))
+    database = names[0] if len(names) > 1 else None
+    return exp.Table(this=names[-1], db=database, alias=_alias(alias))
+
+
+def _alias(name: str) -> exp.TableAlias:
+    return exp.TableAlias(this=exp.to_identifier(name))
+
+
+@contextmanager
+def _not_too_deep() -> Iterator[None]:
+    try:
+        yield
+    except RecursionError as error:
+        raise InvalidError(
+            "an expression is nested too deeply; change the rows in several steps"
+        ) from error
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def _plain(rows: pa.Table, table: FormTable) -> pa.Table:
+    """The rows in types that SQL supports and that hold the same values."""
+    known = {f.name: f.type.to_arrow() for f in table.schema.fields}
+    empty = [
+        pa.field(f.name, known.get(f.name, pa.string())) if pa.types.is_null(f.type) else f
+        for f in rows.schema
+    ]
+    fields = _checked_fields(pa.schema(empty), table.name)
+    plain = pa.schema([pa.field(f.name, f.type.to_arrow()) for f in fields])
+    try:
+        columns = [column.cast(f.type) for column, f in zip(rows.columns, plain, strict=True)]
+    except pa.ArrowException as error:
+        raise InvalidError(
+            f"table {table.name}: the given rows cannot be converted to {plain.to_string()}: "
+            f"{error}"
+        ) from error
+    return pa.table(columns, schema=plain)
+
+
+def _checked_fields(schema: pa.Schema, table: str) -> list[Field]:
+    fields: list[Field] = []
+    for column in schema:
+        try:
+            fields.append(Field(-1, column.name, type_from_arrow(column.type)))
+        except InvalidError as error:  # noqa: PERF203  # the error has to name the column
+            raise InvalidError(
+                f"table {table}: column {column.name!r} of the given rows: {error}"
+            ) from error
+    names = [f.name for f in fields]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidError(f"table {table}: the given rows have two columns named {twice!r}")
+    refuse_same_names(fields)
+    return fields

@@ -1,0 +1,575 @@
+"""DELETE, UPDATE and MERGE: from a statement to row changes through the table's connector.
+
+A statement that meets a conflict is retried on the latest rows, as often as the table's
+'commit.max-retries' allows, or ten times for a table of an attached connector. So two concurrent
+statements never undo each other. A trace receives every call to the connector.
+
+EXPLAIN of DELETE, UPDATE and MERGE: the plan or, with ANALYZE, what was done.
+
+MERGE WITH SCHEMA EVOLUTION: the columns that a merge adds to its table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeVar
+
+import pyarrow as pa
+from sqlglot import exp
+
+from keytide.base.row_kind import ROW_KIND
+from keytide.base.text import counted
+from keytide.catalogs.local_writes import grown
+from keytide.definition.column_rules import generation_texts
+from keytide.definition.kind import kind_of
+from keytide.definition.schema_evolution import (
+    AddColumn,
+    ChangeColumnType,
+    SchemaChange,
+    evolve,
+    growth,
+)
+from keytide.dml.append_table import appended_connector
+from keytide.dml.attachments import AttachedCatalog, target_of
+from keytide.dml.engine import Changed, DeleteRows, RowChange, UpdateRows, change_rows, merge_rows
+from keytide.dml.keyed_table import keyed_connector
+from keytide.dml.spi import (
+    ColumnHandle,
+    Connector,
+    ConnectorSession,
+    ConnectorTableHandle,
+    ConnectorTableSchema,
+    Isolation,
+)
+from keytide.dml.trace import Trace, traced
+from keytide.errors import ConflictError, InvalidError, UnsupportedError
+from keytide.format.schema import TableSchema
+from keytide.options import TableOptions
+from keytide.predicate.condition import text_of
+from keytide.snapshot.stored_table import StoredTable
+from keytide.sql.change_queries import RowQuery, merge_query, row_query
+from keytide.sql.cursor import Keytide
+from keytide.sql.query_engine import Engine, Means, Result
+from keytide.sql.relation import Relation, column_of, table_of
+from keytide.sql.relations import BoundQuery, bind
+from keytide.sql.show_statements import plan_rows
+from keytide.sql.statements import Delete, Merge, Query, Update, When
+from keytide.types import Field, arrow_schema, type_from_arrow
+from keytide.write.refusals import writable_view
+
+# -- MERGE WITH SCHEMA EVOLUTION: the columns that a merge adds to its table -----------------------
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """A MERGE of which each `*` is written as the columns of the source, and what it needs.
+
+    `columns` are the columns of the source that the clauses set, as the table spells them.
+    """
+
+    table: StoredTable
+    statement: Merge
+    columns: pa.Schema
+
+    @property
+    def changes(self) -> list[SchemaChange]:
+        """What the definition of the table lacks."""
+        return self._needed(self.table.schema)
+
+    @property
+    def schema(self) -> TableSchema:
+        """The definition with these changes, which are not stored."""
+        changes = self.changes
+        return evolve(self.table.schema, changes) if changes else self.table.schema
+
+    def check(self) -> None:
+        """Raise the errors of `evolve` for a column that cannot be added. Nothing is stored."""
+        evolve(self.table.schema, self.changes)
+
+    def carry_out(self) -> None:
+        """Store the changes. Raises as `grown`."""
+        grown(self.table.pinned(), self._needed)
+
+    def _needed(self, schema: TableSchema) -> list[SchemaChange]:
+        return growth(schema, self.columns, self.table.name)
+
+
+def evolved(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> Merge:
+    """The statement for the table once it has the columns that the statement needs.
+
+    A statement that the engine refuses changes nothing. Raises as `evolution_of`, and as `grown`.
+    """
+    evolution = evolution_of(catalog, engine, statement)
+    evolution.carry_out()
+    return evolution.statement
+
+
+def evolution_of(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> Evolution:
+    """What a MERGE adds to its table. Changes nothing.
+
+    Raises `UnsupportedError` for a table of an attached connector, `InvalidError` for a source
+    whose column names are ambiguous, and as `bind` and the engine for what they refuse.
+    """
+    if catalog.find_attached(statement.table) is not None:
+        raise UnsupportedError(
+            f"table {statement.table}: WITH SCHEMA EVOLUTION is not supported for tables of a "
+            "connector; add the columns there, and remove these words"
+        )
+    catalog = catalog.pinned()
+    table = table_of(catalog, statement.table)
+    writable_view(table.pinned())
+    found = _source_columns(catalog, engine, statement)
+    spelled = _as_spelled(found, table)
+    starred = _starred(found, spelled, table)
+    source = statement.pairs.tree.args["joins"][0].this.alias_or_name or "source"
+    own = {spelled[name]: exp.column(name, table=source, quoted=True) for name in starred}
+    whens = tuple(
+        replace(when, values=own) if when.values is None and when.action != "DELETE" else when
+        for when in statement.whens
+    )
+    set_ = {name.lower() for when in whens for name in _evolving(when, table, source)}
+    columns = pa.schema([f.with_name(spelled[f.name]) for f in found if f.name.lower() in set_])
+    only_there = {name.lower() for name in found.names} - set(map(str.lower, table.schema.names))
+    qualified = _qualified(replace(statement, whens=whens), only_there, source)
+    evolution = Evolution(table, qualified, columns)
+    if evolution.changes:
+        evolution.check()
+        _try_out(catalog, engine, evolution.statement)
+    return evolution
+
+
+def _source_columns(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> pa.Schema:
+    source = statement.pairs.tree.args["joins"][0].this.copy()
+    if isinstance(source, exp.Subquery) and not source.alias:
+        source.set("alias", exp.TableAlias(this=exp.to_identifier("source")))
+    name = source.alias_or_name
+    tree = exp.select("*").from_(source)
+    if isinstance(source, exp.Subquery) and not source.args["alias"].columns:
+        tree = source.this  # an engine gives the second of two equal names another one
+    bound = bind(replace(statement.pairs, tree=tree.limit(0)), catalog)
+    relation = _only_table(bound) if isinstance(source, exp.Table) else None
+    found = engine.schema(engine.rows(bound)) if relation is None else arrow_schema(relation.fields)
+    lower = [column.lower() for column in found.names]
+    twice = next((column for column in found.names if lower.count(column.lower()) > 1), None)
+    if twice is not None:
+        raise InvalidError(
+            f"table {statement.table}: the source {name} has two columns {twice!r} (names are "
+            "case-insensitive), so WITH SCHEMA EVOLUTION cannot choose one; rename one with AS"
+        )
+    return pa.schema([f for f in found if f.name.lower() != ROW_KIND and not _has_no_type(f)])
+
+
+def _only_table(bound: BoundQuery) -> Relation | None:
+    """The table that is the whole source. Its columns have the types that the lake knows."""
+    source = bound.tree.args["from_"].this
+    views = {relation.view: relation for relation in bound.relations}
+    return None if source.args.get("pivots") else views.get(source.name)
+
+
+def _has_no_type(field: pa.Field) -> bool:
+    return bool(pa.types.is_null(field.type))
+
+
+def _as_spelled(found: pa.Schema, table: StoredTable) -> dict[str, str]:
+    """The name in the table for each column of the source."""
+    known = table.schema.names
+    lower = {name.lower() for name in known}
+    return {
+        name: column_of(name, known, table.name) if name.lower() in lower else name
+        for name in found.names
+    }
+
+
+def _starred(found: pa.Schema, spelled: dict[str, str], table: StoredTable) -> list[str]:
+    """The columns of the source that SET * and INSERT * mean. The table computes some itself."""
+    computed = generation_texts(TableOptions.parse(table.schema.options))
+    return [name for name in found.names if spelled[name] not in computed]
+
+
+def _evolving(when: When, table: StoredTable, source: str) -> Iterator[str]:
+    """The columns that a WHEN clause adds if they are missing, or widens.
+
+    It adds each column that it names. It widens only a column that gets the source's column of the
+    same name.
+    """
+    if not when.columns_are_given:
+        return
+    known = {name.lower() for name in table.schema.names}
+    for name, value in (when.values or {}).items():
+        is_same = (
+            isinstance(value, exp.Column)
+            and value.name.lower() == name.lower()
+            and value.table.lower() in ("", source.lower())
+        )
+        if is_same or name.lower() not in known:
+            yield name
+
+
+def _qualified(statement: Merge, names: Set[str], source: str) -> Merge:
+    """The statement with the source before these columns of it, as the table may have them soon."""
+
+    def whole(tree: exp.Expr) -> exp.Expr:
+        tree = tree.copy()
+        for node in tree.walk(prune=lambda n: isinstance(n, exp.Query)):
+            if isinstance(node, exp.Column) and not node.table and node.name.lower() in names:
+                node.set("table", exp.to_identifier(source, quoted=True))
+        return tree
+
+    pairs = statement.pairs.tree.copy()
+    join = pairs.args["joins"][0]
+    join.set("on", whole(join.args["on"]))
+    whens = tuple(
+        replace(
+            when,
+            condition=None if when.condition is None else whole(when.condition),
+            values=when.values and {name: whole(value) for name, value in when.values.items()},
+        )
+        for when in statement.whens
+    )
+    return replace(statement, pairs=replace(statement.pairs, tree=pairs), whens=whens)
+
+
+def _try_out(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> None:
+    """Let the engine read a MERGE, without rows, as the table still is."""
+    tree: exp.Select = statement.pairs.tree.copy()  # type: ignore[assignment]  # made so
+    conditions = [when.condition for when in statement.whens if when.condition is not None]
+    values = [value for when in statement.whens for value in (when.values or {}).values()]
+    tree.set("expressions", [
+        exp.alias_(each.copy(), f"c{place}", quoted=True)
+        for place, each in enumerate([*conditions, *values, exp.null()])
+    ])  # fmt: skip
+    query = Query(tree.limit(0), statement.pairs.text, statement.pairs.hints, statement.pairs.given)
+    engine.schema(engine.rows(bind(query, catalog)))
+
+
+# -- DELETE, UPDATE and MERGE ----------------------------------------------------------------------
+
+
+# -- DELETE, UPDATE and MERGE ----------------------------------------------------------------------
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Target:
+    """The table that a statement changes, at its latest state."""
+
+    name: str
+    catalog: AttachedCatalog
+    """The catalog that the statement reads from."""
+    connector: Connector
+    session: ConnectorSession
+    handle: ConnectorTableHandle
+    fields: tuple[Field, ...] = ()
+    """The columns with SQL types."""
+    means: Means = field(default_factory=Means)
+    schema: ConnectorTableSchema = field(init=False)
+
+    def __post_init__(self) -> None:
+        schema = self.connector.metadata.get_table_schema(self.session, self.handle)
+        object.__setattr__(self, "schema", schema)
+        if not self.fields:
+            object.__setattr__(self, "fields", tuple(map(_field, schema.columns)))
+
+    def columns(self, relation: Relation) -> list[ColumnHandle]:
+        """The target columns that a query needs."""
+        wanted = self.schema.names if relation.columns is None else relation.columns
+        return [column for column in self.schema.columns if column.name in wanted]
+
+
+def delete(
+    catalog: AttachedCatalog,
+    engine: Engine,
+    statement: Delete,
+    isolation: Isolation = "snapshot",
+    trace: Trace | None = None,
+) -> Changed:
+    """Delete the rows that match a condition.
+
+    Raises `UnsupportedError` if the table does not support deletes, or would ignore them.
+    """
+
+    def once(target: Target) -> Changed:
+        query = row_query(statement.query, target.catalog, target.name)
+        return _change(target, engine, query, DeleteRows())
+
+    return on_newest(catalog, statement.table, isolation, trace, once, "DELETE")
+
+
+def update(
+    catalog: AttachedCatalog,
+    engine: Engine,
+    statement: Update,
+    isolation: Isolation = "snapshot",
+    trace: Trace | None = None,
+) -> Changed:
+    """Change columns of the rows that match a condition.
+
+    Raises `UnsupportedError` if the table would not store the new values unchanged, and
+    `InvalidError` for values that do not fit and for rows that would get the key of another row.
+    """
+
+    def once(target: Target) -> Changed:
+        query = update_query(target.catalog, statement, target)
+        return _change(target, engine, query, UpdateRows(query.updated))
+
+    return on_newest(catalog, statement.table, isolation, trace, once, "UPDATE")
+
+
+def merge(
+    catalog: AttachedCatalog,
+    engine: Engine,
+    statement: Merge,
+    isolation: Isolation = "snapshot",
+    trace: Trace | None = None,
+) -> Changed:
+    """Merge the rows of a source into a table.
+
+    Raises `InvalidError` if a target row is matched twice, and as `update` and `evolved`.
+    """
+    if statement.evolves:
+        statement, catalog = evolved(catalog, engine, statement), catalog.anew()
+
+    def once(target: Target) -> Changed:
+        query = merge_query(
+            statement, target.catalog, target.name, target.fields, target.schema.given
+        )
+        columns = target.columns(query.target)
+        host = engine.merge_host(query, target.means)
+        return merge_rows(
+            target.connector,
+            target.session,
+            target.handle,
+            query.changes(target.schema.primary_key),
+            columns,
+            query.matched_by,
+            host,
+        )
+
+    return on_newest(catalog, statement.table, isolation, trace, once, "MERGE")
+
+
+def update_query(catalog: AttachedCatalog, statement: Update, target: Target) -> RowQuery:
+    """The query of an UPDATE. Raises `NotFoundError` for unknown columns, and as `bind` does."""
+    names = target.schema.names
+    given = {column_of(n, names, target.name): v for n, v in statement.assignments.items()}
+    values = [(f, given[f.name]) for f in target.fields if f.name in given]
+    return row_query(statement.query, catalog, target.name, values)
+
+
+def target_now(catalog: AttachedCatalog, name: str, session: ConnectorSession) -> Target:
+    """The current state of a table. Raises `NotFoundError` if it does not exist."""
+    return _finder(catalog, name, session)[0]()
+
+
+def _change(target: Target, engine: Engine, query: RowQuery, change: RowChange) -> Changed:
+    return change_rows(
+        target.connector,
+        target.session,
+        target.handle,
+        change,
+        target.columns(query.target),
+        query.target.terms,
+        engine.row_host(query, target.means),
+        is_all_terms=query.is_all_terms,
+    )
+
+
+def on_newest(
+    catalog: AttachedCatalog,
+    name: str,
+    isolation: Isolation,
+    trace: Trace | None,
+    once: Callable[[Target], Changed],
+    operation: Literal["DELETE", "UPDATE", "MERGE"] | None = None,
+) -> Changed:
+    """Run a statement on the latest rows, and retry it after each conflict."""
+    session = ConnectorSession(isolation=_isolation(catalog, name, isolation), operation=operation)
+    tries: int | None = None
+    while True:
+        try:
+            find, limit = _finder(catalog, name, session)
+            tries = limit if tries is None else tries
+            target = find()
+            if trace is not None:
+                target = replace(target, connector=traced(target.connector, trace))
+            return once(target)
+        except ConflictError as conflict:  # noqa: PERF203  # a conflict is what the loop is for
+            if not tries:
+                raise ConflictError(
+                    f"{conflict}; the statement changed nothing: run it again"
+                ) from (conflict)
+            tries -= 1
+            catalog = catalog.anew()
+        finally:
+            for connector in catalog.attached.values():
+                connector.metadata.end_statement(session)
+
+
+def _isolation(catalog: AttachedCatalog, name: str, asked: Isolation) -> Isolation:
+    """The stricter of the requested isolation and that of the table's attached connector."""
+    found = catalog.find_attached(name)
+    own: Isolation = "snapshot" if found is None else catalog.attached[found[0]].isolation
+    return asked if own == "snapshot" else own
+
+
+def _finder(
+    catalog: AttachedCatalog, name: str, session: ConnectorSession
+) -> tuple[Callable[[], Target], int]:
+    """A function that returns the table's current state, and the number of allowed conflicts."""
+
+    reading = replace(catalog, statement=session).pinned()
+
+    def find_attached() -> Target:
+        found = target_of(catalog, name, session)
+        assert found is not None
+        return Target(name, reading, found[0], session, found[1])
+
+    def find_stored() -> Target:
+        handle = connector.metadata.get_table_handle(session, table.name)
+        fields = tuple(reading.table(table.name).schema.fields)
+        return Target(table.name, reading, connector, session, handle, fields, means)
+
+    if target_of(catalog, name, session) is not None:
+        return find_attached, _ATTACHED_TRIES
+    table = table_of(reading, name)
+    options = TableOptions.parse(table.schema.options)
+    means = Means(options.read_memory_bytes, options.driver_work_bytes_max)
+    kind = kind_of(table.schema)
+    connector_of = keyed_connector if kind.is_changed_by_key else appended_connector
+    connector = connector_of(reading)
+    return find_stored, options.commit_retries_max
+
+
+_ATTACHED_TRIES = 10
+
+
+def _field(column: ColumnHandle) -> Field:
+    return Field(-1, column.name, type_from_arrow(column.type).with_nullable(column.nullable))
+
+
+# -- EXPLAIN of DELETE, UPDATE and MERGE -----------------------------------------------------------
+
+
+def explain_change(
+    catalog: AttachedCatalog, engine: Engine, statement: Delete | Update | Merge
+) -> Result:
+    """The plan of a statement, without reading or changing rows. Raises as the statement."""
+    target = target_now(catalog, statement.table, ConnectorSession())
+    if isinstance(statement, Merge) and statement.evolves:
+        lines = _evolving_lines(evolution_of(catalog, engine, statement), target, engine)
+    elif isinstance(statement, Merge):
+        lines = _merge_lines(statement, target, engine)
+    elif isinstance(statement, Update):
+        query = update_query(target.catalog, statement, target)
+        lines = _row_lines(query, target, UpdateRows(query.updated), engine)
+    else:
+        query = row_query(statement.query, target.catalog, target.name)
+        lines = _row_lines(query, target, DeleteRows(), engine)
+    return plan_rows(lines)
+
+
+def analyze_change(
+    catalog: AttachedCatalog, engine: Engine, statement: Delete | Update | Merge
+) -> Result:
+    """Run a statement, and return the connector calls. Raises as the statement."""
+    trace = Trace()
+    if isinstance(statement, Delete):
+        changed = delete(catalog, engine, statement, trace=trace)
+    elif isinstance(statement, Update):
+        changed = update(catalog, engine, statement, trace=trace)
+    else:
+        changed = merge(catalog, engine, statement, trace=trace)
+    return plan_rows([*trace.lines(), f"changed: {counted(changed.rows, 'row')}"])
+
+
+def _row_lines(query: RowQuery, target: Target, change: RowChange, engine: Engine) -> Iterator[str]:
+    metadata, terms = target.connector.metadata, query.target.terms
+    fields = query.target.fields
+    metadata.check_changes(target.session, target.handle, change.changes)
+    row_id = change.calls(metadata).row_id(target.session, target.handle)
+    narrowed, left = metadata.apply_filter(target.session, target.handle, terms)
+    yield from _head(change.what, target, row_id)
+    if isinstance(change, UpdateRows):
+        yield f"sets: {', '.join(change.updated_columns)}"
+    yield (
+        f"applied by the connector: {_listed([text_of(t, fields) for t in terms if t not in left])}"
+    )
+    yield f"not applied by it: {_listed([text_of(t, fields) for t in left])}"
+    yield f"further conditions: {'none' if query.is_all_terms else 'some, in the engine only'}"
+    if isinstance(change, DeleteRows):
+        can = query.is_all_terms and not left
+        can = can and metadata.apply_delete(target.session, narrowed) is not None
+        yield f"without reading rows: {'yes' if can else 'no'}"
+    splits = target.connector.splits.get_splits(target.session, narrowed)
+    yield f"splits: {len(splits)}"
+    stored, is_exact = target.connector.splits.stored_bytes(splits), query.is_all_terms and not left
+    yield from engine.row_host(query, target.means).explained(stored, is_exact=is_exact)
+    yield f"columns read: {_listed([c.name for c in target.columns(query.target)])}"
+    yield from _others(query.bound.relations)
+
+
+def _merge_lines(statement: Merge, target: Target, engine: Engine) -> Iterator[str]:
+    if target.connector.merge_sinks is None:
+        raise UnsupportedError(
+            f"table {target.name}: connector {target.connector.name} does not support MERGE"
+        )
+    query = merge_query(statement, target.catalog, target.name, target.fields, target.schema.given)
+    metadata, session = target.connector.metadata, target.session
+    changes = query.changes(target.schema.primary_key)
+    metadata.check_changes(session, target.handle, changes)
+    row_id = metadata.get_merge_row_id_column_handle(session, target.handle)
+    yield from _head("MERGE", target, row_id)
+    paradigm = metadata.get_row_change_paradigm(session, target.handle)
+    yield f"updates: {paradigm.value}"
+    for number, (when, branch) in enumerate(zip(statement.whens, query.branches, strict=True)):
+        condition = "" if when.condition is None else f" AND {_text(when.condition)}"
+        columns = f" {', '.join(f.name for f in branch.fields)}" if branch.fields else ""
+        yield f"{number}: WHEN {when.kind}{condition} THEN {branch.action}{columns}"
+    splits = target.connector.splits.get_splits(session, target.handle)
+    yield f"splits: {len(splits)}"
+    stored = target.connector.splits.stored_bytes(splits)
+    yield from engine.merge_host(query, target.means).explained(stored)
+    read = {*target.columns(query.target), *query.kept(target.schema.columns)}
+    yield f"columns read: {_listed([c.name for c in target.schema.columns if c in read])}"
+    yield from _others(query.bound.relations)
+
+
+def _evolving_lines(evolution: Evolution, target: Target, engine: Engine) -> Iterator[str]:
+    new = replace(target, fields=tuple(evolution.schema.fields))
+    first, *rest = _merge_lines(evolution.statement, new, engine)
+    yield first
+    for change in evolution.changes:
+        yield f"changes the table first: {_changed(change)}"
+    yield from rest
+
+
+def _changed(change: SchemaChange) -> str:
+    if isinstance(change, AddColumn):
+        return f"adds column {'.'.join(change.path)} {change.type.sql()}"
+    if isinstance(change, ChangeColumnType):
+        return f"column {'.'.join(change.path)} becomes {change.type.sql()}"
+    return str(change)
+
+
+def _head(what: str, target: Target, row_id: ColumnHandle) -> Iterator[str]:
+    yield f"{what} in table {target.name} of connector {target.connector.name}"
+    yield f"row id: {row_id.type}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return ", ".join(parts) or "none"
+
+
+def _text(tree: exp.Expr) -> str:
+    return tree.sql(dialect=Keytide, comments=False)
+
+
+def _others(relations: Sequence[Relation]) -> Iterator[str]:
+    """The tables that are read besides the target."""
+    for relation in relations:
+        first, *rest = relation.explained()
+        yield f"reads: {first}"
+        yield from (f"  {line}" for line in rest)

@@ -1,0 +1,338 @@
+"""SHOW, DESCRIBE and EXPLAIN: definitions as rows and as text.
+
+Creates and describes views. The query of a view is tested before it is stored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from sqlglot import exp
+
+from keytide.base.text import counted, moment_text
+from keytide.catalogs.system_tables import system_table
+from keytide.catalogs.warehouse import StoredView
+from keytide.definition.column_rules import generation_texts
+from keytide.definition.external import (
+    format_of,
+    given_options,
+    is_external,
+    is_read_on_demand,
+    location_of,
+)
+from keytide.dml.attachments import AttachedCatalog, attached_tables, target_of
+from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
+from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError
+from keytide.format.schema import TableSchema
+from keytide.options import TableOptions, keys
+from keytide.options.keys import key_of
+from keytide.snapshot.stored_table import PinnedTable
+from keytide.sql.from_clause import prepare
+from keytide.sql.grammar import parse_query
+from keytide.sql.query_engine import Engine, LocalResult, Result
+from keytide.sql.relation import entry_of, table_of
+from keytide.sql.relations import BoundQuery, bind
+from keytide.sql.statements import CreateView, Show
+from keytide.sql.views import with_views
+from keytide.types import Field, quoted, type_from_arrow
+
+# -- SHOW, DESCRIBE and EXPLAIN: definitions as rows and as text -----------------------------------
+
+
+def show(catalog: AttachedCatalog, statement: Show) -> pa.Table:
+    """The rows of a SHOW statement.
+
+    Raises `NotFoundError` for an unknown table, and if the warehouse folder does not exist.
+    """
+    if statement.what in ("DATABASES", "TABLES", "VIEWS"):
+        catalog.check_exists()
+    if statement.what == "DATABASES":
+        names = _like(statement.like, catalog.databases())
+        return pa.table({"database": pa.array(names, pa.string())})
+    if statement.what == "CURRENT DATABASE":
+        return pa.table({"database": [catalog.database]})
+    if statement.what == "TABLES":
+        return _tables(catalog, statement)
+    if statement.what == "VIEWS":
+        chosen = statement.name or catalog.chosen_database
+        return _named("view", catalog.views(chosen and catalog.database_of(chosen)), statement)
+    if statement.what == "COLUMNS":
+        return describe(catalog, statement.name or "", extended=False)
+    if statement.what in ("PARTITIONS", "TAGS", "BRANCHES"):
+        return system_table(table_of(catalog, statement.name or ""), statement.what.lower())
+    if statement.what in ("CREATE VIEW", "CREATE TABLE"):
+        view = catalog.find_view(statement.name or "")
+        if view is not None and catalog.find(statement.name or "") is None:
+            return pa.table({"create_view": [view_statement(view)]})
+        if statement.what == "CREATE VIEW":
+            raise NotFoundError(f"view {statement.name} does not exist in {catalog.uri}")
+    table = entry_of(catalog, statement.name or "")
+    if statement.what == "CREATE TABLE":
+        return pa.table({"create_table": [create_statement(table.schema, table.name)]})
+    if statement.what == "TBLPROPERTIES":
+        options = _options(table.schema)
+        return pa.table(
+            {
+                "key": pa.array(options, pa.string()),
+                "value": pa.array(options.values(), pa.string()),
+            }
+        )
+    raise AssertionError(statement.what)
+
+
+def describe(catalog: AttachedCatalog, name: str, *, extended: bool) -> pa.Table:
+    """The columns of a table. `extended` adds its options, its kind and its location.
+
+    For an attached table it adds nothing. Raises `NotFoundError` for an unknown table.
+    """
+    target = target_of(catalog, name)
+    if target is not None:
+        return described([*_attached_columns(*target)])
+    table = entry_of(catalog, name)
+    schema = table.schema
+    rows = [(f.name, f.type.sql(), _role(schema, f.name), f.description) for f in schema.fields]
+    if extended:
+        rows += [(key, value, "option", None) for key, value in _options(schema).items()]
+        rows += [(key, value, "table", None) for key, value in _about(table).items()]
+        place = location_of(schema) if is_external(schema) else table.uri
+        rows.append(("location", place, "table", schema.comment))
+    return described(rows)
+
+
+def _about(table: PinnedTable) -> dict[str, str]:
+    """The properties of a table, by name."""
+    schema = table.schema
+    about = {
+        "table": table.name,
+        "comment": schema.comment,
+        "primary key": ", ".join(schema.primary_keys),
+        "partitioned by": ", ".join(schema.partition_keys),
+        "schema": f"{schema.id} of {moment_text(schema.time_millis)}",
+    }
+    snapshot = None if is_external(schema) else table.metadata.latest_snapshot()
+    if snapshot is not None:
+        about["snapshot"] = f"{snapshot.id} of {moment_text(snapshot.time_millis)}"
+        about["rows stored"] = str(snapshot.total_record_count)
+    return {name: value for name, value in about.items() if value}
+
+
+def describe_database(catalog: AttachedCatalog, name: str) -> pa.Table:
+    """The properties of a database. Raises `NotFoundError` for an unknown one."""
+    database = catalog.database_of(name)
+    tables = catalog.tables(database)
+    about = {
+        "database": database,
+        "comment": catalog.warehouse.comment_on(database),
+        "warehouse": catalog.uri,
+        "tables": str(len(tables)),
+    }
+    return pa.table(
+        {"name": pa.array(about, pa.string()), "value": pa.array(about.values(), pa.string())}
+    )
+
+
+def _attached_columns(
+    connector: Connector, handle: ConnectorTableHandle
+) -> Iterator[tuple[str, str, str, None]]:
+    schema = connector.metadata.get_table_schema(ConnectorSession(), handle)
+    for column in schema.columns:
+        type_ = type_from_arrow(column.type, column.nullable)
+        yield column.name, type_.sql(), "primary key" * (column.name in schema.primary_key), None
+
+
+def described(rows: Sequence[tuple[str | None, ...]]) -> pa.Table:
+    """Rows in the format of DESCRIBE."""
+    names = ("name", "type", "role", "comment")
+    columns = zip(*rows, strict=True)
+    return pa.table({n: pa.array(c, pa.string()) for n, c in zip(names, columns, strict=True)})
+
+
+def create_statement(schema: TableSchema, name: str) -> str:
+    """The CREATE TABLE statement that recreates the table, or the external table's definition."""
+    outside = is_external(schema)
+    made = {} if outside else generation_texts(TableOptions.parse(schema.options))
+    lines = [_column(f, made.get(f.name)) for f in schema.fields]
+    lines = [] if outside and is_read_on_demand(schema) else lines
+    if schema.primary_keys:
+        key = ", ".join(map(quoted, schema.primary_keys))
+        lines.append(f"PRIMARY KEY ({key}) NOT ENFORCED")
+    what = "EXTERNAL TABLE" if outside else "TABLE"
+    text = f"CREATE {what} {'.'.join(map(quoted, name.split('.')))} (\n  "
+    text += ",\n  ".join(lines) + "\n)"
+    if outside:
+        text += f" USING {format_of(schema)} LOCATION {_text(location_of(schema))}"
+    if schema.comment:
+        text += f" COMMENT {_text(schema.comment)}"
+    if schema.partition_keys:
+        text += f" PARTITIONED BY ({', '.join(map(quoted, schema.partition_keys))})"
+    options = given_options(schema) if outside else dict(schema.options)
+    for column in made:
+        options.pop(key_of(keys.GENERATED, column))
+    if options:
+        pairs = (f"  {_text(k)} = {_text(v)}" for k, v in sorted(options.items()))
+        text += " WITH (\n" + ",\n".join(pairs) + "\n)"
+    return text
+
+
+def view_statement(view: StoredView) -> str:
+    """The CREATE VIEW statement. Names without a database use the database it was created in."""
+    text = f"CREATE VIEW {'.'.join(map(quoted, view.name.split('.', 1)))}"
+    if view.columns:
+        text += f" ({', '.join(map(quoted, view.columns))})"
+    if view.comment:
+        text += f" COMMENT {_text(view.comment)}"
+    return f"{text} AS {view.query}"
+
+
+def explain(bound: BoundQuery) -> Result:
+    """What is read from each table of a query, without reading it."""
+    lines = [line for relation in bound.relations for line in relation.explained()]
+    return plan_rows(lines or ["reads no table"])
+
+
+def plan_rows(lines: Iterable[str]) -> Result:
+    """What EXPLAIN gives: a row for each line."""
+    return LocalResult(pa.table({"plan": pa.array(lines, pa.string())}))
+
+
+def _tables(catalog: AttachedCatalog, statement: Show) -> pa.Table:
+    """The tables of the named database, otherwise of the current one, otherwise of all."""
+    chosen = statement.name or catalog.chosen_database
+    names = catalog.tables(chosen)
+    if statement.name is not None and not names:
+        start = f"{statement.name}.".lower()
+        names = [name for name in catalog.tables() if name.lower().startswith(start)]
+        names += attached_tables(catalog, statement.name)
+    return _named("table", names, statement)
+
+
+def _named(what: str, names: Sequence[str], statement: Show) -> pa.Table:
+    """Full names that match LIKE, with a separate column for the database."""
+    split = [name.split(".", 1) for name in names]
+    fitting = {*_like(statement.like, (name for _, name in split))}
+    split = [pair for pair in split if pair[1] in fitting]
+    return pa.table(
+        {
+            "database": pa.array([database for database, _ in split], pa.string()),
+            what: pa.array([name for _, name in split], pa.string()),
+        }
+    )
+
+
+def _like(pattern: str | None, names: Iterable[str]) -> list[str]:
+    """The names that match the pattern of SHOW ... LIKE, case-insensitively."""
+    if pattern is None:
+        return [*names]
+    text = re.escape(pattern).replace("%", ".*").replace(r"\*", ".*")
+    return [name for name in names if re.fullmatch(text, name, re.IGNORECASE)]
+
+
+def _options(schema: TableSchema) -> Mapping[str, str]:
+    """The options to show."""
+    if not is_external(schema):
+        return schema.options
+    return {keys.EXTERNAL_FORMAT: format_of(schema), **given_options(schema)}
+
+
+def _role(schema: TableSchema, name: str) -> str:
+    roles = []
+    if name in schema.primary_keys:
+        roles.append("primary key")
+    if is_external(schema):
+        roles += [role for key, role in _UPSERT_ROLES.items() if name in _listed(schema, key)]
+    if name in schema.partition_keys:
+        roles.append("partition")
+    if not is_external(schema):
+        text = schema.options.get(key_of(keys.GENERATED, name))
+        roles += [] if text is None else [f"generated as ({text})"]
+    return ", ".join(roles)
+
+
+_UPSERT_ROLES = {keys.WATERMARK_KEY: "watermark key", keys.TOMBSTONE_KEY: "tombstone key"}
+
+
+def _listed(schema: TableSchema, key: str) -> list[str]:
+    return [name.strip() for name in schema.options.get(key, "").split(",")]
+
+
+def _column(field: Field, expression: str | None) -> str:
+    text = replace(field, default_value=None).sql()
+    if expression is not None:
+        text += f" GENERATED ALWAYS AS ({expression})"
+    return text if field.default_value is None else f"{text} DEFAULT {_text(field.default_value)}"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+# -- creates and describes views. The query of a view is tested before it is stor ------------------
+
+
+def create_view(catalog: AttachedCatalog, engine: Engine, statement: CreateView) -> None:
+    """Store a view if its query can run. Raises as `Lake.create_view`, and as `bind`."""
+    name = statement.name if "." in statement.name else f"{catalog.database}.{statement.name}"
+    view = StoredView(name, statement.text, catalog.database, statement.columns, statement.comment)
+    _check_columns(_columns(catalog, engine, statement.text), view)
+    tree = statement.query.tree
+    own = tree.named_selects if isinstance(tree, exp.Query) else []
+    _check_names(view.columns or own, view)
+    if statement.replaces:
+        _refuse_circle(catalog, view)
+    if not catalog.create_view(view, replace=statement.replaces) and not statement.exists_ok:
+        raise AlreadyExistsError(
+            f"view {name} already exists in {catalog.uri}; use CREATE OR REPLACE VIEW to replace it"
+        )
+
+
+def _columns(catalog: AttachedCatalog, engine: Engine, text: str) -> pa.Schema:
+    query = parse_query(f"SELECT * FROM ({text}\n) AS of_view LIMIT 0")
+    return engine.schema(engine.rows(bind(query, catalog)))
+
+
+def _check_columns(found: pa.Schema, view: StoredView) -> None:
+    names = view.columns or tuple(found.names)
+    if len(names) != len(found.names):
+        raise InvalidError(
+            f"view {view.name} names {counted(len(names), 'column')}, but its query returns "
+            f"{len(found.names)}: {', '.join(found.names)}"
+        )
+
+
+def _check_names(names: Sequence[str], view: StoredView) -> None:
+    spelled = [name.lower() for name in names if name != "*"]
+    twice = next((name for name in names if spelled.count(name.lower()) > 1), None)
+    if twice is not None:
+        raise InvalidError(
+            f"view {view.name}: two columns are named {twice!r} (names are case-insensitive); "
+            "rename one with AS, or list the columns after the name of the view"
+        )
+
+
+def _refuse_circle(catalog: AttachedCatalog, view: StoredView) -> None:
+    """Refuse a view that would read itself, which is possible if it replaces another one."""
+    known = catalog.find_view(view.name)
+    if known is None:
+        return
+    query = parse_query(view.query)
+    tree = query.tree if isinstance(query.tree, exp.Query) else exp.select("*").from_(query.tree)
+    prepare(tree)
+    with_views(tree, query, catalog.pinned(), (replace(view, name=known.name),))
+
+
+def described_view(
+    catalog: AttachedCatalog, engine: Engine, view: StoredView, *, extended: bool
+) -> pa.Table:
+    """The columns of a view with their types. `extended` adds its query and its comment."""
+    name = ".".join(map(quoted, view.name.split(".", 1)))
+    found = _columns(catalog, engine, f"SELECT * FROM {name}")
+    rows: list[tuple[str | None, ...]] = [
+        (c.name, type_from_arrow(c.type, c.nullable).sql(), "", None) for c in found
+    ]
+    if extended:
+        rows += [("view", view.name, "view", view.comment), ("query", view.query, "view", None)]
+        rows.append(("database", view.database, "view", None))
+    return described(rows)

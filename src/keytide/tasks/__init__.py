@@ -1,1 +1,0 @@
-"""Picklable tasks: what runs them, and how many rows the running one has written."""

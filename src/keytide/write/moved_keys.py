@@ -1,0 +1,459 @@
+"""Keys whose earlier row is in another partition or under a key index.
+
+Keys that move between partitions, in tables whose primary key has no partition column.
+
+Such a table has dynamic buckets. The stored versions of a key say where it is. No index is stored,
+so none can be wrong, and each write looks up its keys. If a key arrives in another partition than
+its current one, the merge engine decides what happens, see `Elsewhere`. A key goes into one bucket
+of its partition. If two writers write the same keys at the same time, the second commit fails, and
+the write is made again.
+
+The state of a bucket with a key index, as a write finds it.
+
+Chooses the layout of a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from keytide.base.arguments import warn_caller
+from keytide.base.process import scratch
+from keytide.base.row_kind import RowKind
+from keytide.base.text import held_by_python
+from keytide.errors import DataError, UnsupportedError
+from keytide.format.arrow import polars_schema, to_arrow
+from keytide.format.bucket import bucket_ids
+from keytide.format.data_file import VALUE_KIND
+from keytide.format.index_files import Hashes, IndexFile
+from keytide.format.manifest import ManifestEntry
+from keytide.key_index.indexed_keys import NOTHING, Entries, Numbers
+from keytide.key_index.sorted_runs import Head, IndexedFile
+from keytide.merge.engine import Elsewhere
+from keytide.merge.engines import engine_class
+from keytide.merge.order import IS_ADD, joined
+from keytide.read.current_rows import Flags, by_name, exact, hashes_of, place_numbers, split_places
+from keytide.read.key_index_rebuild import bare_head, settled
+from keytide.read.lookup import key_range, newest_versions
+from keytide.read.merged_versions import rows_in
+from keytide.read.plan import plan_files
+from keytide.read.runs import StoredVersions
+from keytide.read.scan import ReadTask
+from keytide.read.sections import PlannedFile, decoded
+from keytide.snapshot.bucket_key_index import KeyIndex, load_key_index, why_not_covered
+from keytide.snapshot.live_files import BucketId, DeadRows, load_dead_rows
+from keytide.snapshot.state import TableState, TableView
+from keytide.types import arrow_schema
+from keytide.write.layout import (
+    Cut,
+    DynamicLayout,
+    FixedLayout,
+    Layout,
+    Placing,
+    PostponedLayout,
+    partitions_of,
+    rooms,
+)
+from keytide.write.row_merging import Arrivals, Current, floors
+
+# -- keys whose earlier row is in another partition or under a key index ---------------------------
+
+
+# -- keys that move between partitions -------------------------------------------------------------
+
+
+_BUCKET = scratch("bucket")
+_PART = scratch("part")
+_ROW = scratch("row")
+_NO_BUCKETS = pl.lit(None, pl.Int64).alias(_BUCKET)
+
+
+@dataclass(frozen=True)
+class MovingLayout(Layout):
+    """Buckets of keys that may arrive in any partition.
+
+    Keys are looked up in the files of `entries`. Some of their rows are dead, according to
+    `vector_files`.
+    """
+
+    view: TableView
+    entries: tuple[ManifestEntry, ...]
+    shares: DynamicLayout
+    vector_files: tuple[IndexFile, ...] = ()
+
+    @property
+    def spread(self) -> int:
+        """See `Layout`. The keys of all partitions are split together."""
+        return self.shares.spread
+
+    def begin(self) -> Placing:
+        """See `Layout`."""
+        return _Moving(self)
+
+    def for_tasks(self, count: int) -> Layout:
+        """See `Layout`."""
+        return replace(self, shares=self.shares.for_tasks(count))
+
+
+class _Moving(Placing):
+    """Assigns the rows of one task. `_homes` has a row for each place of the keys seen so far."""
+
+    def __init__(self, layout: MovingLayout) -> None:
+        self._layout, self._view = layout, layout.view
+        self._key = list(layout.view.order.key)
+        self._partition = list(layout.view.schema.partition_keys)
+        fields = layout.view.schema.select([*self._key, *self._partition])
+        self._homes = pl.DataFrame(schema={**polars_schema(fields), _BUCKET: pl.Int64})
+        self._seen = self._homes.select(self._key)
+        self._counts = _row_counts(layout.entries, layout.view)
+
+    def total_buckets(self, partition: bytes) -> int:
+        return self._view.options.bucket
+
+    @property
+    def placed(self) -> Mapping[BucketId, Hashes]:
+        return {}  # the places of keys are not stored
+
+    def cut(
+        self, frame: pl.DataFrame, table: pa.Table, view: TableView
+    ) -> tuple[pl.DataFrame, Cut]:
+        """See `Placing`. Each key ends in one partition, whichever its rows name."""
+        routed = self._routed(frame) if frame.height else frame.with_columns(_NO_BUCKETS)
+        fields = view.schema.partition_fields()
+        exact = to_arrow(routed.select(self._partition), arrow_schema(fields))
+        partitions, places = partitions_of(routed, exact, fields)
+        cut = Cut.of(partitions, places, routed[_BUCKET].to_numpy())
+        return routed.select(frame.columns), cut
+
+    def _routed(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The rows as they must be written, each with the number of its bucket."""
+        self._look_up(frame.select(self._key).unique())
+        elsewhere = engine_class(self._view.options).elsewhere
+        routes = {
+            Elsewhere.MOVES: self._moved, Elsewhere.STAYS: self._kept,
+            Elsewhere.IS_DROPPED: self._first,
+        }  # fmt: skip
+        return routes[elsewhere](frame)
+
+    # -- where keys are -------------------------------------------------------------------------
+
+    def _look_up(self, keys: pl.DataFrame) -> None:
+        """Look up the places of keys that were not seen before."""
+        unseen = keys.join(self._seen, on=self._key, how="anti")
+        if not unseen.height:
+            return
+        self._seen = pl.concat([self._seen, unseen])
+        self._homes = pl.concat([self._homes, *self._stored(unseen)])
+
+    def _stored(self, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
+        columns = (*self._key, *self._partition)
+        only_rows = engine_class(self._view.options).elsewhere is Elsewhere.MOVES
+        layout = self._layout
+        plan = plan_files(self._view, layout.entries, key_range(keys), layout.vector_files)
+        for bucket in plan.buckets:
+            task = ReadTask(self._view, bucket, columns)
+            for found in newest_versions(task, keys, columns):
+                # A delete that a key left in a partition does not count as its place.
+                kept = found.filter(IS_ADD) if only_rows else found
+                number = pl.lit(bucket.bucket, pl.Int64).alias(_BUCKET)
+                yield kept.select(*columns, number)
+
+    # -- keys that are in another partition -----------------------------------------------------
+
+    def _moved(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The last row of each key, and a delete in every other partition of the key."""
+        last = frame.unique(self._key, keep="last", maintain_order=True)
+        adds = last.filter(IS_ADD)
+        # NULL is a partition too.
+        stays = self._homes.join(
+            adds, on=[*self._key, *self._partition], how="semi", nulls_equal=True
+        )
+        left = self._homes.join(last, on=self._key, how="semi").join(
+            stays, on=[*self._key, *self._partition], how="anti", nulls_equal=True
+        )
+        deletes = joined(last.drop(self._partition), left, self._key)
+        deletes = deletes.with_columns(pl.lit(int(RowKind.DELETE), pl.Int8).alias(VALUE_KIND))
+        come = self._settled(
+            adds.select(*self._key, *self._partition).join(
+                stays, on=[*self._key, *self._partition], how="anti", nulls_equal=True
+            )
+        )
+        self._homes = pl.concat([self._homes.join(last, on=self._key, how="anti"), stays, come])
+        placed = joined(adds, self._homes, [*self._key, *self._partition])
+        return pl.concat([deletes.select(placed.columns), placed])
+
+    def _kept(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The rows, each in the current partition of its key."""
+        self._settle_unknown(frame)
+        home = self._homes.unique(self._key, keep="first", maintain_order=True)
+        return joined(frame.drop(self._partition), home, self._key, keeps_order=True)
+
+    def _first(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The first row of each key that does not exist yet."""
+        first = frame.unique(self._key, keep="first", maintain_order=True)
+        new = first.join(self._homes, on=self._key, how="anti")
+        self._settle_unknown(new)
+        return joined(new, self._homes, [*self._key, *self._partition], keeps_order=True)
+
+    # -- buckets of keys that are new in a partition --------------------------------------------
+
+    def _settle_unknown(self, frame: pl.DataFrame) -> None:
+        first = frame.select(*self._key, *self._partition)
+        first = first.unique(self._key, keep="first", maintain_order=True)
+        new = first.join(self._homes, on=self._key, how="anti")
+        self._homes = pl.concat([self._homes, self._settled(new)])
+
+    def _settled(self, new: pl.DataFrame) -> pl.DataFrame:
+        """Keys with the partitions that they are new in, and a bucket for each."""
+        fields = self._view.bucket_fields
+        table = to_arrow(new.select(self._key), arrow_schema(self._view.schema.select(self._key)))
+        columns = [table.column(f.name).combine_chunks() for f in fields]
+        types = [f.type for f in fields]
+        parts = bucket_ids(columns, types, self._layout.spread, self._view.bucket_function)
+        numbered = new.with_columns(pl.Series(_PART, parts)).with_row_index(_ROW)
+        buckets = np.empty(new.height, np.int64)
+        for (*partition, part), group in numbered.group_by(*self._partition, _PART):
+            taken = self._fill(tuple(partition), part, group.height)
+            buckets[group[_ROW].to_numpy()] = taken
+        return new.with_columns(pl.Series(_BUCKET, buckets, pl.Int64))
+
+    def _fill(self, partition: tuple[Any, ...], part: int, count: int) -> Numbers:
+        """A bucket for each of `count` keys of one partition."""
+        held, shares = self._counts.setdefault(partition, {}), self._layout.shares
+        target = shares.options.dynamic_bucket_target_row_num
+        own = range(part, shares.limit, shares.spread)
+        taken = rooms(own, count, lambda bucket: target - held.get(bucket, 0))
+        for bucket, number in taken.items():
+            held[bucket] = held.get(bucket, 0) + number
+        numbers = np.fromiter(taken.values(), np.int64, len(taken))
+        return np.repeat(np.fromiter(taken, np.int64, len(taken)), numbers)
+
+
+def _row_counts(
+    entries: Sequence[ManifestEntry], view: TableView
+) -> dict[tuple[Any, ...], dict[int, int]]:
+    """The number of versions in each bucket, which is at least the number of its keys."""
+    partitions = list(dict.fromkeys(entry.partition for entry in entries))
+    values = held_by_python(decoded(partitions, view.schema.partition_fields())).rows()
+    counts: dict[tuple[Any, ...], dict[int, int]] = {each: {} for each in values}
+    by_row = dict(zip(partitions, values, strict=True))
+    for entry in entries:
+        held = counts[by_row[entry.partition]]
+        held[entry.bucket] = held.get(entry.bucket, 0) + entry.file.row_count
+    return counts
+
+
+# -- the state of a bucket with a key index, as a write finds it -----------------------------------
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The state that a write in a bucket is based on: its key index, its dead rows, and its
+    files.
+    """
+
+    index: KeyIndex
+    dead: DeadRows
+    stored: tuple[IndexFile, ...] = ()
+    """The head of the index in the snapshot."""
+    entries: Mapping[str, ManifestEntry] = field(default_factory=dict)
+    """The data files by name."""
+
+    def anew(
+        self, view: TableView, bucket: BucketId, reason: str, *, has_read_head: bool = True
+    ) -> Bucket:
+        """The same with an index that is rebuilt from the bucket's rows, of which each key keeps
+        one. Warns with the reason.
+
+        Without the head of the index, it is unknown which files other engines added.
+        """
+        warn_caller(
+            f"table {view.name}: the key index of bucket {bucket[1]} is rebuilt from its rows: "
+            f"{reason}"
+        )
+        known = {file.name for file in self.index.head.files} if has_read_head else None
+        found = settled(view, self.entries.values(), self.dead, known)
+        return replace(self, index=found.index, dead=found.dead)
+
+    def current(
+        self, view: TableView, partition: bytes, known: tuple[Flags, Entries], names: Iterable[str]
+    ) -> Current:
+        """The current rows of some keys, with some columns.
+
+        `known` are the results of the index.
+        """
+        is_known, entries = known
+        columns = tuple(names)
+        if not columns:
+            at = np.where(is_known, np.arange(len(entries)), -1)
+            return Current(pl.DataFrame(), at, np.ones(len(entries), np.bool_))
+        places = place_numbers(entries.files, entries.positions)
+        different, at_known = np.unique(places[is_known], return_inverse=True)
+        at = np.full(len(entries), -1)
+        at[is_known] = at_known
+        files, positions = split_places(different)
+        wanted = by_name(files, positions, self.index.names())  # this keeps their order
+        rows = self._rows(view, StoredVersions(view, partition, columns), wanted)
+        lives = [~np.isin(places, self.dead.of(name)) for name, places in wanted.items()]
+        return Current(rows, at, np.concatenate([np.empty(0, np.bool_), *lives]))
+
+    def lives(self, known: tuple[Flags, Entries]) -> Flags:
+        """Which keys have a row. `known` are the results of the index."""
+        is_known, entries = known
+        lives: Flags = is_known.copy()
+        for number, name in self.index.names().items():
+            own = np.flatnonzero(is_known & (entries.files == number))
+            lives[own] = ~np.isin(entries.positions[own], self.dead.of(name))
+        return lives
+
+    def _rows(
+        self, view: TableView, stored: StoredVersions, wanted: Mapping[str, Numbers]
+    ) -> pl.DataFrame:
+        reads = [
+            (PlannedFile(self.entries[name], has_kinds=False), positions)
+            for name, positions in wanted.items()
+        ]
+        fields = view.schema.select(stored.columns)
+        rows_max = rows_in(view.options.read_memory_bytes, [file for file, _ in reads], fields)
+        return stored.at(reads, max(1, rows_max))
+
+
+def arrived(
+    view: TableView, bucket: BucketId, rows: pl.DataFrame, on: Bucket, wanted: Iterable[str] = ()
+) -> Arrivals:
+    """Rows that arrive in a bucket, with the `wanted` columns of the current rows of their keys.
+
+    If the index does not contain the comparison values, they are also read from these rows.
+    """
+    comparison = view.comparison
+    hashes = hashes_of(rows, view)
+    is_known, entries = on.index.find(hashes)
+    names = (*wanted, *(() if comparison.is_in_index else comparison.names))
+    current = on.current(view, bucket[0], (is_known, entries), dict.fromkeys(names))
+    own = exact(rows, comparison.fields)
+    if comparison.is_in_index:
+        fresh = comparison.numbers(own)
+        stored = np.where(is_known, entries.comparisons, NOTHING)[np.newaxis]
+        says, floor = comparison.says(fresh), _floors(rows, fresh[0], on, view)
+        return Arrivals(rows, hashes, entries, current, fresh, stored, says, floor)
+    both = pa.concat_tables([own, exact(current.rows, comparison.fields)])
+    fresh, of_current = np.split(comparison.numbers(both), [rows.height], axis=1)
+    floor, stored = np.full(rows.height, NOTHING), np.full_like(fresh, NOTHING)
+    stored[:, is_known] = of_current[:, current.at[is_known]]
+    return Arrivals(rows, hashes, entries, current, fresh, stored, comparison.says(fresh), floor)
+
+
+def _floors(rows: pl.DataFrame, fresh: Numbers, on: Bucket, view: TableView) -> Numbers:
+    """The value below which each row is too old.
+
+    A delete is never too old, because it brings nothing back.
+    """
+    found = floors(fresh, on.index.head.mark, view.lateness_max)
+    adds = rows.select(IS_ADD.alias("add"))["add"].to_numpy()
+    return np.where(adds, found, NOTHING)
+
+
+def certain() -> None:
+    """Confirm a snapshot that is known to be the latest: does nothing."""
+
+
+def found_bucket(
+    view: TableView,
+    bucket: BucketId,
+    entries: Sequence[ManifestEntry],
+    head: IndexFile | None,
+    vectors: tuple[IndexFile, ...],
+    confirm: Callable[[], None] = certain,
+) -> Bucket:
+    """The bucket in a snapshot, from its data files, the head of its index, and its vectors.
+
+    If the index does not match the rows, it is rebuilt, with a warning. Before that, `confirm` is
+    called, which raises an error if this is no longer the latest snapshot. Raises `DataError` for
+    vectors that cannot be read, and `UnsupportedError` for an index of a newer release.
+    """
+    reading = view.store.begin(partial(load_dead_rows, view.store, vectors, view.name))
+    index, reason = None, "there is no index"
+    if head is not None:
+        try:
+            index = load_key_index(view.store, head, view.options.lookup_cache_bytes_max)
+        except DataError as error:
+            reason = str(error)
+    dead = reading.result()
+    if head is None and not entries:
+        return Bucket(KeyIndex(bare_head(view)), dead)
+    stored = () if head is None else (head,)
+    files = {entry.file.file_name: entry for entry in entries}
+    if index is not None:
+        why = _why_not_its(index.head, files, dead, view)
+        if why is None:
+            return Bucket(index, dead, stored, files)
+        reason = why
+    confirm()
+    found = Bucket(index or KeyIndex(bare_head(view)), dead, stored, files)
+    has_read_head = head is None or index is not None
+    return found.anew(view, bucket, reason, has_read_head=has_read_head)
+
+
+def _why_not_its(
+    head: Head, files: Mapping[str, ManifestEntry], dead: DeadRows, view: TableView
+) -> str | None:
+    """Why an index does not match a bucket with these files. None if it does."""
+    rows = {name: entry.file.row_count for name, entry in files.items()}
+    why = why_not_covered(head, rows, {n: len(vector) for n, vector in dead.vectors.items()})
+    counted = view.comparison.counted_in
+    if why is not None or head.compared == counted:
+        return why
+    return f"rows are now compared by {counted}, but the index has {head.compared}"
+
+
+def places_of(
+    entries: Iterable[ManifestEntry], head: Head
+) -> tuple[Numbers, Numbers, tuple[IndexedFile, ...]]:
+    """The file and position of each row of new files, and the files."""
+    first = head.next_number
+    files = tuple(
+        IndexedFile(first + n, e.file.file_name, e.file.row_count, 0, 0)
+        for n, e in enumerate(entries)
+    )
+    counts = [file.rows for file in files]
+    numbers = np.repeat([file.number for file in files], counts).astype(np.int64)
+    positions = [np.empty(0, np.int64), *(np.arange(count) for count in counts)]
+    return numbers, np.concatenate(positions), files
+
+
+# -- chooses the layout of a table -----------------------------------------------------------------
+
+
+def layout_of(state: TableState) -> Layout:
+    """The layout for writing rows on top of a state.
+
+    Raises `UnsupportedError` for a table with dynamic buckets whose index is incomplete.
+    """
+    view, partition_buckets = state.view, state.live.partition_buckets
+    if view.postpones_buckets:
+        return PostponedLayout(view.options, partition_buckets)
+    if not view.has_dynamic_buckets:
+        return FixedLayout(view.options, partition_buckets)
+    layout = DynamicLayout(view.options, partition_buckets, state.hash_files)
+    if view.moves_keys:
+        return MovingLayout(view.merging, state.live.entries, layout, state.vector_files)
+    _refuse_unindexed(state)
+    return layout
+
+
+def _refuse_unindexed(state: TableState) -> None:
+    for (partition, bucket), files in state.live.buckets.items():
+        if not files.is_empty and bucket not in state.hash_files.get(partition, {}):
+            raise UnsupportedError(
+                f"table {state.view.name}: bucket {bucket} has files but no index of its keys, "
+                "because an engine without this index wrote them, so Keytide does not know where "
+                "existing keys are; overwrite the table with its own rows, which creates the "
+                "index"
+            )
