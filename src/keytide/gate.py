@@ -153,7 +153,12 @@ def _of_options(options: TableOptions) -> Iterator[Reason]:
         feature = feature_of(key)
         if feature is None:
             if option_of(key) is None and not is_harmless(key):
-                yield from _unknown(key, text)
+                said = f"this release does not know the option '{key}' = '{text}'"
+                way_out = "RESET it, if no engine needs it"
+                yield Reason(
+                    Needs.CLEANERS, f"{said}, which may change what its files mean. {way_out}"
+                )
+                yield Reason(Needs.NOTICE, f"{said}. If it changes what rows mean, reads are wrong")
         elif feature.asks(text):
             yield Reason(feature.needs, f"'{key}' = '{text}': {feature.why}")
     for key in VECTORS_ELSEWHERE & options.raw.keys() if options.deletion_vectors_enabled else ():
@@ -161,13 +166,6 @@ def _of_options(options: TableOptions) -> Iterator[Reason]:
         if feature is not None and feature.asks(text):
             why = "it stores deletion vectors where this release does not look"
             yield Reason(Needs.READERS, f"'{key}' = '{text}': {why}")
-
-
-def _unknown(key: str, text: str) -> Iterator[Reason]:
-    said = f"this release does not know the option '{key}' = '{text}'"
-    way_out = "RESET it, if no engine needs it"
-    yield Reason(Needs.CLEANERS, f"{said}, which may change what its files mean. {way_out}")
-    yield Reason(Needs.NOTICE, f"{said}. If it changes what rows mean, reads are wrong")
 
 
 def _of_types(schema: TableSchema) -> Iterator[Reason]:

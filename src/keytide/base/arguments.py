@@ -60,7 +60,12 @@ def checked(call: Callable[_P, _T]) -> Callable[_P, _T]:
         def one(parameter: str, value: Any) -> Any:
             if parameter not in annotations:
                 return value
-            return _checked_argument(value, annotations[parameter], parameter, name)
+
+            wanted = annotations[parameter]
+            try:
+                return _taken(value, wanted, parameter)
+            except _MisfitError as misfit:
+                raise InvalidError(f"{name}: {misfit}") from misfit.__cause__
 
         # Python reports too many, too few and unknown arguments best.
         placed = [one(*each) for each in zip(places, arguments, strict=False)]
@@ -109,31 +114,21 @@ _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 
 
-def _checked_argument(value: Any, wanted: Any, parameter: str, call: str) -> Any:
-    try:
-        return _taken(value, wanted, parameter)
-    except _MisfitError as misfit:
-        raise InvalidError(f"{call}: {misfit}") from misfit.__cause__
-
-
 @functools.cache
 def _annotations(call: Callable[..., Any]) -> dict[str, Any]:
     """The annotation of each parameter that must be checked."""
     scope = inspect.unwrap(call).__globals__
     found = {}
     for name, parameter in inspect.signature(call).parameters.items():
-        wanted = _evaluated(parameter.annotation, scope)
+        annotation = parameter.annotation
+        # Repeated, because a quoted name is a string within the stored annotation string.
+        while isinstance(annotation, str):
+            annotation = eval(annotation, scope)
+        wanted = annotation
         if wanted is not Any and wanted is not parameter.empty:
             is_many = parameter.kind is parameter.VAR_POSITIONAL
             found[name] = types.GenericAlias(tuple, (wanted, ...)) if is_many else wanted
     return found
-
-
-def _evaluated(annotation: Any, scope: dict[str, Any]) -> Any:
-    # Repeated, because a quoted name is a string within the stored annotation string.
-    while isinstance(annotation, str):
-        annotation = eval(annotation, scope)
-    return annotation
 
 
 def _taken(value: Any, wanted: Any, name: str) -> Any:
@@ -153,7 +148,23 @@ def _taken(value: Any, wanted: Any, name: str) -> Any:
         return value
     try:
         if _is_one_of_many(origin):
-            return _taken_members(value, wanted, origin, name)
+            if not _holds_many(value, wanted):
+                raise _misfit(value, wanted, name)
+            member = typing.get_args(wanted)
+            if issubclass(origin, Mapping):
+                return {
+                    _taken(key, member[0], f"a key of {name}"): _taken_entry(
+                        v, member[1], key, name
+                    )
+                    for key, v in value.items()
+                }
+            if _takes_anything(member[0]) and _PLAIN.issuperset(map(type, value)):
+                members = [*value]  # there may be a hundred thousand keys
+            else:
+                members = [_taken(v, member[0], f"a member of {name}") for v in value]
+            if issubclass(origin, Set):
+                return frozenset(members)
+            return members if isinstance(value, list) and origin is not tuple else tuple(members)
     except (_MisfitError, RecursionError):
         raise
     except Exception as error:  # a method of the caller's own object
@@ -187,24 +198,6 @@ def _holds_many(value: Any, wanted: Any) -> bool:
     if issubclass(origin, tuple):
         origin = Sequence
     return isinstance(value, Set if issubclass(origin, Set) else origin)
-
-
-def _taken_members(value: Any, wanted: Any, origin: Any, name: str) -> Any:
-    if not _holds_many(value, wanted):
-        raise _misfit(value, wanted, name)
-    member = typing.get_args(wanted)
-    if issubclass(origin, Mapping):
-        return {
-            _taken(key, member[0], f"a key of {name}"): _taken_entry(v, member[1], key, name)
-            for key, v in value.items()
-        }
-    if _takes_anything(member[0]) and _PLAIN.issuperset(map(type, value)):
-        members = [*value]  # there may be a hundred thousand keys
-    else:
-        members = [_taken(v, member[0], f"a member of {name}") for v in value]
-    if issubclass(origin, Set):
-        return frozenset(members)
-    return members if isinstance(value, list) and origin is not tuple else tuple(members)
 
 
 _PLAIN = frozenset((int, float, str, bytes, bool, type(None), Decimal, date, datetime, time))
@@ -244,22 +237,19 @@ def _taken_plain(value: Any, wanted: Any, name: str) -> Any:
     if wanted is int:
         return int(value)
     if wanted is str or wanted is Path:
-        _check_unicode(str.__str__(value) if wanted is str else str(value), name)
+        text = str.__str__(value) if wanted is str else str(value)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise _MisfitError(
+                f"{name} is {shown(text)}; expected Unicode text, found half of a character at "
+                f"place {error.start}"
+            ) from None
     return str.__str__(value) if wanted is str else value
 
 
 _BITS_MAX = 63
 """Besides the sign. No number of rows, bytes, versions or milliseconds needs more."""
-
-
-def _check_unicode(text: str, name: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise _MisfitError(
-            f"{name} is {shown(text)}; expected Unicode text, found half of a character at "
-            f"place {error.start}"
-        ) from None
 
 
 def _misfit(value: Any, wanted: Any, name: str) -> _MisfitError:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from keytide.errors import InvalidError, NotFoundError
 
@@ -138,15 +138,13 @@ def duckdb_spelling(node: exp.Expr) -> exp.Expr:
         return exp.VarMap(
             keys=exp.array(*values[::2], copy=False), values=exp.array(*values[1::2], copy=False)
         )
-    if isinstance(node, exp.Like) and _has_backslash(node.expression):
+    if isinstance(node, exp.Like) and (
+        bool(node.expression.is_string) and "\\" in str(node.expression.this)
+    ):
         escaped = isinstance(node.parent, exp.Escape)
         backslash = exp.Literal.string("\\")
         return node if escaped else exp.Escape(this=node.copy(), expression=backslash)
     return node
-
-
-def _has_backslash(pattern: Any) -> bool:
-    return bool(pattern.is_string) and "\\" in str(pattern.this)
 
 
 # -- the engine for SQL expressions over in-memory rows: DuckDB with one thread --------------------

@@ -56,11 +56,24 @@ def json_text(value: pl.Expr, type: pa.DataType) -> pl.Expr:
         element = _json_or_null(pl.element(), type.value_type)
         return _wrapped("[", value.list.eval(element).list.join(","), "]")
     if pa.types.is_struct(type):
-        return pl.when(value.is_not_null()).then(_json_object(value, type))
+        parts = []
+        for index, field in enumerate(type):
+            name = ("," if index else "{") + json.dumps(field.name, ensure_ascii=False) + ":"
+            parts += [pl.lit(name), _json_or_null(value.struct.field(field.name), field.type)]
+        json_object = pl.concat_str(*parts, pl.lit("}")) if parts else pl.lit("{}")
+        return pl.when(value.is_not_null()).then(json_object)
     if pa.types.is_boolean(type) or pa.types.is_integer(type):
         return value.cast(pl.String)
     if pa.types.is_floating(type):
-        return pl.when(value.is_finite()).then(value.cast(pl.String)).otherwise(_non_finite(value))
+        non_finite = (
+            pl.when(value.is_nan())
+            .then(pl.lit('"NaN"'))
+            .when(value > 0)
+            .then(pl.lit('"Infinity"'))
+            .when(value < 0)
+            .then(pl.lit('"-Infinity"'))
+        )
+        return pl.when(value.is_finite()).then(value.cast(pl.String)).otherwise(non_finite)
     if pa.types.is_string(type):
         return _json_string(value)
     return _wrapped('"', _plain_text(value, type), '"')
@@ -113,14 +126,6 @@ def _json_or_null(value: pl.Expr, type: pa.DataType) -> pl.Expr:
     return json_text(value, type).fill_null("null")
 
 
-def _json_object(value: pl.Expr, type: pa.StructType) -> pl.Expr:
-    parts = []
-    for index, field in enumerate(type):
-        name = ("," if index else "{") + json.dumps(field.name, ensure_ascii=False) + ":"
-        parts += [pl.lit(name), _json_or_null(value.struct.field(field.name), field.type)]
-    return pl.concat_str(*parts, pl.lit("}")) if parts else pl.lit("{}")
-
-
 def _json_key(value: pl.Expr, type: pa.DataType) -> pl.Expr:
     return _json_string(
         json_text(value, type) if pa.types.is_nested(type) else _plain_text(value, type)
@@ -132,17 +137,6 @@ def _json_string(value: pl.Expr) -> pl.Expr:
     encoded = pl.struct(value.alias("v")).struct.json_encode()
     return pl.when(value.is_not_null()).then(
         encoded.str.strip_prefix('{"v":').str.strip_suffix("}")
-    )
-
-
-def _non_finite(value: pl.Expr) -> pl.Expr:
-    return (
-        pl.when(value.is_nan())
-        .then(pl.lit('"NaN"'))
-        .when(value > 0)
-        .then(pl.lit('"Infinity"'))
-        .when(value < 0)
-        .then(pl.lit('"-Infinity"'))
     )
 
 

@@ -615,12 +615,10 @@ def fields_of(schema: pa.Schema | Sequence[Field]) -> list[Field]:
             type_ = type_from_arrow(column.type, column.nullable)
         except InvalidError as error:
             raise InvalidError(f"column {column.name!r}: {error}") from error
-        fields.append(Field(-1, column.name, type_, _comment_of(column)))
+
+        # The comment in a column's metadata, under the name that Spark and pypaimon use.
+        metadata = column.metadata or {}
+        found = metadata.get(b"comment", metadata.get(b"description"))
+        comment_of = None if found is None else found.decode("utf-8", "replace")
+        fields.append(Field(-1, column.name, type_, comment_of))
     return fields
-
-
-def _comment_of(column: pa.Field) -> str | None:
-    """The comment in a column's metadata, under the name that Spark and pypaimon use."""
-    metadata = column.metadata or {}
-    found = metadata.get(b"comment", metadata.get(b"description"))
-    return None if found is None else found.decode("utf-8", "replace")

@@ -58,15 +58,12 @@ def append(
     `fitting` returns the rows to write on top of the transaction's state. It is called each time
     that they are written.
     """
-    if not _can_be_read_again(data):
-        return _append(table.pinned(), data, author, fitting)
-    return as_expected(table, partial(_append, data=data, author=author, fitting=fitting))
-
-
-def _can_be_read_again(data: Any) -> bool:
     # A reader can be read only once, and executing a plan again costs as much as the first time.
     held = pa.Table | pa.RecordBatch | pl.DataFrame | Sequence
-    return isinstance(data, held) or type(data).__module__.startswith("pandas.")
+    can_be_read_again = isinstance(data, held) or type(data).__module__.startswith("pandas.")
+    if not can_be_read_again:
+        return _append(table.pinned(), data, author, fitting)
+    return as_expected(table, partial(_append, data=data, author=author, fitting=fitting))
 
 
 def _append(table: PinnedTable, data: Any, author: Author | None, fitting: Fitting) -> WriteResult:

@@ -130,20 +130,19 @@ class _Next:
                 raise
         # The catalog does not know which of Keytide's own options name a column, or follow from
         # others.
-        left = self._options_left(metadata.newest_schema())
-        if left:
-            keeper.alter(metadata.store, left)
-        return metadata.newest_schema()
 
-    def _options_left(self, found: TableSchema) -> list[SchemaChange]:
-        """The option changes that the catalog did not make."""
+        # The option changes that the catalog did not make.
+        found = metadata.newest_schema()
         before, after = self.base.options, self.schema.options
         touched = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-        return [
+        left = [
             SetOption(key, after[key]) if key in after else RemoveOption(key)
             for key in touched
             if found.options.get(key) != after.get(key)
         ]
+        if left:
+            keeper.alter(metadata.store, left)
+        return metadata.newest_schema()
 
     def _is_same(self, found: TableSchema) -> bool:
         told = replace(found, id=self.schema.id, time_millis=self.schema.time_millis)
@@ -171,7 +170,16 @@ def _altered(
         following = replace(following, schema=replace(following.schema, time_millis=clock_ms()))
         there = following.stored(metadata, keeper)
         if there is not None:
-            _warn(metadata.name, base, there)
+            try:
+                known = validate_definition(base, TableOptions.parse(base.options))
+            except KeytideError:
+                known = []  # the changes fixed it
+            doubts = validate_definition(there, TableOptions.parse(there.options))
+            for message in [
+                *(doubt for doubt in doubts if doubt not in known),
+                *_messages(base, there),
+            ]:
+                warn_caller(f"table {metadata.name}: {message}")
             return there
         base = _settled(metadata)
     raise ConflictError(
@@ -204,7 +212,14 @@ def _evolved(
         evolved = evolve(base, changes, has_rows=has_rows)
         refuse_losing_read(base, evolved, expressions_in(base))
         _messages(base, evolved)
-        _check_branch(metadata, evolved)
+
+        branch = TableOptions.parse(evolved.options).branch
+        if branch != paths.MAIN_BRANCH and not has_branch(metadata.store, branch):
+            there = ", ".join([paths.MAIN_BRANCH, *branch_names(metadata.store)])
+            raise NotFoundError(
+                f"option '{keys.BRANCH}' is {branch!r}, but this branch does not exist; existing "
+                f"branches: {there}"
+            )
         return evolved
     except KeytideError as error:
         if is_first:
@@ -230,26 +245,6 @@ def _can_be_written(metadata: TableMetadata, definition: TableSchema) -> bool:
     except KeytideError:
         return False
     return True
-
-
-def _check_branch(metadata: TableMetadata, evolved: TableSchema) -> None:
-    branch = TableOptions.parse(evolved.options).branch
-    if branch != paths.MAIN_BRANCH and not has_branch(metadata.store, branch):
-        there = ", ".join([paths.MAIN_BRANCH, *branch_names(metadata.store)])
-        raise NotFoundError(
-            f"option '{keys.BRANCH}' is {branch!r}, but this branch does not exist; existing "
-            f"branches: {there}"
-        )
-
-
-def _warn(table: str, old: TableSchema, new: TableSchema) -> None:
-    try:
-        known = validate_definition(old, TableOptions.parse(old.options))
-    except KeytideError:
-        known = []  # the changes fixed it
-    doubts = validate_definition(new, TableOptions.parse(new.options))
-    for message in [*(doubt for doubt in doubts if doubt not in known), *_messages(old, new)]:
-        warn_caller(f"table {table}: {message}")
 
 
 def _messages(old: TableSchema, new: TableSchema) -> list[str]:

@@ -28,7 +28,7 @@ from keytide.format.manifest import FileSource, ManifestEntry
 from keytide.format.snapshot import Tag
 from keytide.maintenance.branches import branches_of
 from keytide.maintenance.history import consumers_of
-from keytide.options import TableOptions, keys
+from keytide.options import keys
 from keytide.publish.publish import publications_of
 from keytide.read.requests import scan_table
 from keytide.read.scan import Scan
@@ -114,16 +114,12 @@ def read_optimized(scan: Scan) -> Scan:
 
     If nothing is ever merged, all files are included.
     """
-    top = _top_level(scan.view.options) if scan.view.kind.keeps_versions else 0
+    top = (scan.view.options.num_levels - 1) if scan.view.kind.keeps_versions else 0
     files = scan.live.files
     if scan.snapshot is None:
         return scan
     live = files_of(scan.snapshot, files.filter(files.column("_LEVEL") >= top))
     return replace(scan, state=replace(scan.state, live=live))
-
-
-def _top_level(options: TableOptions) -> int:
-    return options.num_levels - 1
 
 
 # -- versions ------------------------------------------------------------------------------------

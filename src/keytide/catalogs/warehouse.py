@@ -77,25 +77,6 @@ def holds_table(store: Store) -> bool:
     return _name(_MARK) not in names and any(map(_is_schema, names))
 
 
-def holds_leftovers(store: Store) -> bool:
-    """Whether the folder is no table, but has documents of one."""
-    return not holds_table(store) and bool(_documents(store, store.list_names()))
-
-
-def remove_table(store: Store, name: str, bin_: str) -> None:
-    """Remove the table in the folder `name`. `bin_` is a folder that nobody reads."""
-    try:
-        store.rename_tree(name, paths.join(bin_, paths.new_uuid()))
-    except UnsupportedError:
-        _remove_files(store.sub(name))
-    except DataError as error:
-        if not isinstance(error.__cause__, FileNotFoundError):  # dropped by another process
-            raise
-    else:
-        # With everything that drops left there which were interrupted.
-        store.delete_tree(bin_)
-
-
 def _remove_files(store: Store) -> None:
     store.put(_MARK, paths.new_uuid().encode())
     store.delete([_FIRST])
@@ -464,7 +445,9 @@ class FolderWarehouse:
 
     def is_half_dropped(self, database: str, table: str) -> bool:
         """See `Warehouse`."""
-        return holds_leftovers(self.store.sub(_path(database, table)))
+        # Whether the folder is no table, but has documents of one.
+        store = self.store.sub(_path(database, table))
+        return not holds_table(store) and bool(_documents(store, store.list_names()))
 
     def metadata(self, database: str, table: str) -> TableMetadata:
         """See `Warehouse`."""
@@ -485,7 +468,20 @@ class FolderWarehouse:
 
     def drop(self, database: str, table: str) -> None:
         """See `Warehouse`. One step decides, see `dropped_tables`."""
-        remove_table(self.store, _path(database, table), _bin(database))
+        # Remove the table in the folder `name`. `bin_` is a folder that nobody reads.
+        store = self.store
+        name = _path(database, table)
+        bin_ = _bin(database)
+        try:
+            store.rename_tree(name, paths.join(bin_, paths.new_uuid()))
+        except UnsupportedError:
+            _remove_files(store.sub(name))
+        except DataError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):  # dropped by another process
+                raise
+        else:
+            # With everything that drops left there which were interrupted.
+            store.delete_tree(bin_)
 
     def rename(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
         """See `Warehouse`."""
@@ -498,7 +494,11 @@ class FolderWarehouse:
     def views(self, database: str) -> list[str]:
         """See `Warehouse`."""
         names = self.store.list_names(_views(database))
-        return [n.removesuffix(_VIEW_SUFFIX) for n in names if _is_view(n)]
+        return [
+            n.removesuffix(_VIEW_SUFFIX)
+            for n in names
+            if (n.endswith(_VIEW_SUFFIX) and not n.startswith("."))
+        ]
 
     def view(self, database: str, name: str) -> StoredView | None:
         """See `Warehouse`."""
@@ -547,10 +547,6 @@ def _views(database: str) -> str:
 
 def _view_path(database: str, name: str) -> str:
     return f"{_views(database)}/{name}{_VIEW_SUFFIX}"
-
-
-def _is_view(name: str) -> bool:
-    return name.endswith(_VIEW_SUFFIX) and not name.startswith(".")
 
 
 def _path(database: str, table: str) -> str:

@@ -194,7 +194,15 @@ def changes_of(
         table = table.pinned()
     last, own = _end(table, end, must_exist=mode == "diff")
     schema = own if schema is None else schema
-    first, start_id = _start(table, start, must_exist=mode == "diff")
+
+    # The snapshot after which changes are emitted, and its id. None if changes start with the first
+    # write.
+    must_exist = mode == "diff"
+    if must_exist or isinstance(start, str) or start <= 0:
+        found = _snapshot(table, start, "start")
+        first, start_id = found, 0 if found is None else found.id
+    else:
+        first, start_id = None, start
     end_id = 0 if last is None else last.id
     if start_id > end_id:
         table.metadata.snapshot(start_id)  # if it does not exist at all, this error is more useful
@@ -255,19 +263,6 @@ def _end(
     return found, table.schema if found is None else table.metadata.schema(found.schema_id)
 
 
-def _start(
-    table: StoredTable, start: int | str, *, must_exist: bool
-) -> tuple[Snapshot | None, int]:
-    """The snapshot after which changes are emitted, and its id.
-
-    None if changes start with the first write.
-    """
-    if must_exist or isinstance(start, str) or start <= 0:
-        found = _snapshot(table, start, "start")
-        return found, 0 if found is None else found.id
-    return None, start
-
-
 def _snapshot(table: StoredTable, place: int | str, argument: str) -> Snapshot | None:
     if isinstance(place, str):
         return table.metadata.tag(place)
@@ -308,7 +303,13 @@ def _without_compactions(
     """
     given = first, last
     while first.id < last.id:
-        following = _compaction(metadata, first.id + 1, last, like=first)
+        # The snapshot with that id, if it is a compaction under the same schema.
+        snapshot_id = first.id + 1
+        found = last if snapshot_id == last.id else _there(metadata, snapshot_id)
+        if found is None or found.schema_id != first.schema_id:
+            following = None
+        else:
+            following = found if found.commit_kind is CommitKind.COMPACT else None
         if following is None:
             break
         first = following
@@ -321,16 +322,6 @@ def _without_compactions(
     stay = all(now == told or metadata.has_snapshot(now.id)
                for now, told in zip((first, last), given, strict=True))  # fmt: skip
     return (first, last) if stay else given
-
-
-def _compaction(
-    metadata: TableMetadata, snapshot_id: int, last: Snapshot, like: Snapshot
-) -> Snapshot | None:
-    """The snapshot with that id, if it is a compaction under the same schema."""
-    found = last if snapshot_id == last.id else _there(metadata, snapshot_id)
-    if found is None or found.schema_id != like.schema_id:
-        return None
-    return found if found.commit_kind is CommitKind.COMPACT else None
 
 
 def _there(metadata: TableMetadata, snapshot_id: int) -> Snapshot | None:

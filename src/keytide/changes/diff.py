@@ -13,7 +13,7 @@ merges, because there was a conversion in between, all rows of both are compared
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
@@ -84,14 +84,12 @@ class IndexedDiffTask:
         rows_max = rows_in(memory_bytes, self.files, self.view.schema.fields)
         parts = -(-rows * _TIMES_HELD // max(1, rows_max)) or 1  # each part reads all files
         for part in range(parts):
-            then, now = (self._rows(tasks, part, parts, memory_bytes) for tasks in self._sides)
+            then, now = (
+                self._rows(tasks, part, parts, memory_bytes) for tasks in (self.gone, self.came)
+            )
             told = difference(then, now, key, self.compared)
             if told.height:
                 yield with_shown_kind(told, names)
-
-    @property
-    def _sides(self) -> tuple[tuple[FilesTask | ImagesTask, ...], ...]:
-        return self.gone, self.came
 
     def _rows(
         self, tasks: tuple[FilesTask | ImagesTask, ...], part: int, parts: int, memory_bytes: int
@@ -101,11 +99,7 @@ class IndexedDiffTask:
         is_in = pl.struct(key).hash() % parts == part
         rows = (frame for task in tasks for frame in task.outcomes(memory_bytes))
         found = [(frame.filter(is_in) if parts > 1 else frame).select(names) for frame in rows]
-        return pl.concat([self._none(), *found])
-
-    def _none(self) -> pl.DataFrame:
-        """An empty frame with the columns of the tasks."""
-        return pl.DataFrame(schema=polars_schema(self.view.schema.fields))
+        return pl.concat([pl.DataFrame(schema=polars_schema(self.view.schema.fields)), *found])
 
 
 # -- the difference between two snapshots ----------------------------------------------------------
@@ -321,21 +315,19 @@ def _diff_task(pair: _Pair, lifetime: Lifetime | None, *, alike: bool) -> DiffTa
     changed = [*before.without(after), *after.without(before)]
     if not changed:
         return None
-    condition = _hull(changed, after.view)
+
+    # A condition that is true for all keys in the files.
+    fields = after.view.schema.trimmed_primary_key_fields()
+    if any(is_out_of_order(file.entry, fields) for file in changed):
+        condition = None
+    else:
+        ends = [end for file in changed for end in (file.meta.min_key, file.meta.max_key)]
+        condition = key_range(decoded(ends, fields))
     sides = [
         Images(side.view, after.view, side.plan(condition), condition, lifetime)
         for side in (before, after)
     ]
     return DiffTask(sides[0], sides[1], tuple(changed), pair.lane)
-
-
-def _hull(files: Sequence[PlannedFile], view: TableView) -> Predicate | None:
-    """A condition that is true for all keys in the files."""
-    fields = view.schema.trimmed_primary_key_fields()
-    if any(is_out_of_order(file.entry, fields) for file in files):
-        return None
-    ends = [end for file in files for end in (file.meta.min_key, file.meta.max_key)]
-    return key_range(decoded(ends, fields))
 
 
 def _indexed_task(pair: _Pair, compared: frozenset[str] | None) -> IndexedDiffTask:

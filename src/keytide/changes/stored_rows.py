@@ -189,7 +189,17 @@ class _TurnTask(FilesTask):
         shown = Rows(self.view, names)
         stored = self._stored(*names, VALUE_KIND)
         runs = [with_whole_keys(stored.of_run((file,), rows_max), key) for file in self.files]
-        is_told = _last_kind(key).is_in([int(kind) for kind in self.ends_with])
+
+        # For each row, the kind of the last row of its key. The rows are sorted by key.
+        is_end = pl.int_range(pl.len()) == pl.len() - 1
+        differs = (pl.col(name).ne_missing(pl.col(name).shift(-1)) for name in key)
+        is_last = pl.any_horizontal(is_end, *differs)
+        is_told = (
+            pl.when(is_last)
+            .then(pl.col(VALUE_KIND))
+            .backward_fill()
+            .is_in([int(kind) for kind in self.ends_with])
+        )
         for window in key_windows(runs, key):
             frames = [frame for frame in window if frame.height]
             rows = pl.concat(frames)
@@ -224,14 +234,6 @@ class ComingTask(_TurnTask):
     """The rows of the keys that have a row in a bucket after the commit. Picklable."""
 
     ends_with = frozenset(RowKind) - RETRACTS
-
-
-def _last_kind(key: Sequence[str]) -> pl.Expr:
-    """For each row, the kind of the last row of its key. The rows are sorted by key."""
-    is_end = pl.int_range(pl.len()) == pl.len() - 1
-    differs = (pl.col(name).ne_missing(pl.col(name).shift(-1)) for name in key)
-    is_last = pl.any_horizontal(is_end, *differs)
-    return pl.when(is_last).then(pl.col(VALUE_KIND)).backward_fill()
 
 
 def _rows_in(memory_bytes: int) -> int:
@@ -295,9 +297,14 @@ def logged(metadata: TableMetadata, snapshot_id: int, mode: str, producer: str) 
 
 def plan_written(view: TableView, commits: Sequence[Commit]) -> list[FilesTask]:
     """The rows in the files, commit by commit, as tasks of one bucket each."""
+    # The numbers of buckets that each partition had when rows were written to it.
+    counts: dict[bytes, set[int]] = {}
+    for commit in commits:
+        for entry in commit.entries:
+            counts.setdefault(entry.partition, set()).add(entry.total_buckets)
     lane_of = lanes(
         view.schema,
-        _bucket_counts(commits),
+        counts,
         # A key in dynamic buckets keeps its bucket until its partition is overwritten.
         keeps_places=not any(commit.replaces for commit in commits),
     )
@@ -334,7 +341,11 @@ def changelogs(
             )
         entries = metadata.entries(metadata.changelog_manifests(snapshot))
         for entry in entries:
-            _refuse_shared(entry, view)
+            if not entry.file.file_name.endswith((".parquet", ".orc", ".avro")):
+                raise UnsupportedError(
+                    f"table {view.name}: changelog file {entry.file.file_name} contains changes of "
+                    f"several buckets, which this release cannot read. {_WAY_OUT}"
+                )
         yield _commit(snapshot, entries, metadata)
 
 
@@ -359,14 +370,6 @@ def _lacks_changelog(snapshot: Snapshot) -> bool:
     )
 
 
-def _refuse_shared(entry: ManifestEntry, view: TableView) -> None:
-    if not entry.file.file_name.endswith((".parquet", ".orc", ".avro")):
-        raise UnsupportedError(
-            f"table {view.name}: changelog file {entry.file.file_name} contains changes of "
-            f"several buckets, which this release cannot read. {_WAY_OUT}"
-        )
-
-
 def _commit(
     snapshot: Snapshot, entries: Iterable[ManifestEntry], metadata: TableMetadata
 ) -> Commit:
@@ -374,15 +377,6 @@ def _commit(
     kind = kind_of(metadata.schema(snapshot.schema_id))
     replaces = snapshot.commit_kind is CommitKind.OVERWRITE
     return Commit(in_buckets, replaces=replaces, has_kinds=kind.keeps_versions)
-
-
-def _bucket_counts(commits: Iterable[Commit]) -> dict[bytes, set[int]]:
-    """The numbers of buckets that each partition had when rows were written to it."""
-    counts: dict[bytes, set[int]] = {}
-    for commit in commits:
-        for entry in commit.entries:
-            counts.setdefault(entry.partition, set()).add(entry.total_buckets)
-    return counts
 
 
 def _tasks(

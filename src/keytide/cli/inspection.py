@@ -259,20 +259,17 @@ def _snapshot_batches(table: Table) -> Iterator[pa.RecordBatch]:
     """One batch per snapshot, so that a limit reads only the snapshots that it shows."""
     for snapshot_id in reversed(table.metadata.snapshot_ids()):
         with suppress(NotFoundError):  # it expired meanwhile
-            row = _snapshot_row(table.metadata.snapshot(snapshot_id))
+            snapshot = table.metadata.snapshot(snapshot_id)
+            row = {
+                "id": snapshot.id,
+                "time": _time(snapshot),
+                "kind": snapshot.commit_kind.value,
+                "delta_versions": snapshot.delta_record_count,
+                "total_versions": snapshot.total_record_count,
+                "user": snapshot.commit_user,
+                "identifier": snapshot.commit_identifier,
+            }
             yield pa.RecordBatch.from_pylist([row], schema=_SNAPSHOT_ROWS)
-
-
-def _snapshot_row(snapshot: Snapshot) -> dict[str, Any]:
-    return {
-        "id": snapshot.id,
-        "time": _time(snapshot),
-        "kind": snapshot.commit_kind.value,
-        "delta_versions": snapshot.delta_record_count,
-        "total_versions": snapshot.total_record_count,
-        "user": snapshot.commit_user,
-        "identifier": snapshot.commit_identifier,
-    }
 
 
 def _time(snapshot: Snapshot) -> datetime:

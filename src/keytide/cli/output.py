@@ -113,7 +113,8 @@ class Grid:
     def lines(self, width: int | None, *, vertical: bool) -> Iterator[Text]:
         """A table, or blocks if they are requested or if the first column alone is too wide."""
         widths = fitted_widths(self.columns, width)
-        value = self._only_value()
+        cells = [cell for column in self.columns for cell in column.cells]
+        value = cells[0] if len(cells) == 1 else None
         if vertical or (self.columns and not widths):
             yield from self._blocks(width)
         elif value is not None and ("\n" in value or cell_len(value) > widths[0]):
@@ -121,11 +122,14 @@ class Grid:
             yield from map(Text, _folded(value, width))
         else:
             yield from self._table(widths)
-            yield from _left_out(self.columns[len(widths) :], width)
 
-    def _only_value(self) -> str | None:
-        cells = [cell for column in self.columns for cell in column.cells]
-        return cells[0] if len(cells) == 1 else None
+            columns = self.columns[len(widths) :]
+            if columns:
+                names = ", ".join(visible(column.name) for column in columns)
+                yield from _wrapped(f"not shown: {names}", "dim", width)
+                yield from _wrapped(
+                    r"--format vertical, or \x at the prompt, shows them", "dim", width
+                )
 
     def _table(self, widths: Sequence[int]) -> Iterator[Text]:
         shown = self.columns[: len(widths)]
@@ -226,13 +230,6 @@ def _row(cells: Sequence[Text], widths: Sequence[int], contents: Sequence[Conten
 def _stripped(line: Text) -> Text:
     line.rstrip()
     return line
-
-
-def _left_out(columns: Sequence[Column], width: int | None) -> Iterator[Text]:
-    if columns:
-        names = ", ".join(visible(column.name) for column in columns)
-        yield from _wrapped(f"not shown: {names}", "dim", width)
-        yield from _wrapped(r"--format vertical, or \x at the prompt, shows them", "dim", width)
 
 
 def _block(names: Sequence[str], cells: Sequence[str | None], width: int | None) -> Iterator[Text]:

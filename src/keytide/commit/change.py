@@ -317,7 +317,25 @@ def decide(
     # since then.
     if change.kind is not CommitKind.APPEND or not change.renumbers:
         return Fits()
-    numbers = _numbers_needed(change, live)
+
+    # The first number for each entry whose bucket has already reached its numbers. All files of a
+    # bucket move by the same amount, because later rows of one write have higher numbers.
+    lowest: dict[tuple[bytes, int], int] = {}
+    added = [(place, e) for place, e in enumerate(change.entries) if e.kind is FileKind.ADD]
+    for _, entry in added:
+        bucket = (entry.partition, entry.bucket)
+        number = entry.file.min_sequence_number
+        lowest[bucket] = min(lowest.get(bucket, number), number)
+    shifts = {
+        bucket: number_after(live.bucket(bucket).max_sequence_number, bucket) - low
+        for bucket, low in lowest.items()
+    }
+    numbers = {
+        place: entry.file.min_sequence_number + shift
+        for place, entry in added
+        for shift in [shifts[(entry.partition, entry.bucket)]]
+        if shift > 0
+    }
     return Restamp(numbers) if numbers else Fits()
 
 
@@ -409,30 +427,6 @@ def _has_changed(change: Change, source: LiveFiles, live: LiveFiles) -> bool:
         and entry.file.level >= lowest
         for entry in moved
     )
-
-
-def _numbers_needed(change: Change, live: LiveFiles) -> dict[int, int]:
-    """The first number for each entry whose bucket has already reached its numbers.
-
-    All files of a bucket move by the same amount, because later rows of one write have higher
-    numbers.
-    """
-    lowest: dict[tuple[bytes, int], int] = {}
-    added = [(place, e) for place, e in enumerate(change.entries) if e.kind is FileKind.ADD]
-    for _, entry in added:
-        bucket = (entry.partition, entry.bucket)
-        number = entry.file.min_sequence_number
-        lowest[bucket] = min(lowest.get(bucket, number), number)
-    shifts = {
-        bucket: number_after(live.bucket(bucket).max_sequence_number, bucket) - low
-        for bucket, low in lowest.items()
-    }
-    return {
-        place: entry.file.min_sequence_number + shift
-        for place, entry in added
-        for shift in [shifts[(entry.partition, entry.bucket)]]
-        if shift > 0
-    }
 
 
 # -- manifest entries for the files of the previous kind of table ----------------------------------

@@ -83,7 +83,7 @@ from keytide.snapshot.live_files import (
 )
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.state import TableView
-from keytide.telemetry import Step, span
+from keytide.telemetry import span
 from keytide.write.task import Written
 
 # -- commits: the only place where snapshots are created -------------------------------------------
@@ -151,7 +151,15 @@ class Committer:
                 attempt.abandon()
                 raise
             if isinstance(outcome, Committed):
-                self._tell(outcome, step)
+                entries = outcome.change.entries
+                files, size = len(entries), sum(entry.file.file_size for entry in entries)
+                step.facts(snapshot=outcome.snapshot.id)
+                step.numbers(files=files, bytes=size, retries=outcome.retries)
+                _LOG.info(
+                    "table %s: snapshot %d: %s by %s: %d files, %d bytes, %d retries",
+                    self.view.name, outcome.snapshot.id, outcome.change.kind.value,
+                    outcome.change.author.user, files, size, outcome.retries,
+                )  # fmt: skip
             return outcome
 
     def _published(self, attempt: _Attempt, redo: Redo | None) -> Committed | Conflict | None:
@@ -191,17 +199,6 @@ class Committer:
             f"the commit failed after {counted(tries, 'attempt')}, because other writers "
             f"committed first; try again, or increase '{keys.COMMIT_MAX_RETRIES}'"
         )
-
-    def _tell(self, committed: Committed, step: Step) -> None:
-        entries = committed.change.entries
-        files, size = len(entries), sum(entry.file.file_size for entry in entries)
-        step.facts(snapshot=committed.snapshot.id)
-        step.numbers(files=files, bytes=size, retries=committed.retries)
-        _LOG.info(
-            "table %s: snapshot %d: %s by %s: %d files, %d bytes, %d retries",
-            self.view.name, committed.snapshot.id, committed.change.kind.value,
-            committed.change.author.user, files, size, committed.retries,
-        )  # fmt: skip
 
 
 class _Attempt:

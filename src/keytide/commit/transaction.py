@@ -307,7 +307,9 @@ class Transaction:
         and `DataError` if the store fails permanently. Then nothing is committed, unless the error
         says that the outcome is unknown.
         """
-        if not self._written.entries and not self._tells_without_rows:
+        if not self._written.entries and not (
+            self.progress is not None and self.progress.stands_alone
+        ):
             return self._result(None)
         goes_by_index = self.view.has_dynamic_buckets or self.view.kind.has_key_index
         redo = self._redoing(again) if again and goes_by_index else None
@@ -488,7 +490,18 @@ class Transaction:
 
     def _redoing(self, again: Callable[[], None]) -> Redo:
         def made(live: LiveFiles) -> Change:
-            self._look_again(live)
+            view = self._table.view_on(live, self.view)
+            if view.options.merges_rows and any(
+                view.schemas[number].fields != view.schema.fields
+                for number in view.schemas.keys() - self.view.schemas.keys()
+            ):
+                raise ConflictError(
+                    f"table {self._table.name}: another writer changed its columns and wrote rows "
+                    "that this write is merged into; run the operation again"
+                )
+            # Files of the attempt before this one may be part of a snapshot.
+            self.state = self._table.state_on(live, view).in_statement(Statement.new())
+            self.taken = []
             try:
                 again()
                 check_shared(self.view, self.taken)
@@ -498,20 +511,6 @@ class Transaction:
             return self._appending()
 
         return made
-
-    def _look_again(self, live: LiveFiles) -> None:
-        view = self._table.view_on(live, self.view)
-        if view.options.merges_rows and any(
-            view.schemas[number].fields != view.schema.fields
-            for number in view.schemas.keys() - self.view.schemas.keys()
-        ):
-            raise ConflictError(
-                f"table {self._table.name}: another writer changed its columns and wrote rows "
-                "that this write is merged into; run the operation again"
-            )
-        # Files of the attempt before this one may be part of a snapshot.
-        self.state = self._table.state_on(live, view).in_statement(Statement.new())
-        self.taken = []
 
     def _appending(self) -> Change:
         change = Change(
@@ -533,10 +532,6 @@ class Transaction:
     @property
     def _written(self) -> Written:
         return written_by(self.view, self.taken)
-
-    @property
-    def _tells_without_rows(self) -> bool:
-        return self.progress is not None and self.progress.stands_alone
 
     @property
     def _renumbers(self) -> bool:

@@ -350,7 +350,12 @@ class ClusterTask:
         return rewriting.done([(self.planned, self._sorted(rewriting))], self.dead)
 
     def _sorted(self, rewriting: Rewriting) -> Iterator[pl.DataFrame]:
-        sample = self._sample()
+        # Evenly distributed rows of all files, with the columns to sort by.
+        total = sum(file.meta.row_count for file in self.planned)
+        stored = StoredVersions(self.view, self.bucket[0], self.clustering.columns)
+        step = max(1, total // _SAMPLE_ROWS)
+        parts = stored.of_lone_files(self.planned, _SAMPLE_ROWS * step)
+        sample = pl.concat([part.gather_every(step) for part in parts])
         ranges = self.clustering.ranges(sample)
         for low, high in self._slices(ranges, sample):
             found = [_between(f, ranges, low, high) for f in rewriting.rows(self.planned)]
@@ -359,14 +364,6 @@ class ClusterTask:
             order = self.clustering.columns
             by = order if self.clustering.strategy == "order" else (_NUMBER, *order)
             yield rows.with_columns(number).sort(by, nulls_last=False).drop(_NUMBER)
-
-    def _sample(self) -> pl.DataFrame:
-        """Evenly distributed rows of all files, with the columns to sort by."""
-        total = sum(file.meta.row_count for file in self.planned)
-        stored = StoredVersions(self.view, self.bucket[0], self.clustering.columns)
-        step = max(1, total // _SAMPLE_ROWS)
-        parts = stored.of_lone_files(self.planned, _SAMPLE_ROWS * step)
-        return pl.concat([part.gather_every(step) for part in parts])
 
     def _slices(self, ranges: Ranges, sample: pl.DataFrame) -> Iterator[tuple[int, int]]:
         """Ranges of numbers, end excluded, whose rows fit in memory as far as possible."""

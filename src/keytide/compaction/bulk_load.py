@@ -217,17 +217,8 @@ def fill_lowest_level(
     several rows with the same key and for rows that do not fit, `UnsupportedError` for a table
     whose keys move between partitions, and `DataError` if the store or the local disk fails.
     """
-    _refuse_layout(transaction.view)
-    filling = _Filling(transaction, read, origin)
-    if filling.may_pass_straight:
-        with suppress(OutOfOrderError):
-            transaction.take(filling.as_they_come())
-            return
-    transaction.take(filling.sorted())
-
-
-def _refuse_layout(view: TableView) -> None:
-    """Refuse tables in which the effect of a row depends on other rows."""
+    # Refuse tables in which the effect of a row depends on other rows.
+    view = transaction.view
     if view.moves_keys:
         raise UnsupportedError(
             f"table {view.name}: the partition columns {', '.join(view.schema.partition_keys)} "
@@ -239,6 +230,12 @@ def _refuse_layout(view: TableView) -> None:
             f"table {view.name}: '{keys.SEQUENCE_AUTO_PADDING}' numbers rows when they are "
             f"written, but these rows already exist; set a '{keys.WATERMARK_KEY}' instead"
         )
+    filling = _Filling(transaction, read, origin)
+    if filling.may_pass_straight:
+        with suppress(OutOfOrderError):
+            transaction.take(filling.as_they_come())
+            return
+    transaction.take(filling.sorted())
 
 
 @dataclass(frozen=True)

@@ -504,7 +504,16 @@ class _Reading:
 
     def _batches(self, file: PlannedFile, place: int, rows_max: int) -> Iterator[Batch]:
         if place in self._looked_up and self._keys is not None:
-            yield from _piled(self._of_keys(file, self._keys, rows_max), rows_max)
+            # Small frames combined: fewer frames make fewer windows.
+            frames = self._of_keys(file, self._keys, rows_max)
+            pile: list[pl.DataFrame] = []
+            for rows in frames:
+                if pile and sum(map(len, pile)) + rows.height > rows_max:
+                    yield Batch(pl.concat(pile))
+                    pile = []
+                pile.append(rows)
+            if pile:
+                yield Batch(pl.concat(pile), is_last=True)
         elif self._holds_new and file.meta.level == 0:
             yield Batch(self.shaped(file, self._held[file.meta.file_name]), is_last=True)
         else:
@@ -531,15 +540,3 @@ class _Reading:
 
     def _columns_of(self, file: PlannedFile) -> tuple[str, ...]:
         return self.staying_columns if self.lookup.stays(file) else self.lookup.columns
-
-
-def _piled(frames: Iterator[pl.DataFrame], rows_max: int) -> Iterator[Batch]:
-    """Small frames combined: fewer frames make fewer windows."""
-    pile: list[pl.DataFrame] = []
-    for rows in frames:
-        if pile and sum(map(len, pile)) + rows.height > rows_max:
-            yield Batch(pl.concat(pile))
-            pile = []
-        pile.append(rows)
-    if pile:
-        yield Batch(pl.concat(pile), is_last=True)

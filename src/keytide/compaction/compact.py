@@ -323,7 +323,13 @@ def carried_out(
 ) -> CompactionResult:
     """Compact units and commit. Losing against another compaction is a result too."""
     with span("compaction", transaction.view.name) as step:
-        result = _carried_out(transaction, units, runner)
+        with transaction:
+            left = _run_tasks(transaction, units, runner)
+            if left:
+                again = planner_of(transaction).whole(transaction.state.live, left)
+                _run_tasks(transaction, again, runner)
+            outcome = transaction.compact()
+        result = result_of(outcome, [entry for made in transaction.taken for entry in made.entries])
         step.numbers(
             files_before=result.files_before or 0, files_after=result.files_after or 0,
             bytes=result.bytes_written or 0,
@@ -337,18 +343,6 @@ def carried_out(
     elif result.overtaken:
         _LOG.info("table %s: another compaction came first", transaction.view.name)
     return result
-
-
-def _carried_out(
-    transaction: Transaction, units: list[Unit], runner: TaskRunner
-) -> CompactionResult:
-    with transaction:
-        left = _run_tasks(transaction, units, runner)
-        if left:
-            again = planner_of(transaction).whole(transaction.state.live, left)
-            _run_tasks(transaction, again, runner)
-        outcome = transaction.compact()
-    return result_of(outcome, [entry for made in transaction.taken for entry in made.entries])
 
 
 def _run_tasks(transaction: Transaction, units: list[Unit], runner: TaskRunner) -> set[BucketId]:

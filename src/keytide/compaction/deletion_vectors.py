@@ -133,7 +133,13 @@ class Marker:
             frames = [frame.drop(_FILE, *PLACE_COLUMNS) for frame in frames]
         with self._view.reading():
             merged = merge_runs(frames, self._view.order, self._view.engine)
-        self._tell(counted, merged)
+
+        # Emit the changes of keys that are new.
+        if not self.changelog.is_silent:
+            upper = self._section.upper
+            shown = [counted[p].filter(~pl.col(IS_DEAD)) for p in upper if counted[p].height]
+            new = [rows for place, rows in enumerate(counted) if place not in upper]
+            self.changelog.tell_of(new, shown, merged)
         if not self._finds_winners:
             self._mark(staying, [])
             return merged
@@ -145,14 +151,6 @@ class Marker:
         key, upper = self._view.order.key, [p for p in self._section.upper if window[p].width]
         counted = without_outlived(window, upper, key, IS_DEAD)
         return without_contained(counted, self._section.containing, key)
-
-    def _tell(self, counted: Sequence[pl.DataFrame], merged: Sequence[pl.DataFrame]) -> None:
-        """Emit the changes of keys that are new."""
-        if not self.changelog.is_silent:
-            upper = self._section.upper
-            shown = [counted[p].filter(~pl.col(IS_DEAD)) for p in upper if counted[p].height]
-            new = [rows for place, rows in enumerate(counted) if place not in upper]
-            self.changelog.tell_of(new, shown, merged)
 
     def _of(self, rows: pl.DataFrame, *, stays: bool) -> pl.DataFrame:
         """The rows in files that stay in place, or in the others."""

@@ -52,7 +52,7 @@ from keytide.read.sections import (
     overlapping,
     sections_of,
 )
-from keytide.snapshot.live_files import BucketId, DeadRows, by_index_key, load_dead_rows
+from keytide.snapshot.live_files import BucketId, by_index_key, load_dead_rows
 from keytide.snapshot.state import TableView
 from keytide.store import Store
 from keytide.tasks import rows_done
@@ -178,7 +178,11 @@ class CompactTask:
         files, marks = NewFiles(self.view), Marks()
         output = _Output(files, marks, ChangelogWriter(self.view, self.unit, files))
         try:
-            dead = self._dead_rows()
+            # The dead rows before the compaction. None without deletion vectors.
+            if not self._marks_rows:
+                dead = None
+            else:
+                dead = load_dead_rows(self.view.store, self.vector_files, self.view.name)
             *others, last = self._pieces()
             entries = [entry for piece in others for entry in self._done(piece, output)]
             entries += self._done(last, output._replace(is_last=True))
@@ -189,11 +193,18 @@ class CompactTask:
         except BaseException:
             self._tidy_up(output)
             raise
-        gone = _gone(entries)
+
+        # The files that are deleted, and not only moved to another level.
+        names: dict[FileKind, set[str]] = {FileKind.ADD: set(), FileKind.DELETE: set()}
+        for entry in entries:
+            names[entry.kind].add(entry.file.file_name)
+        gone = names[FileKind.DELETE] - names[FileKind.ADD]
         forget(self.view, (entry for entry in self.unit.files if entry.file.file_name in gone))
         if dead is None:
             return Compacted(self.bucket, written)
-        dead = dead.without(gone).marking(marks.by_file, wide=self._has_wide_vectors)
+        dead = dead.without(gone).marking(
+            marks.by_file, wide=self.view.options.deletion_vectors_bitmap64
+        )
         indexes = by_index_key({self.bucket: dead})
         return Compacted(self.bucket, replace(written, indexes=indexes))
 
@@ -254,29 +265,36 @@ class CompactTask:
     def _done(self, sections: Sequence[Section], output: _Output) -> list[ManifestEntry]:
         """The entries that put the sections on the new level."""
         if len(sections) == 1 and self._may_stay(sections[0]):
-            return self._stayed(sections[0], output)
+            # The entries that put a section of one file on the new level without a rewrite.
+            section = sections[0]
+            (file,) = section.files
+            if file.meta.level == self.unit.output_level:
+                return []
+            if self._marks_rows:
+                # The entries that put a file on the new level, with marks instead of a rewrite.
+                meta = file.meta
+                if meta.level == 0:
+                    self._mark(file, output)
+                    meta = _without_retracts(meta)
+                raised = replace(file.entry, file=replace(meta, level=self.unit.output_level))
+                return [replace(file.entry, kind=FileKind.DELETE), raised]
+            if output.changelog.tells_of(section):
+                for _ in self._windows((section,), output):
+                    pass  # it is read for the changelog, and not rewritten
+            level, deletes = self.unit.output_level, self._count_of_retracts(file)
+            meta = replace(file.meta, level=level, delete_row_count=deletes)
+            return [replace(file.entry, kind=FileKind.DELETE), replace(file.entry, file=meta)]
         old = [file.entry for section in sections for file in section.files]
         total = old[0].total_buckets
-        metas = self._rewritten(sections, output)
+
+        prefix = self.view.options.data_file_prefix
+        names = output.files.of(self.view.new_names(), prefix, self._file_format)(self.bucket)
+        schema = stored_schema(self.view)
+        frames = self._frames(sections, output)
+        rows = (to_arrow(frame, schema) for frame in frames if frame.height)
+        metas = each_pile(rows, self._file_size.piled_bytes, partial(self._written, names, output))
         made = [added_file(self.bucket, total, meta) for meta in metas]
         return [*(replace(entry, kind=FileKind.DELETE) for entry in old), *made]
-
-    def _stayed(self, section: Section, output: _Output) -> list[ManifestEntry]:
-        """The entries that put a section of one file on the new level without a rewrite."""
-        (file,) = section.files
-        if file.meta.level == self.unit.output_level:
-            return []
-        if self._marks_rows:
-            return self._risen(file, output)
-        if output.changelog.tells_of(section):
-            for _ in self._windows((section,), output):
-                pass  # it is read for the changelog, and not rewritten
-        return self._upgraded(file)
-
-    def _upgraded(self, file: PlannedFile) -> list[ManifestEntry]:
-        level, deletes = self.unit.output_level, self._count_of_retracts(file)
-        meta = replace(file.meta, level=level, delete_row_count=deletes)
-        return [replace(file.entry, kind=FileKind.DELETE), replace(file.entry, file=meta)]
 
     # -- deletion vectors -----------------------------------------------------------------------
 
@@ -289,15 +307,6 @@ class CompactTask:
         if not self.unit.is_whole or file.dead_rows is None:
             return True
         return len(dead_positions(self.view.store, file.dead_rows)) == self._count_of_retracts(file)
-
-    def _risen(self, file: PlannedFile, output: _Output) -> list[ManifestEntry]:
-        """The entries that put a file on the new level, with marks instead of a rewrite."""
-        meta = file.meta
-        if meta.level == 0:
-            self._mark(file, output)
-            meta = _without_retracts(meta)
-        raised = replace(file.entry, file=replace(meta, level=self.unit.output_level))
-        return [replace(file.entry, kind=FileKind.DELETE), raised]
 
     def _mark(self, file: PlannedFile, output: _Output) -> None:
         """Mark the rows of a level-0 file that stays, and of others, that lost or are
@@ -350,29 +359,11 @@ class CompactTask:
     def _places(self) -> dict[str, VectorPlace]:
         return vector_places(self.vector_files, self.view)
 
-    def _dead_rows(self) -> DeadRows | None:
-        """The dead rows before the compaction. None without deletion vectors."""
-        if not self._marks_rows:
-            return None
-        return load_dead_rows(self.view.store, self.vector_files, self.view.name)
-
     @property
     def _marks_rows(self) -> bool:
         return self.view.options.deletion_vectors_enabled
 
-    @property
-    def _has_wide_vectors(self) -> bool:
-        return self.view.options.deletion_vectors_bitmap64
-
     # -- rewriting ------------------------------------------------------------------------------
-
-    def _rewritten(self, sections: Sequence[Section], output: _Output) -> Iterator[DataFileMeta]:
-        prefix = self.view.options.data_file_prefix
-        names = output.files.of(self.view.new_names(), prefix, self._file_format)(self.bucket)
-        schema = stored_schema(self.view)
-        frames = self._frames(sections, output)
-        rows = (to_arrow(frame, schema) for frame in frames if frame.height)
-        return each_pile(rows, self._file_size.piled_bytes, partial(self._written, names, output))
 
     def _written(self, names: Iterator[str], output: _Output, rows: pa.Table) -> DataFileMeta:
         # A write waits for it, and below the highest level it is soon rewritten.
@@ -396,7 +387,21 @@ class CompactTask:
         """The merged versions of some sections, in key order, without what is forgotten."""
         for window in self._windows(sections, output):
             for frame in self._in_key_order(window, sections):
-                yield self._remembered(self._without_expired(frame))
+                # The versions without the tombstones that are forgotten.
+
+                # The versions, with deletes in place of expired ones.
+                if self._lifetime is None:
+                    versions = frame
+                else:
+                    kind = pl.col(VALUE_KIND)
+                    is_over = self._lifetime.has_expired & ~kind.is_in(list(RETRACTS))
+                    deleted = pl.lit(int(RowKind.DELETE), frame.schema[VALUE_KIND])
+                    versions = frame.with_columns(
+                        pl.when(is_over).then(deleted).otherwise(kind).alias(VALUE_KIND)
+                    )
+                forgotten = self._is_forgotten
+                remembered = versions if forgotten is None else versions.filter(~forgotten)
+                yield remembered
 
     def _windows(
         self, sections: Sequence[Section], output: _Output
@@ -483,17 +488,6 @@ class CompactTask:
 
     # -- expired rows ---------------------------------------------------------------------------
 
-    def _without_expired(self, versions: pl.DataFrame) -> pl.DataFrame:
-        """The versions, with deletes in place of expired ones."""
-        if self._lifetime is None:
-            return versions
-        kind = pl.col(VALUE_KIND)
-        is_over = self._lifetime.has_expired & ~kind.is_in(list(RETRACTS))
-        deleted = pl.lit(int(RowKind.DELETE), versions.schema[VALUE_KIND])
-        return versions.with_columns(
-            pl.when(is_over).then(deleted).otherwise(kind).alias(VALUE_KIND)
-        )
-
     def _has_expired(self, file: PlannedFile) -> bool:
         """Whether a file has expired rows to drop. Only a compaction of all runs checks this."""
         if self._lifetime is None or not self.unit.is_whole:
@@ -507,11 +501,6 @@ class CompactTask:
         return Lifetime.of(self.view, self.now_ms) if drops_expired(self.view) else None
 
     # -- tombstones -----------------------------------------------------------------------------
-
-    def _remembered(self, versions: pl.DataFrame) -> pl.DataFrame:
-        """The versions without the tombstones that are forgotten."""
-        forgotten = self._is_forgotten
-        return versions if forgotten is None else versions.filter(~forgotten)
 
     def _forgets_of(self, file: PlannedFile) -> bool:
         """Whether a file has tombstones that this compaction forgets."""
@@ -589,11 +578,3 @@ def _has_new(section: Section) -> bool:
 def _without_retracts(meta: DataFileMeta) -> DataFileMeta:
     """The metadata of a file whose retractions are all marked dead, so that none is ever shown."""
     return replace(meta, delete_row_count=0)
-
-
-def _gone(entries: Sequence[ManifestEntry]) -> set[str]:
-    """The files that are deleted, and not only moved to another level."""
-    names: dict[FileKind, set[str]] = {FileKind.ADD: set(), FileKind.DELETE: set()}
-    for entry in entries:
-        names[entry.kind].add(entry.file.file_name)
-    return names[FileKind.DELETE] - names[FileKind.ADD]

@@ -196,14 +196,12 @@ class _Layers:
         view, unit = self.task.view, self.task.unit
         for table in tables:
             writer = replace(run_writer(view, level), notes=self.task.notes(table))
-            name = next(self._names_in(writer.file_format))
+            prefix, names = self.task.view.options.data_file_prefix, self._names
+            names_in = self.files.of(names, prefix, writer.file_format)(self.task.unit.bucket)
+            name = next(names_in)
             path = f"{view.bucket_directory(*unit.bucket)}/{name}"
             meta = writer.write_file(table, path, level=level, source=FileSource.COMPACT)
             self._made.append(added_file(unit.bucket, unit.files[0].total_buckets, meta))
-
-    def _names_in(self, file_format: str) -> Iterator[str]:
-        prefix, names = self.task.view.options.data_file_prefix, self._names
-        return self.files.of(names, prefix, file_format)(self.task.unit.bucket)
 
     @cached_property
     def _names(self) -> paths.FileNames:

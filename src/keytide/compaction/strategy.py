@@ -143,7 +143,9 @@ def pick(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> list[Unit]:
     if whole is not None or rules.only_whole:
         units = [] if whole is None else [whole]
     else:
-        newest = _by_size_ratio(runs, rules) or _by_number(runs, rules)
+        newest = (
+            _of_alike(runs, rules, 1) if len(runs) >= rules.trigger_runs else None
+        ) or _by_number(runs, rules)
         units = [] if newest is None else _apart(newest, rules)
     return [unit for unit in units if not unit.is_idle]
 
@@ -281,11 +283,6 @@ def _by_size_amplification(runs: Sequence[SortedRun], rules: Rules) -> Unit | No
     newer = sum(run.size for run in runs[:-1])
     is_large = newer * 100 > rules.size_amplification_percent * runs[-1].size
     return _all(runs, rules) if is_large else None
-
-
-def _by_size_ratio(runs: Sequence[SortedRun], rules: Rules) -> Unit | None:
-    """The newest runs of similar size."""
-    return _of_alike(runs, rules, 1) if len(runs) >= rules.trigger_runs else None
 
 
 def _by_number(runs: Sequence[SortedRun], rules: Rules) -> Unit | None:

@@ -58,7 +58,14 @@ def check_publication(schema: TableSchema, options: TableOptions) -> None:
         reason = why_read_otherwise(schema, options, form)
         if reason is not None:
             raise UnsupportedError(f"{told}: {reason}; remove one of them")
-    _check_alone(options, told)
+
+    # Refuse two independent writers of Iceberg metadata.
+    storage = options.value(keys.METADATA_ICEBERG_STORAGE)
+    if ICEBERG in options.publish and storage != "disabled":
+        raise UnsupportedError(
+            f"{told} with '{keys.METADATA_ICEBERG_STORAGE}' = '{storage}', because other engines "
+            "would write other metadata to the same folder; remove one of them"
+        )
     by_level = dict(options.file_formats_by_level)
     others = {
         keys.FILE_FORMAT: {options.file_format},
@@ -69,16 +76,6 @@ def check_publication(schema: TableSchema, options: TableOptions) -> None:
         raise UnsupportedError(
             f"{told} with '{key}' = '{options.raw[key]}': other readers support only Parquet "
             "files; set it to 'parquet', or remove one of them"
-        )
-
-
-def _check_alone(options: TableOptions, told: str) -> None:
-    """Refuse two independent writers of Iceberg metadata."""
-    storage = options.value(keys.METADATA_ICEBERG_STORAGE)
-    if ICEBERG in options.publish and storage != "disabled":
-        raise UnsupportedError(
-            f"{told} with '{keys.METADATA_ICEBERG_STORAGE}' = '{storage}', because other engines "
-            "would write other metadata to the same folder; remove one of them"
         )
 
 
@@ -152,15 +149,37 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
     check_post_merge(schema, options)
     check_generated(schema, options)
     _check_file_formats(schema, options)
-    _check_bloom_filters(schema, options)
+
+    for name in options.bloom_filter_columns:
+        if name not in schema.by_name:
+            raise InvalidError(
+                f"'{keys.FILE_INDEX_BLOOM_FILTER_COLUMNS}' names column {name!r}, which does not "
+                f"exist; columns: {', '.join(schema.names)}"
+            )
+        if not has_hash(schema.field(name).type):
+            raise UnsupportedError(
+                f"'{keys.FILE_INDEX_BLOOM_FILTER_COLUMNS}' names column {name!r}, which is "
+                f"{schema.field(name).type.sql()}; bloom filters support only strings, bytes, "
+                "integers, floating-point numbers, dates and times"
+            )
     _check_defaults(schema, options)
     check_counted(schema, options)
     check_distribution(schema, options)
     _check_retention(options)
     _check_partition_expiry(schema, options)
-    _check_tags(options)
+    TagPeriod.of(options)
+    if options.tag_batch_name is not None:
+        paths.tag_path(options.tag_batch_name)
     check_publication(schema, options)
-    return _warnings(schema, options)
+    return [
+        *_idle_options(options),
+        *_idle_bucket_options(schema, options),
+        *_idle_levels(schema, options),
+        *_untold(schema, options),
+        *_idle_lifetime(schema, options),
+        *_idle_version_retention(schema, options),
+        *doubts_of_keys(schema, options),
+    ]
 
 
 def check_uses(given: Mapping[str, str]) -> list[str]:
@@ -245,21 +264,6 @@ def _check_file_formats(schema: TableSchema, options: TableOptions) -> None:
             )
 
 
-def _check_bloom_filters(schema: TableSchema, options: TableOptions) -> None:
-    for name in options.bloom_filter_columns:
-        if name not in schema.by_name:
-            raise InvalidError(
-                f"'{keys.FILE_INDEX_BLOOM_FILTER_COLUMNS}' names column {name!r}, which does not "
-                f"exist; columns: {', '.join(schema.names)}"
-            )
-        if not has_hash(schema.field(name).type):
-            raise UnsupportedError(
-                f"'{keys.FILE_INDEX_BLOOM_FILTER_COLUMNS}' names column {name!r}, which is "
-                f"{schema.field(name).type.sql()}; bloom filters support only strings, bytes, "
-                "integers, floating-point numbers, dates and times"
-            )
-
-
 def _check_retention(options: TableOptions) -> None:
     for least, most, least_key, most_key in (
         (options.snapshots_retained_min, options.snapshots_retained_max,
@@ -272,12 +276,6 @@ def _check_retention(options: TableOptions) -> None:
                 f"'{least_key}' is {least}, which should not be larger than '{most_key}', which "
                 f"is {most}; set both"
             )
-
-
-def _check_tags(options: TableOptions) -> None:
-    TagPeriod.of(options)
-    if options.tag_batch_name is not None:
-        paths.tag_path(options.tag_batch_name)
 
 
 def _check_partition_expiry(schema: TableSchema, options: TableOptions) -> None:
@@ -303,7 +301,22 @@ def check_upsert_keys(schema: TableSchema, options: TableOptions) -> None:
             "expected exactly one"
         )
     for role, names in ((keys.WATERMARK_KEY, watermark), (keys.TOMBSTONE_KEY, tombstone)):
-        _check_key_columns(schema, role, names)
+        for name in names:
+            if name not in schema.names:
+                raise InvalidError(
+                    f"'{role}' names column {name!r}, which does not exist; columns: "
+                    f"{', '.join(schema.names)}"
+                )
+            if schema.field(name).type.is_nested:
+                type_ = schema.field(name).type.sql()
+                raise InvalidError(
+                    f"'{role}' must name primitive columns: {name!r} is a nested {type_}"
+                )
+            if name in schema.primary_keys:
+                raise InvalidError(
+                    f"'{role}' names column {name!r}, which is in the primary key, so all versions "
+                    "of a key have the same value; use another column"
+                )
     if set(tombstone) & set(watermark):
         raise InvalidError(
             f"column {tombstone[0]!r} cannot be both watermark key and tombstone key"
@@ -364,25 +377,6 @@ _OF_INDEXES = (
 )  # fmt: skip
 
 
-def _check_key_columns(schema: TableSchema, role: str, names: tuple[str, ...]) -> None:
-    for name in names:
-        if name not in schema.names:
-            raise InvalidError(
-                f"'{role}' names column {name!r}, which does not exist; columns: "
-                f"{', '.join(schema.names)}"
-            )
-        if schema.field(name).type.is_nested:
-            type_ = schema.field(name).type.sql()
-            raise InvalidError(
-                f"'{role}' must name primitive columns: {name!r} is a nested {type_}"
-            )
-        if name in schema.primary_keys:
-            raise InvalidError(
-                f"'{role}' names column {name!r}, which is in the primary key, so all versions "
-                "of a key have the same value; use another column"
-            )
-
-
 def _check_tombstone(field: Field, marker: str | None) -> None:
     assert isinstance(field.type, AtomicType)
     if marker is not None and field.type.root not in ("CHAR", "VARCHAR"):
@@ -395,18 +389,6 @@ def _check_tombstone(field: Field, marker: str | None) -> None:
             f"tombstone key {field.name!r} is {field.type.sql()}: a non-boolean, marker-less "
             "tombstone column must be nullable, or every row would be a deletion"
         )
-
-
-def _warnings(schema: TableSchema, options: TableOptions) -> list[str]:
-    return [
-        *_idle_options(options),
-        *_idle_bucket_options(schema, options),
-        *_idle_levels(schema, options),
-        *_untold(schema, options),
-        *_idle_lifetime(schema, options),
-        *_idle_version_retention(schema, options),
-        *doubts_of_keys(schema, options),
-    ]
 
 
 def doubts_of_keys(schema: TableSchema, options: TableOptions) -> list[str]:

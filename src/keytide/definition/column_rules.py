@@ -246,7 +246,23 @@ def check_marking_columns(schema: TableSchema, options: TableOptions) -> None:
     if options.delete_record_column is not None:
         _check_delete_record(schema, options.delete_record_column, options)
     if options.out_of_order_column is not None:
-        _check_out_of_order(schema, options.out_of_order_column, options)
+        name = options.out_of_order_column
+        role = f"'{keys.UPSERT_OUT_OF_ORDER_COLUMN}' = {name!r}"
+        if options.drops_out_of_order:
+            raise InvalidError(
+                f"{role} marks rows that '{keys.UPSERT_DROP_OUT_OF_ORDER}' = 'true' drops; remove "
+                "one of them"
+            )
+        if name not in schema.by_name:
+            raise InvalidError(f"{role} does not exist; columns: {', '.join(schema.names)}")
+        if schema.field(name).type.root != "BOOLEAN":
+            type_ = schema.field(name).type.sql()
+            raise InvalidError(f"{role} is {type_}; expected a BOOLEAN column")
+        taken = (*schema.primary_keys, *options.sequence_field, options.delete_record_column)
+        if name in taken:
+            raise InvalidError(
+                f"{role} is already used to identify, compare or delete rows; use a separate column"
+            )
     if options.leaves_out_late_rows and not options.sequence_field:
         option = keys.UPSERT_LATE_ROWS
         if options.drops_out_of_order:
@@ -261,25 +277,6 @@ def check_marking_columns(schema: TableSchema, options: TableOptions) -> None:
         raise InvalidError(
             f"'{keys.UPSERT_LATE_ROWS}' = 'leave-out' requires '{keys.UPSERT_MODE}' = 'partial', "
             f"found '{options.upsert_mode}', where late rows are never returned; remove the option"
-        )
-
-
-def _check_out_of_order(schema: TableSchema, name: str, options: TableOptions) -> None:
-    role = f"'{keys.UPSERT_OUT_OF_ORDER_COLUMN}' = {name!r}"
-    if options.drops_out_of_order:
-        raise InvalidError(
-            f"{role} marks rows that '{keys.UPSERT_DROP_OUT_OF_ORDER}' = 'true' drops; remove "
-            "one of them"
-        )
-    if name not in schema.by_name:
-        raise InvalidError(f"{role} does not exist; columns: {', '.join(schema.names)}")
-    if schema.field(name).type.root != "BOOLEAN":
-        type_ = schema.field(name).type.sql()
-        raise InvalidError(f"{role} is {type_}; expected a BOOLEAN column")
-    taken = (*schema.primary_keys, *options.sequence_field, options.delete_record_column)
-    if name in taken:
-        raise InvalidError(
-            f"{role} is already used to identify, compare or delete rows; use a separate column"
         )
 
 

@@ -64,7 +64,13 @@ def refuse_changes(before: TableSchema, after: TableSchema, *, has_rows: bool) -
 
     `has_rows` says whether there are stored files that may depend on them.
     """
-    _refuse_other_kind(before, after)
+    # Refuse changes of names that a key index depends on.
+    if before.upsert_mode != after.upsert_mode:
+        raise InvalidError(
+            f"Change '{keys.UPSERT_MODE}' is not supported by ALTER. It is "
+            f"'{before.upsert_mode}', and '{after.upsert_mode}' requires rewriting all files; "
+            "call Table.convert or CALL sys.convert instead"
+        )
     known = {field.id for field in before.fields}
     old, new = _statements(before, known), _statements(after, known)
     # Report what was requested before what follows from it: a watermark key before a sequence
@@ -77,19 +83,19 @@ def refuse_changes(before: TableSchema, after: TableSchema, *, has_rows: bool) -
             names = {field.id: field.name for field in (*before.fields, *after.fields)}
             raise _refused(statement.key, _named(found, names), _named(wanted, names))
     if has_rows:
-        _refuse_generating(before, after)
+        # Raise `InvalidError` for a generated column whose values would not match its expression.
+        had, has = (
+            {schema.field(n).id: text for n, text in _generations(schema) if n in schema.by_name}
+            for schema in (before, after)
+        )
+        for name, text in _generations(after):
+            if had.get(after.field(name).id) != has[after.field(name).id]:
+                raise InvalidError(
+                    f"column {name!r} cannot become GENERATED ALWAYS AS ({text}), because existing "
+                    f"rows have other values; {_REWRITE}"
+                )
         _refuse_other_time(before, after)
         _refuse_lookup(TableOptions.parse(before.options), TableOptions.parse(after.options))
-
-
-def _refuse_other_kind(before: TableSchema, after: TableSchema) -> None:
-    """Refuse changes of names that a key index depends on."""
-    if before.upsert_mode != after.upsert_mode:
-        raise InvalidError(
-            f"Change '{keys.UPSERT_MODE}' is not supported by ALTER. It is "
-            f"'{before.upsert_mode}', and '{after.upsert_mode}' requires rewriting all files; "
-            "call Table.convert or CALL sys.convert instead"
-        )
 
 
 def keeps_stored_rows(before: TableSchema, after: TableSchema) -> bool:
@@ -178,20 +184,6 @@ _REWRITE = (
     "INSERT INTO new SELECT * FROM old; or TRUNCATE the table, change the option, and load it "
     "again"
 )
-
-
-def _refuse_generating(before: TableSchema, after: TableSchema) -> None:
-    """Raise `InvalidError` for a generated column whose values would not match its expression."""
-    had, has = (
-        {schema.field(n).id: text for n, text in _generations(schema) if n in schema.by_name}
-        for schema in (before, after)
-    )
-    for name, text in _generations(after):
-        if had.get(after.field(name).id) != has[after.field(name).id]:
-            raise InvalidError(
-                f"column {name!r} cannot become GENERATED ALWAYS AS ({text}), because existing "
-                f"rows have other values; {_REWRITE}"
-            )
 
 
 def _generations(schema: TableSchema) -> Iterable[tuple[str, str]]:
@@ -415,18 +407,15 @@ def _indexed(schema: TableSchema) -> dict[str, str]:
 def _merging(schema: TableSchema) -> dict[str, str]:
     options = TableOptions.parse(schema.options)
     gone = {*_OF_INDEXES, *_IMPLIED} - {keys.BUCKET_KEY}
-    if list(options.bucket_key) == _unpartitioned_key(schema):
+    if list(options.bucket_key) == [
+        name for name in schema.primary_keys if name not in schema.partition_keys
+    ]:
         gone.add(keys.BUCKET_KEY)
     kept = {key: value for key, value in schema.options.items() if key not in gone}
     if options.delete_record_column is None or not options.sequence_field:
         return kept
     marked = {keys.TOMBSTONE_KEY: options.delete_record_column}
     return {**kept, keys.WATERMARK_KEY: ",".join(options.sequence_field), **marked}
-
-
-def _unpartitioned_key(schema: TableSchema) -> list[str]:
-    """The columns whose hash determines the bucket by default."""
-    return [name for name in schema.primary_keys if name not in schema.partition_keys]
 
 
 # -- what prevents a conversion --------------------------------------------------------------------

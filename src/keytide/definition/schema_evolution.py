@@ -319,7 +319,16 @@ def _retype(schema: TableSchema, change: ChangeColumnType) -> TableSchema:
     _refuse_key(schema, change.path, "retyped", schema.primary_keys)
 
     def widen(old: DataType) -> DataType:
-        _refuse_unpadding(schema, change.path, old, change.type)
+        # Refuse CHAR to VARCHAR: trailing blanks count there, so the order of versions would
+        # change.
+        path = change.path
+        new = change.type
+        roots = old.root, new.root
+        if len(path) == 1 and roots == ("CHAR", "VARCHAR") and orders_versions(schema, path[0]):
+            raise InvalidError(
+                f"column {path[0]!r} is {old.sql()} and orders versions, so it cannot become "
+                f"{new.sql()}, in which trailing blanks are significant; use a longer CHAR"
+            )
         return widened(old, change.type, change.path)
 
     return replace(schema, fields=_with_type(schema.fields, change.path, widen))
@@ -379,18 +388,6 @@ def _refuse_key(
             f"{role} column {name!r} cannot be {done}: Cannot drop, rename or retype partition "
             "columns, nor drop or retype primary key columns, because stored files are placed "
             "and sorted by them. Write the rows to a new table"
-        )
-
-
-def _refuse_unpadding(schema: TableSchema, path: Path, old: DataType, new: DataType) -> None:
-    """Refuse CHAR to VARCHAR: trailing blanks count there, so the order of versions would
-    change.
-    """
-    roots = old.root, new.root
-    if len(path) == 1 and roots == ("CHAR", "VARCHAR") and orders_versions(schema, path[0]):
-        raise InvalidError(
-            f"column {path[0]!r} is {old.sql()} and orders versions, so it cannot become "
-            f"{new.sql()}, in which trailing blanks are significant; use a longer CHAR"
         )
 
 

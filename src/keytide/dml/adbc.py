@@ -35,7 +35,6 @@ from keytide.dml.databases import (
     VERSION,
     Condition,
     Database,
-    DatabaseSession,
     DatabaseTable,
     KeyTakenError,
     Transactions,
@@ -370,9 +369,15 @@ class _Reading:
             return None
         with self._database.errors(str(self._table)):
             if self._reader is None:
-                self._reader = self._opened(
-                    self._open.enter_context(self._database.session(str(self._table)))
+                session = self._open.enter_context(self._database.session(str(self._table)))
+                condition = self._table.condition
+                text = self._database.select(self._table.table, self._items())
+                if self._table.snapshot is not None:
+                    self._database.join_snapshot(session, self._table.snapshot)
+                reader = session.read(
+                    f"{text} WHERE {condition.text}" if condition.text else text, condition.given
                 )
+                self._reader = self._database.rows_of(reader)
             for batch in self._reader:
                 if batch.num_rows:
                     return self._page(batch)
@@ -382,16 +387,6 @@ class _Reading:
     def close(self) -> None:
         self._is_over = True
         self._open.close()
-
-    def _opened(self, session: DatabaseSession) -> Iterator[pa.RecordBatch]:
-        condition = self._table.condition
-        text = self._database.select(self._table.table, self._items())
-        if self._table.snapshot is not None:
-            self._database.join_snapshot(session, self._table.snapshot)
-        reader = session.read(
-            f"{text} WHERE {condition.text}" if condition.text else text, condition.given
-        )
-        return self._database.rows_of(reader)
 
     def _items(self) -> list[tuple[str, pa.DataType]]:
         """The selected columns, with the key columns and the version instead of row ids."""
@@ -440,7 +435,15 @@ class _Staged:
         self._refuse_after_end()
         names, arrays = value_names([""] * len(values)), list(values)
         if row_ids is not None:
-            names, arrays = [*id_names(self._table.table), *names], [*self._ids(row_ids), *arrays]
+            type_ = self._table.row_id
+            ids = row_ids.cast(type_)
+            members = ids.flatten()
+            if ids.null_count or any(member.null_count for member in members):
+                raise InvalidError(
+                    f"{self._table}: a row id is NULL, or a primary key column is; return the row "
+                    "ids of the pages, and give every row a key"
+                )
+            names, arrays = [*id_names(self._table.table), *names], [*list(members), *arrays]
         batch = pa.record_batch(arrays, names)
         if batch.num_rows:
             self._spools.setdefault((are, case), Spool(_SPOOL_BYTES)).add(batch)
@@ -459,17 +462,6 @@ class _Staged:
         for spool in self._spools.values():
             spool.close()
         self._spools.clear()
-
-    def _ids(self, row_ids: pa.Array) -> list[pa.Array]:
-        type_ = self._table.row_id
-        ids = row_ids.cast(type_)
-        members = ids.flatten()
-        if ids.null_count or any(member.null_count for member in members):
-            raise InvalidError(
-                f"{self._table}: a row id is NULL, or a primary key column is; return the row "
-                "ids of the pages, and give every row a key"
-            )
-        return list(members)
 
     def _refuse_after_end(self) -> None:
         if self._is_over:

@@ -294,9 +294,19 @@ class _Places(Changes):
 
     def _write(self) -> None:
         is_rewritten = bool(self._gone) and not self._on.marks_rows
-        stays_there = is_rewritten and not self._may_leave
+        stays_there = is_rewritten and not (
+            self._on.moves_rows or len(self._buckets) != 1 or bool(self._on.files)
+        )
         if is_rewritten:
-            self._write_again(self._made.tables() if stays_there else iter(()))
+            # Rewrite the files that lose rows, with `images` at the end of the first bucket's file.
+            images = self._made.tables() if stays_there else iter(())
+            view = self._on.view
+            memory = view.options.read_memory_bytes
+            for bucket, files in self._buckets.items():
+                rewriting = Rewriting(view, bucket, memory, FileSource.APPEND)
+                made = rewriting.done([(files, self._rows_of(bucket, files, images))], DeadRows())
+                assert made.written is not None
+                self._written.append(made.written)
         if not stays_there:
             self._feed(self._number, self._made)
 
@@ -307,27 +317,12 @@ class _Places(Changes):
             yield {"rows": 0}, dead
 
     @property
-    def _may_leave(self) -> bool:
-        """Whether after images can belong to another bucket than the rewritten files."""
-        return self._on.moves_rows or len(self._buckets) != 1 or bool(self._on.files)
-
-    @property
     def _buckets(self) -> dict[BucketId, list[PlannedFile]]:
         found: dict[BucketId, list[PlannedFile]] = {}
         for name in self._gone:
             file = self._files[name]
             found.setdefault((file.entry.partition, file.entry.bucket), []).append(file)
         return found
-
-    def _write_again(self, images: Iterator[pa.Table]) -> None:
-        """Rewrite the files that lose rows, with `images` at the end of the first bucket's file."""
-        view = self._on.view
-        memory = view.options.read_memory_bytes
-        for bucket, files in self._buckets.items():
-            rewriting = Rewriting(view, bucket, memory, FileSource.APPEND)
-            made = rewriting.done([(files, self._rows_of(bucket, files, images))], DeadRows())
-            assert made.written is not None
-            self._written.append(made.written)
 
     def _rows_of(
         self, bucket: BucketId, files: Iterable[PlannedFile], images: Iterator[pa.Table]
@@ -381,7 +376,18 @@ class AppendedMetadata(StoredMetadata[AppendedHandle]):
         """See `StoredMetadata`."""
         change = _Change(table.known, session, _watched(table))
         if table.marks_rows:
-            _mark_rows(change, table, told)
+            dead = dead_rows(table, told)
+            entries = {
+                e.file.file_name: e for e in table.known.live.entries if e.file.file_name in dead
+            }  # fmt: skip
+            if len(entries) < len(dead):
+                raise ConnectorError(
+                    f"{table}: a row id refers to a file that is not part of the table"
+                )
+            for bucket, touched in _by_bucket(entries.values()).items():
+                change.mark(
+                    bucket, {e.file.file_name: dead[e.file.file_name] for e in touched}, entries
+                )
         _settle(session, table, change, told)
 
     # -- DELETE
@@ -580,17 +586,6 @@ def _by_bucket(entries: Iterable[ManifestEntry]) -> dict[BucketId, list[Manifest
     for entry in entries:
         found.setdefault((entry.partition, entry.bucket), []).append(entry)
     return found
-
-
-def _mark_rows(change: _Change, table: AppendedHandle, told: Sequence[Told]) -> None:
-    dead = dead_rows(table, told)
-    entries = {
-        e.file.file_name: e for e in table.known.live.entries if e.file.file_name in dead
-    }  # fmt: skip
-    if len(entries) < len(dead):
-        raise ConnectorError(f"{table}: a row id refers to a file that is not part of the table")
-    for bucket, touched in _by_bucket(entries.values()).items():
-        change.mark(bucket, {e.file.file_name: dead[e.file.file_name] for e in touched}, entries)
 
 
 def _settle(

@@ -237,20 +237,16 @@ def _type_of(declared: str) -> pa.DataType:
     words = declared.upper().strip()
     base = re.split(r"[\s(]", words, maxsplit=1)[0]
     if base in ("DECIMAL", "NUMERIC", "DEC"):
-        return _decimal_of(words)
+        found = re.search(r"\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", words)
+        precision, scale = (int(found[1]), int(found[2] or 0)) if found else (0, 0)
+        is_exact = 0 < precision <= _DIGITS_MAX and scale <= precision
+        return pa.decimal128(precision, scale) if is_exact else pa.float64()
     if "ZONE" in words:
         return pa.string()
     if base in _TYPES:
         return _TYPES[base]
     # SQLite's own rule for the affinity of other type names.
     return next((type_ for word, type_ in _AFFINITIES if word in words), pa.string())
-
-
-def _decimal_of(words: str) -> pa.DataType:
-    found = re.search(r"\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", words)
-    precision, scale = (int(found[1]), int(found[2] or 0)) if found else (0, 0)
-    is_exact = 0 < precision <= _DIGITS_MAX and scale <= precision
-    return pa.decimal128(precision, scale) if is_exact else pa.float64()
 
 
 _TYPES = {

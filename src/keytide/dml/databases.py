@@ -135,7 +135,9 @@ class Database(ABC):
         except KeytideError:
             raise
         except Exception as error:
-            if not isinstance(error, (OSError, pa.ArrowException)) and not _is_of_driver(error):
+            if not isinstance(error, (OSError, pa.ArrowException)) and not type(
+                error
+            ).__module__.startswith("adbc_driver_manager"):
                 raise
             text = without_secrets(" ".join(_message(error).split()), self.place)
             raise _translated(error, what, text) from None
@@ -334,10 +336,6 @@ def quoted(name: str) -> str:
 
 
 # -- errors ----------------------------------------------------------------------------------------
-
-
-def _is_of_driver(error: Exception) -> bool:
-    return type(error).__module__.startswith("adbc_driver_manager")
 
 
 def _message(error: Exception) -> str:

@@ -112,7 +112,14 @@ class Spool:
         self._held.append(batch)
         self._held_bytes += batch.nbytes
         if self._held_bytes > self._memory_bytes:
-            self._spill()
+            table = pa.Table.from_batches(self._held).combine_chunks()
+            if self._writer is None:
+                with tempfile.NamedTemporaryFile(prefix="keytide-dml-", delete=False) as file:
+                    self._path = Path(file.name)
+                self._writer = pa.ipc.new_file(str(self._path), table.schema)
+            self._writer.write_table(table)
+            self._held.clear()
+            self._held_bytes = 0
 
     def tables(self) -> Iterator[pa.Table]:
         """All batches, in tables that fit into the memory limit. Can be called repeatedly.
@@ -139,13 +146,3 @@ class Spool:
             with suppress(OSError):
                 self._path.unlink()
             self._path = None
-
-    def _spill(self) -> None:
-        table = pa.Table.from_batches(self._held).combine_chunks()
-        if self._writer is None:
-            with tempfile.NamedTemporaryFile(prefix="keytide-dml-", delete=False) as file:
-                self._path = Path(file.name)
-            self._writer = pa.ipc.new_file(str(self._path), table.schema)
-        self._writer.write_table(table)
-        self._held.clear()
-        self._held_bytes = 0

@@ -341,7 +341,13 @@ class Versions(Changes):
         self._rows += new.num_rows
         self._made.add(self._of_kind(new, RowKind.UPDATE_AFTER))
         if self._on.moves_rows:
-            moved = _differs(old, new, self._on.view.schema.primary_keys)
+            # Which rows differ in some of these columns.
+            names = self._on.view.schema.primary_keys
+            before, after = (
+                pl.DataFrame(pl.from_arrow(batch.select(names))) for batch in (old, new)
+            )
+            same = [before[name].eq_missing(after[name]) for name in names]
+            moved = (~pl.DataFrame(same).select(pl.all_horizontal(pl.all())).to_series()).to_arrow()
             order = {name: new.column(name) for name in self._on.view.options.sequence_field}
             left = _with(old, order).filter(moved)
             self._gone.add(self._of_kind(left, RowKind.DELETE))
@@ -465,13 +471,6 @@ def structs_of(rows: pa.RecordBatch, type_: pa.StructType) -> pa.Array:
     return pa.StructArray.from_arrays([rows.column(f.name) for f in type_], fields=list(type_))
 
 
-def _differs(old: pa.RecordBatch, new: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
-    """Which rows differ in some of these columns."""
-    before, after = (pl.DataFrame(pl.from_arrow(batch.select(names))) for batch in (old, new))
-    same = [before[name].eq_missing(after[name]) for name in names]
-    return (~pl.DataFrame(same).select(pl.all_horizontal(pl.all())).to_series()).to_arrow()
-
-
 # -- the connector for tables with a primary key ---------------------------------------------------
 
 
@@ -508,7 +507,14 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         """See `ConnectorMetadata`. A row with a new key is deleted under its old key."""
         super().check_changes(session, table, changes)
         for updated in changes.updated.values():
-            _check_updatable(table)
+            # Raise `UnsupportedError` for a table that would not store new values unchanged.
+            view = table.view
+            reason = view.engine.refuses_update
+            if reason is not None:
+                raise UnsupportedError(
+                    f"{table}: the merge engine {view.options.merge_engine} does not support "
+                    f"UPDATE; {reason}"
+                )
             refuse_unset(table, updated)
         if changes.deletes:
             refuse_delete(table)
@@ -595,17 +601,6 @@ def _check_deletable(table: KeyedHandle) -> None:
         raise UnsupportedError(
             f"{table}: the merge engine {view.options.merge_engine} does not support DELETE of "
             f"single rows; {way_out}, or overwrite the table with the rows to keep"
-        )
-
-
-def _check_updatable(table: KeyedHandle) -> None:
-    """Raise `UnsupportedError` for a table that would not store new values unchanged."""
-    view = table.view
-    reason = view.engine.refuses_update
-    if reason is not None:
-        raise UnsupportedError(
-            f"{table}: the merge engine {view.options.merge_engine} does not support UPDATE; "
-            f"{reason}"
         )
 
 

@@ -124,25 +124,22 @@ class Trace:
             by_worker: dict[Worker, list[Call]] = {}
             for call in group:
                 by_worker.setdefault(cast(Worker, call.worker), []).append(call)
-            yield from _worker_lines(by_worker)
+
+            # The calls of each split, summed up if there are too many splits.
+            workers = sorted(by_worker, key=lambda worker: (worker[0] != "split", worker[1]))
+            for worker in workers[:_WORKERS_SHOWN]:
+                calls = by_worker[worker]
+                yield f"{worker[0]} {worker[1]}"
+                shown = calls if len(calls) <= _CALLS_SHOWN else _sums(calls)
+                yield from (f"  {call}" for call in shown)
+            others = [call for worker in workers[_WORKERS_SHOWN:] for call in by_worker[worker]]
+            if others:
+                yield f"{counted(len(workers) - _WORKERS_SHOWN, 'more split')}"
+                yield from (f"  {call}" for call in _sums(others))
 
 
 _CALLS_SHOWN = 16
 _WORKERS_SHOWN = 8
-
-
-def _worker_lines(by_worker: Mapping[Worker, Sequence[Call]]) -> Iterator[str]:
-    """The calls of each split, summed up if there are too many splits."""
-    workers = sorted(by_worker, key=lambda worker: (worker[0] != "split", worker[1]))
-    for worker in workers[:_WORKERS_SHOWN]:
-        calls = by_worker[worker]
-        yield f"{worker[0]} {worker[1]}"
-        shown = calls if len(calls) <= _CALLS_SHOWN else _sums(calls)
-        yield from (f"  {call}" for call in shown)
-    others = [call for worker in workers[_WORKERS_SHOWN:] for call in by_worker[worker]]
-    if others:
-        yield f"{counted(len(workers) - _WORKERS_SHOWN, 'more split')}"
-        yield from (f"  {call}" for call in _sums(others))
 
 
 def _sums(calls: Sequence[Call]) -> list[Call]:

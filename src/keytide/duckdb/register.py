@@ -244,17 +244,15 @@ class TableRows(ds.Dataset):
         left = () if asked.left is None else columns_of_arrow(asked.left)
         read = [name for name in self.schema.names if name in {*shown.names, *left}]
         rows = self._narrowed(read or self.schema.names[:1], asked.pushed)
-        self._check_types(rows.schema)
-        return Scanned(rows.to_batches, shown, asked.left)
 
-    def _check_types(self, found: pa.Schema) -> None:
-        for column in found:
+        for column in rows.schema:
             known = self.schema.field(column.name).type
             if column.type != known:
                 raise InvalidError(
                     f"table {self._table}: column {column.name} is now {column.type}, but was "
                     f"{known} when it was registered; register the lake again"
                 )
+        return Scanned(rows.to_batches, shown, asked.left)
 
 
 @dataclass(frozen=True)

@@ -148,25 +148,16 @@ def fill_unavailable(
     if not names:
         return Filled(changes, changes.clear())
     if len(orders) > 1:
-        return _filled_by_producers(changes, stored, orders, names)
+        numbered = changes.with_row_index(_ARRIVED)
+        late = pl.concat(
+            with_ranks(*of_it, order).filter(is_late(order))[_ARRIVED]
+            for order, of_it in _by_producer(numbered, stored, orders)
+        )
+        is_on_time = ~pl.col(_ARRIVED).is_in(late.implode())
+        filled = _filled(numbered.filter(is_on_time), stored, MergeOrder(key=orders[0].key), names)
+        known = pl.concat([filled.changes, numbered.filter(~is_on_time)]).sort(_ARRIVED)
+        return Filled(known.drop(_ARRIVED), filled.unknown.drop(_ARRIVED))
     return _filled(changes, stored, orders[0], names)
-
-
-def _filled_by_producers(
-    changes: pl.DataFrame,
-    stored: pl.DataFrame,
-    orders: Sequence[MergeOrder],
-    names: Sequence[str],
-) -> Filled:
-    numbered = changes.with_row_index(_ARRIVED)
-    late = pl.concat(
-        with_ranks(*of_it, order).filter(is_late(order))[_ARRIVED]
-        for order, of_it in _by_producer(numbered, stored, orders)
-    )
-    is_on_time = ~pl.col(_ARRIVED).is_in(late.implode())
-    filled = _filled(numbered.filter(is_on_time), stored, MergeOrder(key=orders[0].key), names)
-    known = pl.concat([filled.changes, numbered.filter(~is_on_time)]).sort(_ARRIVED)
-    return Filled(known.drop(_ARRIVED), filled.unknown.drop(_ARRIVED))
 
 
 def _filled(
@@ -306,7 +297,13 @@ class ChangeWriter:
         `layout` is for parallel tasks, which place new keys in separate buckets. Raises
         `UnsupportedError` for a table whose keys move between partitions.
         """
-        _refuse_unordered(transaction.view)
+        view = transaction.view
+        if view.moves_keys:
+            raise UnsupportedError(
+                f"table {view.name}: its primary key does not contain the partition columns, and "
+                "changes of a feed are looked up only in their own partition; write the rows with "
+                "table.write"
+            )
         task = replace(transaction.task(), stored=None)
         task = task if layout is None else replace(task, layout=layout)
         return cls(task, spec, newest_of(transaction.state, task))
@@ -325,7 +322,14 @@ class ChangeWriter:
         # stored for them that would have to be found.
         frame, cut = self.task.layout.begin().cut(frame, rows, view)
         for bucket, changes in cut.parts(frame):
-            changes = self._with_omitted(changes)
+            # Changes with the column `OMITTED`, if the table has it.
+            schema = self.task.view.schema
+            if OMITTED not in schema.by_name:
+                changes = changes
+            else:
+                type_ = schema.field(OMITTED).type.to_arrow()
+                missing = pa.table({OMITTED: pa.nulls(changes.height, type_)})
+                changes = pl.concat([changes, from_arrow(missing)], how="horizontal")
             stored = self._stored_versions(bucket, changes)
             if OMITTED in view.schema.by_name:
                 counts += count_changes(changes, stored, self._orders)
@@ -339,15 +343,6 @@ class ChangeWriter:
         # One run per bucket, because all versions of a key are merged before they are stored.
         together = [pa.concat_tables(filled)] if filled else []
         return WrittenChanges(self.task.feed(together, 0), counts, pa.concat_tables(unknown))
-
-    def _with_omitted(self, changes: pl.DataFrame) -> pl.DataFrame:
-        """Changes with the column `OMITTED`, if the table has it."""
-        schema = self.task.view.schema
-        if OMITTED not in schema.by_name:
-            return changes
-        type_ = schema.field(OMITTED).type.to_arrow()
-        missing = pa.table({OMITTED: pa.nulls(changes.height, type_)})
-        return pl.concat([changes, from_arrow(missing)], how="horizontal")
 
     def _settled(self, changes: pl.DataFrame, stored: pl.DataFrame) -> pa.Table:
         """Changes with their omitted values, and the stored rows that change by them."""
@@ -404,15 +399,6 @@ class ChangeWriter:
         if not (view.kind.has_key_index and view.comparison.has_producers):
             return (self._order,)
         return tuple(replace(self._order, sequence=(n,)) for n in self._order.sequence)
-
-
-def _refuse_unordered(view: TableView) -> None:
-    if view.moves_keys:
-        raise UnsupportedError(
-            f"table {view.name}: its primary key does not contain the partition columns, and "
-            "changes of a feed are looked up only in their own partition; write the rows with "
-            "table.write"
-        )
 
 
 def _columns_to_fill(view: TableView) -> list[str]:

@@ -139,9 +139,18 @@ def convert(values: JsonValues, type: DataType, encoding: Encoding) -> pa.Array:
     if isinstance(type, AtomicType):
         return _CONVERTERS[type.root](values, type, encoding)
     if isinstance(type, ArrayType):
-        return _arrays(values, type, encoding)
+        lengths, elements = read_elements(values)
+        items, unfit = _parts(elements, type.element, encoding)
+        offsets, missing, kept = _fold(lengths, unfit)
+        return pa.ListArray.from_arrays(offsets, items.filter(kept), type.to_arrow(), mask=missing)
     if isinstance(type, MapType):
-        return _maps(values, type, encoding)
+        lengths, keys, items = read_entries(values)
+        key_array, unfit_keys = _parts(keys, type.key.with_nullable(False), encoding)
+        item_array, unfit_items = _parts(items, type.value, encoding)
+        offsets, missing, kept = _fold(lengths, unfit_keys | unfit_items)
+        return pa.MapArray.from_arrays(
+            offsets, key_array.filter(kept), item_array.filter(kept), type.to_arrow(), mask=missing
+        )
     return _rows(values, cast(RowType, type), encoding)
 
 
@@ -237,7 +246,10 @@ def _digits(text: pl.Series) -> pl.Series:
 
 
 def _decimals(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array:
-    return _to_arrow(_decimals_from_text(_decimal_texts(values, type, encoding), type), type)
+    text = _decimal_texts(values, type, encoding)
+    scale = type.scale or 0
+    parsed = text.cast(pl.Decimal(type.precision or 38, scale), strict=False)
+    return _to_arrow(_keep(parsed, places_of(text) <= scale), type)
 
 
 def _decimal_texts(values: JsonValues, type: AtomicType, encoding: Encoding) -> pl.Series:
@@ -260,12 +272,6 @@ def _variable_scale(values: JsonValues, others: pl.Series) -> pl.Series:
     structs = _unscaled_texts(value.text) + "e" + exponents
     mixed: pl.Series = structs.zip_with(values.type == "OBJECT", others)
     return mixed
-
-
-def _decimals_from_text(text: pl.Series, type: AtomicType) -> pl.Series:
-    scale = type.scale or 0
-    parsed = text.cast(pl.Decimal(type.precision or 38, scale), strict=False)
-    return _keep(parsed, places_of(text) <= scale)
 
 
 def places_of(text: pl.Series) -> pl.Series:
@@ -326,24 +332,21 @@ def _integer_array(raw: pl.Series) -> pa.Array:
 
 
 def _strings(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array:
-    text = _true_texts(values, type, encoding)
+    # The values as strings, as they were written or as their source means them.
+    if encoding.meaning == "decimal":
+        text = decimal_texts(_decimal_texts(values, type, encoding))
+    elif encoding.meaning == "time" and encoding.time_unit in _NANOS_OF:
+        text = time_texts(values.text, encoding.time_unit or "ms")
+    else:
+        is_nested = values.type.is_in(["OBJECT", "ARRAY"]).fill_null(value=False)
+        text = (
+            without_marks(values.text).zip_with(is_nested, values.text)
+            if is_nested.any()
+            else values.text
+        )
     if type.length != LENGTH_MAX:
         text = _keep(text, text.str.len_chars() <= type.length)
     return _to_arrow(text, type)
-
-
-def _true_texts(values: JsonValues, type: AtomicType, encoding: Encoding) -> pl.Series:
-    """The values as strings, as they were written or as their source means them."""
-    if encoding.meaning == "decimal":
-        return decimal_texts(_decimal_texts(values, type, encoding))
-    if encoding.meaning == "time" and encoding.time_unit in _NANOS_OF:
-        return time_texts(values.text, encoding.time_unit or "ms")
-    is_nested = values.type.is_in(["OBJECT", "ARRAY"]).fill_null(value=False)
-    return (
-        without_marks(values.text).zip_with(is_nested, values.text)
-        if is_nested.any()
-        else values.text
-    )
 
 
 def _bytes(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array:
@@ -482,23 +485,6 @@ def _unit_of(precision: int) -> str:
 
 
 # Nested values: flattened, converted by the same rules, folded again
-
-
-def _arrays(values: JsonValues, type: ArrayType, encoding: Encoding) -> pa.Array:
-    lengths, elements = read_elements(values)
-    items, unfit = _parts(elements, type.element, encoding)
-    offsets, missing, kept = _fold(lengths, unfit)
-    return pa.ListArray.from_arrays(offsets, items.filter(kept), type.to_arrow(), mask=missing)
-
-
-def _maps(values: JsonValues, type: MapType, encoding: Encoding) -> pa.Array:
-    lengths, keys, items = read_entries(values)
-    key_array, unfit_keys = _parts(keys, type.key.with_nullable(False), encoding)
-    item_array, unfit_items = _parts(items, type.value, encoding)
-    offsets, missing, kept = _fold(lengths, unfit_keys | unfit_items)
-    return pa.MapArray.from_arrays(
-        offsets, key_array.filter(kept), item_array.filter(kept), type.to_arrow(), mask=missing
-    )
 
 
 def _rows(values: JsonValues, type: RowType, encoding: Encoding) -> pa.Array:

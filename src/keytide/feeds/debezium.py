@@ -221,7 +221,12 @@ _DEPTH_MAX = 50
 def _nullable_type_of(member: Mapping[str, Any], depth: int) -> DataType:
     name, type_ = str(member.get("name")), str(member.get("type"))
     if name == _DECIMAL:
-        return _decimal_of(member)
+        # STRING for decimals that no table can store.
+        precision = _parameter(member, "connect.decimal.precision", _DIGITS_MAX)
+        scale = _scale(member)
+        if not 0 < precision <= _DIGITS_MAX or not 0 <= scale <= precision:
+            return STRING
+        return AtomicType("DECIMAL", precision=precision, scale=scale)
     if name in _TYPE_OF_NAME:
         return _TYPE_OF_NAME[name]
     if type_ == "array":
@@ -233,15 +238,6 @@ def _nullable_type_of(member: Mapping[str, Any], depth: int) -> DataType:
         fields = _members(member.get("fields"))
         return RowType(tuple(Field(-1, m["field"], _type_of(m, depth)) for m in fields))
     return _TYPE_OF_PRIMITIVE.get(type_, STRING)
-
-
-def _decimal_of(member: Mapping[str, Any]) -> DataType:
-    """STRING for decimals that no table can store."""
-    precision = _parameter(member, "connect.decimal.precision", _DIGITS_MAX)
-    scale = _scale(member)
-    if not 0 < precision <= _DIGITS_MAX or not 0 <= scale <= precision:
-        return STRING
-    return AtomicType("DECIMAL", precision=precision, scale=scale)
 
 
 _DIGITS_MAX = 38

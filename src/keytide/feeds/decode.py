@@ -47,7 +47,7 @@ from keytide.feeds.json_columns import (
     quoted,
     read_members,
 )
-from keytide.types import AtomicType, DataType, Field
+from keytide.types import AtomicType, Field
 
 # -- messages as JSON documents, validated one by one before they are read -------------------------
 
@@ -151,8 +151,14 @@ def parse(
     """The operations of the messages, as in :func:`read_events`, and the rows by layout."""
     events, steps, columns = _unfold(documents, spec, envelope)
     # Rewriting documents takes as long as reading them, so it is done only if a column needs it.
-    if _has_fractions(columns, spec):
-        exact = documents.with_exact_numbers(as_written=_shows_numbers(columns, spec))
+    if any(_is_fraction(columns[column.name]) for column in spec.image_columns):
+        exact = documents.with_exact_numbers(
+            as_written=any(
+                _is_fraction(columns[column.name])
+                for column in spec.image_columns
+                if any(root in column.type.sql() for root in ("STRING", "CHAR"))
+            )
+        )
         if exact is not documents:
             events, steps, columns = _unfold(exact, spec, envelope)
     images = _images(steps, columns, spec, envelope.placeholders(spec.unavailable_value))
@@ -170,7 +176,9 @@ def read_events(
     The columns are those of :meth:`Envelope.events_sql`. A message that is not an object has a
     ``problem``.
     """
-    events = pl.DataFrame(query(envelope.events_sql(tuple(paths)), documents=_numbered(documents)))
+    ordinals = pl.int_range(len(documents.text), eager=True)
+    numbered = pa.table({"ordinal": ordinals.to_arrow(), "document": documents.text.to_arrow()})
+    events = pl.DataFrame(query(envelope.events_sql(tuple(paths)), documents=numbered))
     is_object = documents.shape == "OBJECT"
     if is_object.all():
         return events
@@ -198,11 +206,6 @@ _WITHOUT_OBJECT = (
     .then(pl.format("JSON of type {}, expected an object", "shape"))
     .alias("problem"),
 )
-
-
-def _numbered(documents: Documents) -> pa.Table:
-    ordinals = pl.int_range(len(documents.text), eager=True)
-    return pa.table({"ordinal": ordinals.to_arrow(), "document": documents.text.to_arrow()})
 
 
 def _read_schemas(
@@ -239,26 +242,8 @@ def _unfold(
     return events, steps, dict(zip(names, found, strict=True))
 
 
-def _has_fractions(columns: Mapping[str, JsonValues], spec: FeedSpec) -> bool:
-    """Whether a column has values that the JSON parser may have rounded to doubles."""
-    return any(_is_fraction(columns[column.name]) for column in spec.image_columns)
-
-
-def _shows_numbers(columns: Mapping[str, JsonValues], spec: FeedSpec) -> bool:
-    """Whether a text has such values, which then are as they were written."""
-    return any(
-        _is_fraction(columns[column.name])
-        for column in spec.image_columns
-        if _has_text(column.type)
-    )
-
-
 def _is_fraction(values: JsonValues) -> bool:
     return bool(values.type.is_in(["DOUBLE", "ARRAY", "OBJECT"]).any())
-
-
-def _has_text(type_: DataType) -> bool:
-    return any(root in type_.sql() for root in ("STRING", "CHAR"))
 
 
 def _of_layout(
@@ -328,7 +313,27 @@ def _images(
     images = {}
     for column in spec.image_columns:
         name = column.name
-        image = _completed(name, columns[name], steps, placeholders)
+
+        # A column with its gaps filled from the other image of the same change. A placeholder means
+        # that the change did not affect the value, so the other image may contain it. A column that
+        # is missing in a before image was not changed either.
+        values = columns[name]
+        covered = _is_one_of(values.text, placeholders)
+        is_before = steps["kind"].is_in(["-D", "-U"])
+        gap = covered | (values.type.is_null() & is_before)
+        if gap.any():
+            [rest] = read_members(steps["rest"].set(~gap, None).to_arrow(), [pointer(name)])
+            known = gap & rest.type.is_not_null() & ~_is_one_of(rest.text, placeholders)
+            # NULL in the other image may only mean that it was not sent.
+            known &= ~covered | rest.text.is_not_null()
+            values = JsonValues(
+                rest.text.zip_with(known, values.text), rest.type.zip_with(known, values.type)
+            )
+            covered &= ~known
+        # A new row has no previous value, and a deleted row needs none.
+        is_silent = values.type.is_null() & (steps["action"] == "update")
+        left_out = (covered | is_silent) & (steps["kind"] != "-D")
+        image = Image(values._replace(text=values.text.set(covered, None)), left_out)
         if name in spec.empty_as_null:
             text = image.values.text
             image = image._replace(values=image.values._replace(text=text.set(text == "", None)))
@@ -337,32 +342,6 @@ def _images(
     never = pl.repeat(False, len(steps), dtype=pl.Boolean, eager=True)
     filled = {source.column: Image(columns[source.column], never) for source in spec.sequence}
     return images | filled
-
-
-def _completed(
-    name: str, values: JsonValues, steps: pl.DataFrame, placeholders: list[str]
-) -> Image:
-    """A column with its gaps filled from the other image of the same change.
-
-    A placeholder means that the change did not affect the value, so the other image may contain it.
-    A column that is missing in a before image was not changed either.
-    """
-    covered = _is_one_of(values.text, placeholders)
-    is_before = steps["kind"].is_in(["-D", "-U"])
-    gap = covered | (values.type.is_null() & is_before)
-    if gap.any():
-        [rest] = read_members(steps["rest"].set(~gap, None).to_arrow(), [pointer(name)])
-        known = gap & rest.type.is_not_null() & ~_is_one_of(rest.text, placeholders)
-        # NULL in the other image may only mean that it was not sent.
-        known &= ~covered | rest.text.is_not_null()
-        values = JsonValues(
-            rest.text.zip_with(known, values.text), rest.type.zip_with(known, values.type)
-        )
-        covered &= ~known
-    # A new row has no previous value, and a deleted row needs none.
-    is_silent = values.type.is_null() & (steps["action"] == "update")
-    left_out = (covered | is_silent) & (steps["kind"] != "-D")
-    return Image(values._replace(text=values.text.set(covered, None)), left_out)
 
 
 def _is_one_of(text: pl.Series, placeholders: list[str]) -> pl.Series:
@@ -452,12 +431,14 @@ def _typed(changes: Changes, spec: FeedSpec, envelope: Envelope) -> pa.Table:
         encoding = encodings.get(column.name, default)
         problems += _problems(column, images[column.name], array, steps["kind"], spec, encoding)
     problems.append(_without_values(images, steps))
+    length = len(steps)
+    nothing = pl.repeat(None, length, dtype=pl.String, eager=True)
     arrays += [
         steps["kind"].to_arrow().cast(pa.string()),
         steps["ordinal"].to_arrow(),
         _unavailable_names(images, len(steps)),
         steps[STEP].to_arrow(),
-        _first_problems(problems, len(steps)).to_arrow(),
+        functools.reduce(pl.Series.fill_null, problems, nothing).to_arrow(),
     ]
     names = [name for name in spec.rows_schema.names if name != MESSAGE_COLUMN]
     return pa.table(arrays, names=[*names, STEP, _PROBLEM])
@@ -520,11 +501,6 @@ def _without_unit(column: Field, values: JsonValues, encoding: Encoding) -> pl.S
         in_us.cast(pl.String),
     )
     return pl.select(pl.when(pl.lit(values.is_number)).then(reason)).to_series()
-
-
-def _first_problems(problems: list[pl.Series], length: int) -> pl.Series:
-    nothing = pl.repeat(None, length, dtype=pl.String, eager=True)
-    return functools.reduce(pl.Series.fill_null, problems, nothing)
 
 
 def _is_required(column: Field, image: Image, kinds: pl.Series, spec: FeedSpec) -> pl.Series | bool:

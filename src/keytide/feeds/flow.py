@@ -157,7 +157,14 @@ class Flow:
         }  # fmt: skip
         for argument, named in asked.items():
             _check_known(argument, named or (), known)
-        _check_unique(known)
+
+        for name in known:
+            if known.count(name) > 1:
+                raise _wrong(f"the source has two columns named {name!r}; rename or drop one")
+            if name in (START, END, IGNORED_NULLS, SEQUENCES):
+                raise _wrong(
+                    f"the source has a column {name!r}, which is reserved in the target; rename it"
+                )
         left_out = set(request.except_columns or ())
         chosen = known if request.columns is None else request.columns
         fixed = (*request.keys, *left_out)
@@ -253,16 +260,6 @@ def _check_known(argument: str, names: Sequence[str], known: Sequence[str]) -> N
             )
 
 
-def _check_unique(known: Sequence[str]) -> None:
-    for name in known:
-        if known.count(name) > 1:
-            raise _wrong(f"the source has two columns named {name!r}; rename or drop one")
-        if name in (START, END, IGNORED_NULLS, SEQUENCES):
-            raise _wrong(
-                f"the source has a column {name!r}, which is reserved in the target; rename it"
-            )
-
-
 def _wrong(what: str) -> InvalidError:
     return InvalidError(f"Lake.auto_cdc: {what}")
 
@@ -335,25 +332,21 @@ def _problems(schema: TableSchema, flow: Flow) -> Iterator[str]:
     if known != flow.request.marks:
         yield f"it is the target of the flow {known}, but this flow is {flow.request.marks}"
     if flow.keeps_history:
-        yield from _problems_of_history(schema, options, flow)
+        notes = (IGNORED_NULLS,) if flow.request.ignores_nulls else ()
+        lacking = {*flow.starts, *flow.ends, *notes} - set(schema.names)
+        if lacking:
+            yield f"it has no column {min(lacking)}"
+        apart = {*schema.partition_keys, *(options.bucket_key or schema.trimmed_primary_keys)}
+        has_one_place = options.bucket == 1 and not schema.partition_keys
+        if not has_one_place and not apart <= set(flow.request.keys):
+            yield (
+                "the rows of a key can be in several buckets or partitions; its partition columns "
+                f"and '{keys.BUCKET_KEY}' must be among {', '.join(flow.request.keys)}"
+            )
     elif flow.reads_first and SEQUENCES not in schema.by_name:
         yield f"it has no column {SEQUENCES}, which stores the sequence of each value"
     elif flow.reads_first and not set(schema.partition_keys) <= set(flow.request.keys):
         yield "a key can be in several partitions; the partition columns must be among the keys"
-
-
-def _problems_of_history(schema: TableSchema, options: TableOptions, flow: Flow) -> Iterator[str]:
-    notes = (IGNORED_NULLS,) if flow.request.ignores_nulls else ()
-    lacking = {*flow.starts, *flow.ends, *notes} - set(schema.names)
-    if lacking:
-        yield f"it has no column {min(lacking)}"
-    apart = {*schema.partition_keys, *(options.bucket_key or schema.trimmed_primary_keys)}
-    has_one_place = options.bucket == 1 and not schema.partition_keys
-    if not has_one_place and not apart <= set(flow.request.keys):
-        yield (
-            "the rows of a key can be in several buckets or partitions; its partition columns "
-            f"and '{keys.BUCKET_KEY}' must be among {', '.join(flow.request.keys)}"
-        )
 
 
 def _difference(what: str, found: tuple[str, ...], wanted: tuple[str, ...]) -> str:

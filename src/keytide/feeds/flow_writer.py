@@ -246,23 +246,24 @@ def rows_of_events(events: pa.Table, flow: Flow) -> pa.Table:
     if flow.keeps_history:
         by = zip(flow.starts, request.sequence_by, strict=True)
         columns |= {start: events.column(name) for start, name in by}
-    columns[ROW_KIND] = _kinds(events, flow)
-    return pa.table(columns)
 
-
-def _kinds(events: pa.Table, flow: Flow) -> pa.Array | pa.ChunkedArray:
     predicate = delete_predicate(flow)
     if predicate is None:
         if ROW_KIND in events.column_names:
-            return events[ROW_KIND]
-        return pa.repeat(pa.scalar("+I"), events.num_rows)
-    return pc.if_else(_meeting(events, predicate, flow), "-D", "+I")
+            columns[ROW_KIND] = events[ROW_KIND]
+        else:
+            columns[ROW_KIND] = pa.repeat(pa.scalar("+I"), events.num_rows)
+    else:
+        columns[ROW_KIND] = pc.if_else(_meeting(events, predicate, flow), "-D", "+I")
+    return pa.table(columns)
 
 
 def _meeting(events: pa.Table, predicate: Predicate, flow: Flow) -> pa.Array:
     """Which events match a condition. NULL is no match."""
     fields = fields_to_judge(flow, predicate)
-    frame = from_arrow(_as_judged(events, fields))
+    columns = {f.name: events.column(f.name).cast(f.type.to_arrow()) for f in fields}
+    as_judged = pa.table(columns) if columns else events.select([])
+    frame = from_arrow(as_judged)
     return frame.select(row_filter(predicate, fields).fill_null(False)).to_series().to_arrow()
 
 
@@ -296,11 +297,6 @@ def _known_fields(flow: Flow) -> list[Field]:
         except InvalidError:  # noqa: PERF203  # only a condition about it needs a type
             continue
     return found
-
-
-def _as_judged(events: pa.Table, fields: list[Field]) -> pa.Table:
-    columns = {f.name: events.column(f.name).cast(f.type.to_arrow()) for f in fields}
-    return pa.table(columns) if columns else events.select([])
 
 
 # -- truncation of tables by events ----------------------------------------------------------------
@@ -349,14 +345,15 @@ def _left(transaction: Transaction, flow: Flow, truncation: Truncation) -> Itera
         for frame in task.outcomes(transaction.view.options.read_memory_bytes):
             left = frame.filter(stays)
             if isinstance(kernel, Latest):
-                left = kernel.outlived(left, _as_series(truncation.place[0]))
+                left = kernel.outlived(
+                    left,
+                    from_arrow(
+                        pa.table([pa.repeat(truncation.place[0], 1)], names=["place"])
+                    ).to_series(),
+                )
             kinds = left.select(pl.when(IS_ADD).then(pl.lit("+I")).otherwise(pl.lit("-D")))
             rows = to_arrow(left.select(names), schema)
             yield rows.append_column(ROW_KIND, kinds.to_series().to_arrow().cast(pa.string()))
-
-
-def _as_series(value: pa.Scalar) -> pl.Series:
-    return from_arrow(pa.table([pa.repeat(value, 1)], names=["place"])).to_series()
 
 
 # -- tables whose rows store which values their source omitted -------------------------------------

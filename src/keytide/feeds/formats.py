@@ -127,7 +127,11 @@ def type_of_mysql(text: str) -> DataType:
         return STRING
     name, numbers = match["name"], [int(n) for n in re.findall(r"\d+", match["numbers"] or "")]
     if name in _INTEGER_WIDTHS:
-        return _integer(_INTEGER_WIDTHS[name], "unsigned" in text.lower())
+        width = _INTEGER_WIDTHS[name]
+        unsigned = "unsigned" in text.lower()
+        if unsigned and width == len(_INTEGER_ROOTS) - 1:
+            return AtomicType("DECIMAL", precision=20, scale=0)
+        return AtomicType(_INTEGER_ROOTS[width + unsigned])
     if name in ("decimal", "numeric"):
         precision, scale = ([*numbers, 10, 0] if not numbers else [*numbers, 0])[:2]
         # MySQL supports 65 digits. Values that a DECIMAL cannot hold need another type.
@@ -157,12 +161,6 @@ _TYPE_OF_NAME: Mapping[str, DataType] = {
     "mediumblob": BYTES,
     "longblob": BYTES,
 }
-
-
-def _integer(width: int, unsigned: bool) -> DataType:
-    if unsigned and width == len(_INTEGER_ROOTS) - 1:
-        return AtomicType("DECIMAL", precision=20, scale=0)
-    return AtomicType(_INTEGER_ROOTS[width + unsigned])
 
 
 # -- AWS DMS ---------------------------------------------------------------------------------------

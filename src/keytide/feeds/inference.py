@@ -482,11 +482,10 @@ def together(brought: Iterable[Field]) -> list[Field]:
     types: dict[str, set[DataType]] = {}
     for field in brought:
         types.setdefault(field.name, set()).add(field.type.with_nullable(True))
-    return [Field(-1, name, _of_all(found)) for name, found in types.items()]
-
-
-def _of_all(types: set[DataType]) -> DataType:
-    return reduce(_of_both, sorted(types, key=lambda type_: type_.sql()))
+    return [
+        Field(-1, name, reduce(_of_both, sorted(found, key=lambda type_: type_.sql())))
+        for name, found in types.items()
+    ]
 
 
 def _of_both(one: DataType, other: DataType) -> DataType:

@@ -103,7 +103,16 @@ def settled(versions: pl.DataFrame, order: MergeOrder, columns: Sequence[str]) -
         filled = _filled(marked, order, name)
         marked = marked.with_columns(filled[_VALUE].alias(name))
         entries.append(filled[OMITTED].alias(scratch(f"of_{name}")))
-    made = _entries(marked, entries)
+
+    # The column `OMITTED`, NULL for a row without omitted values.
+    empty = pl.Series(OMITTED, [None] * marked.height, dtype=marked.schema[OMITTED])
+    if not entries:
+        made = empty
+    else:
+        frame = pl.DataFrame(entries)
+        lists = frame.select(pl.concat_list(pl.all()).list.drop_nulls().alias(OMITTED)).to_series()
+        lists = lists.cast(marked.schema[OMITTED])
+        made = pl.select(pl.when(lists.list.len() > 0).then(lists)).to_series().alias(OMITTED)
     was = versions.with_columns(pl.int_range(pl.len()).alias(_AT))
     differs = (made != versions[OMITTED]).fill_null(value=True) & ~(
         made.is_null() & versions[OMITTED].is_null()
@@ -169,14 +178,3 @@ def _origins(marked: pl.DataFrame, order: MergeOrder, name: str) -> pl.DataFrame
         entry.field(_IS_KNOWN).alias(_GIVES),
         ended.alias(_DEAD),
     )
-
-
-def _entries(marked: pl.DataFrame, entries: Sequence[pl.Series]) -> pl.Series:
-    """The column `OMITTED`, NULL for a row without omitted values."""
-    empty = pl.Series(OMITTED, [None] * marked.height, dtype=marked.schema[OMITTED])
-    if not entries:
-        return empty
-    frame = pl.DataFrame(entries)
-    lists = frame.select(pl.concat_list(pl.all()).list.drop_nulls().alias(OMITTED)).to_series()
-    lists = lists.cast(marked.schema[OMITTED])
-    return pl.select(pl.when(lists.list.len() > 0).then(lists)).to_series().alias(OMITTED)

@@ -117,7 +117,15 @@ class History:
         before = pl.when(~pl.col(_HIDDEN) | self._is_new_key).then(_OPENS).forward_fill()
         rows = rows.filter(_OPENS | pl.col(DELETES) | (pl.col(_HIDDEN) & before))
         events = self._with_own_values(rows).select(*self._of_events)
-        return pl.concat([events, self._closing_deletes(rows)])
+
+        # Deletes that are no longer stored, but that closed stored intervals.
+        ends = rows.filter(pl.col(_OPENS) & pl.col(self.ends[0]).is_not_null())
+        place = [*self.keys, *self.starts]
+        renamed = dict(zip(self.ends, self.starts, strict=True))
+        closed = ends.select(*self.keys, *self.ends).rename(renamed)
+        lost = closed.join(rows.select(place), on=place, how="anti", nulls_equal=True)
+        nothing = [pl.lit(None, rows.schema[name]).alias(name) for name in self.values]
+        return pl.concat([events, lost.select(*place, *nothing, pl.lit(True).alias(DELETES))])
 
     def _with_own_values(self, stored: pl.DataFrame) -> pl.DataFrame:
         rows = stored
@@ -180,16 +188,6 @@ class History:
         changes = np.diff(intervals[updates]) != 0
         is_first, is_last = np.r_[True, changes], np.r_[changes, True]
         return updates[is_first[: len(updates)]], updates[is_last[: len(updates)]]
-
-    def _closing_deletes(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Deletes that are no longer stored, but that closed stored intervals."""
-        ends = rows.filter(pl.col(_OPENS) & pl.col(self.ends[0]).is_not_null())
-        place = [*self.keys, *self.starts]
-        renamed = dict(zip(self.ends, self.starts, strict=True))
-        closed = ends.select(*self.keys, *self.ends).rename(renamed)
-        lost = closed.join(rows.select(place), on=place, how="anti", nulls_equal=True)
-        nothing = [pl.lit(None, rows.schema[name]).alias(name) for name in self.values]
-        return lost.select(*place, *nothing, pl.lit(True).alias(DELETES))
 
     @property
     def _of_events(self) -> tuple[str, ...]:
@@ -331,7 +329,15 @@ class Latest:
         """The rows to write to apply events. The frames are as in `History.changed`."""
         images = pl.concat([self._of_rows(stored), self._of_events(events)])
         steps = self._steps(images)
-        newest = self._ranked(images, steps).group_by(self.keys, maintain_order=True).max()
+
+        # For each image, the ranks of what it says in the order of events. NULL: nothing.
+        names = (DELETED_AT, _UPDATED, *self.values)
+        ranks = np.full(len(names) * images.height, -1)
+        ranks[steps[_STEP].to_numpy()] = np.arange(steps.height)
+        columns = zip(names, np.split(ranks, len(names)), strict=True)
+        found = images.select(self.keys).with_columns(pl.Series(n, own) for n, own in columns)
+        ranked = found.with_columns(pl.when(pl.col(n) >= 0).then(n) for n in names)
+        newest = ranked.group_by(self.keys, maintain_order=True).max()
         return self._without_same(self._as_rows(newest, images, steps), stored)
 
     def outlived(self, rows: pl.DataFrame, place: pl.Series) -> pl.DataFrame:
@@ -392,15 +398,6 @@ class Latest:
             for number, (at, is_said, kind) in enumerate(said)
         ]
         return replace(self.order, key=()).sort(pl.concat(steps))
-
-    def _ranked(self, images: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-        """For each image, the ranks of what it says in the order of events. NULL: nothing."""
-        names = (DELETED_AT, _UPDATED, *self.values)
-        ranks = np.full(len(names) * images.height, -1)
-        ranks[steps[_STEP].to_numpy()] = np.arange(steps.height)
-        columns = zip(names, np.split(ranks, len(names)), strict=True)
-        found = images.select(self.keys).with_columns(pl.Series(n, own) for n, own in columns)
-        return found.with_columns(pl.when(pl.col(n) >= 0).then(n) for n in names)
 
     def _as_rows(
         self, newest: pl.DataFrame, images: pl.DataFrame, steps: pl.DataFrame

@@ -188,7 +188,11 @@ class RecordType:
         if not HEADER_SEAL.is_intact(data):
             raise DataError(f"{path}: the checksum does not match; restore the file")
         for found in records:
-            self._check_version(found, path)
+            if found.get("_VERSION") != self.version:
+                raise UnsupportedError(
+                    f"{path}: record version {found.get('_VERSION')}, but this release "
+                    f"reads only {self.version}"
+                )
             misfit = self.misfit(found)
             if misfit is not None:
                 raise DataError(f"{path}: missing or invalid member {misfit}")
@@ -329,13 +333,6 @@ class RecordType:
             if misfit is not None:
                 raise InvalidError(f"a manifest cannot contain the member {misfit}")
 
-    def _check_version(self, found: Record, path: str) -> None:
-        if found.get("_VERSION") != self.version:
-            raise UnsupportedError(
-                f"{path}: record version {found.get('_VERSION')}, but this release "
-                f"reads only {self.version}"
-            )
-
 
 class _Unpacked(NamedTuple):
     """Encoded records, and their number."""
@@ -405,16 +402,13 @@ def array(items: Any) -> dict[str, Any]:
 
 def _misfit(type_: Any) -> Misfit:
     if isinstance(type_, list):
-        return _optional_misfit(_misfit(type_[1]))
+        misfit = _misfit(type_[1])
+        return lambda value: None if value is None else misfit(value)
     if isinstance(type_, str):
         return _AVRO_ATOMS[type_]
     if type_["type"] == "array":
         return _array_misfit(_misfit(type_["items"]))
     return _record_misfit(type_) if type_["type"] == "record" else _milliseconds
-
-
-def _optional_misfit(misfit: Misfit) -> Misfit:
-    return lambda value: None if value is None else misfit(value)
 
 
 def _record_misfit(type_: Mapping[str, Any]) -> Misfit:

@@ -151,13 +151,37 @@ def slots_of(column: pa.Array | pa.ChunkedArray, type_: DataType) -> Slots:
     array = conformed(column, type_)
     nulls = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
     if not isinstance(type_, AtomicType) or type_.is_nested:
-        return _nested_slots(array, type_)
+        if array.null_count < len(array):
+            raise InvalidError(
+                f"A key, partition or statistics row cannot contain a value of type {type_.sql()}: "
+                "use a column of a scalar type"
+            )
+        return Slots(np.zeros(len(array), np.uint64), np.ones(len(array), bool))
     if type_.root in ("CHAR", "VARCHAR", "BINARY", "VARBINARY"):
-        return _text_slots(array, nulls)
+        text = text_bytes(array)
+        sizes = text.sizes_bytes
+        is_inline = sizes <= INLINE_SIZE_BYTES_MAX
+        inline_sizes = np.where(is_inline, sizes, 0)
+        # The bytes are in the slot, starting at the lowest. The highest byte has its high bit set
+        # and contains the length.
+        inline = text.words_at(text.starts, "<u8") & _INLINE_MASKS[inline_sizes]
+        marks = (inline_sizes.astype(np.uint64) | np.uint64(0x80)) << np.uint64(56)
+        words = np.where(is_inline, inline | marks, sizes.astype(np.uint64))
+        if nulls is not None:
+            words[nulls] = 0
+        outside_sizes = np.where(is_inline, 0, sizes)
+        outside = Bytes(text.data, text.starts, outside_sizes) if outside_sizes.any() else None
+        return Slots(words, nulls, outside)
     if type_.root == "DECIMAL":
         return _decimal_slots(array, type_.precision or 0)
     if type_.root in ("TIMESTAMP", "TIMESTAMP_LTZ") and (type_.precision or 0) > 3:
-        return _timestamp_slots(array, nulls)
+        values = plain_words(array).view(np.int64)
+        per_milli, nanos_per_unit = (1_000, 1_000) if array.type.unit == "us" else (1_000_000, 1)
+        millis = values // per_milli
+        # Floor division, so nanoseconds count up from the millisecond before the epoch too.
+        nanos = (values - millis * per_milli) * nanos_per_unit
+        outside = _equal_items(millis.astype("<i8").view(np.uint8), WORD_SIZE_BYTES)
+        return Slots(nanos.astype(np.uint64), nulls, outside)
     return Slots(plain_words(array).astype(np.uint64, copy=False), nulls)
 
 
@@ -219,46 +243,10 @@ def plain_words(array: pa.Array) -> Array:
 _INLINE_MASKS = np.array([(1 << 8 * size) - 1 for size in range(8)], np.uint64)
 
 
-def _nested_slots(array: pa.Array, type_: DataType) -> Slots:
-    if array.null_count < len(array):
-        raise InvalidError(
-            f"A key, partition or statistics row cannot contain a value of type {type_.sql()}: "
-            "use a column of a scalar type"
-        )
-    return Slots(np.zeros(len(array), np.uint64), np.ones(len(array), bool))
-
-
-def _text_slots(array: pa.Array, nulls: Array | None) -> Slots:
-    text = text_bytes(array)
-    sizes = text.sizes_bytes
-    is_inline = sizes <= INLINE_SIZE_BYTES_MAX
-    inline_sizes = np.where(is_inline, sizes, 0)
-    # The bytes are in the slot, starting at the lowest. The highest byte has its high bit set and
-    # contains the length.
-    inline = text.words_at(text.starts, "<u8") & _INLINE_MASKS[inline_sizes]
-    marks = (inline_sizes.astype(np.uint64) | np.uint64(0x80)) << np.uint64(56)
-    words = np.where(is_inline, inline | marks, sizes.astype(np.uint64))
-    if nulls is not None:
-        words[nulls] = 0
-    outside_sizes = np.where(is_inline, 0, sizes)
-    outside = Bytes(text.data, text.starts, outside_sizes) if outside_sizes.any() else None
-    return Slots(words, nulls, outside)
-
-
 def _decimal_slots(array: pa.Array, precision: int) -> Slots:
     low, high = decimal_halves(array)
-    nulls = array.is_null().to_numpy(zero_copy_only=False) | _is_beyond(low, high, precision)
-    low, high = np.where(nulls, np.uint64(0), low), np.where(nulls, np.int64(0), high)
-    found_nulls = nulls if nulls.any() else None
-    if precision <= 18:
-        return Slots(low, found_nulls)
-    data, significant = _minimal_big_endian(low, high)
-    sizes = np.where(nulls, 0, significant).astype(np.uint64)
-    return Slots(sizes, found_nulls, _equal_items(data, 16))
 
-
-def _is_beyond(low: Array, high: Array, precision: int) -> Array:
-    """Whether a decimal's absolute value needs more digits than its precision."""
+    # Whether a decimal's absolute value needs more digits than its precision.
     # Negated in 128 bits by halves: the low half carries into the high one if it is 0.
     magnitude_low = np.where(high < 0, ~low + np.uint64(1), low)
     carry = (magnitude_low == 0).astype(np.int64)
@@ -267,11 +255,13 @@ def _is_beyond(low: Array, high: Array, precision: int) -> Array:
     is_equal = magnitude_high == np.uint64(limit_high)
     is_beyond: Array = magnitude_high > np.uint64(limit_high)
     is_beyond |= is_equal & (magnitude_low >= np.uint64(limit_low))
-    return is_beyond
+    nulls = array.is_null().to_numpy(zero_copy_only=False) | is_beyond
+    low, high = np.where(nulls, np.uint64(0), low), np.where(nulls, np.int64(0), high)
+    found_nulls = nulls if nulls.any() else None
+    if precision <= 18:
+        return Slots(low, found_nulls)
 
-
-def _minimal_big_endian(low: Array, high: Array) -> tuple[Array, Array]:
-    """The shortest two's complement bytes, left-aligned in 16 bytes, and their number."""
+    # The shortest two's complement bytes, left-aligned in 16 bytes, and their number.
     bytes_of = [half.astype(half.dtype.newbyteorder(">")).view(np.uint8) for half in (high, low)]
     big_endian = np.hstack([half.reshape(-1, 8) for half in bytes_of])
     signs = big_endian[:, :1] >> 7
@@ -282,17 +272,9 @@ def _minimal_big_endian(low: Array, high: Array) -> tuple[Array, Array]:
     skipped = np.logical_and.accumulate(is_redundant, axis=1).sum(axis=1)
     places = skipped[:, None] + np.arange(16)
     shifted = np.take_along_axis(big_endian, np.minimum(places, 15), axis=1)
-    return np.where(places < 16, shifted, 0).astype(np.uint8), 16 - skipped
-
-
-def _timestamp_slots(array: pa.Array, nulls: Array | None) -> Slots:
-    values = plain_words(array).view(np.int64)
-    per_milli, nanos_per_unit = (1_000, 1_000) if array.type.unit == "us" else (1_000_000, 1)
-    millis = values // per_milli
-    # Floor division, so nanoseconds count up from the millisecond before the epoch too.
-    nanos = (values - millis * per_milli) * nanos_per_unit
-    outside = _equal_items(millis.astype("<i8").view(np.uint8), WORD_SIZE_BYTES)
-    return Slots(nanos.astype(np.uint64), nulls, outside)
+    data, significant = np.where(places < 16, shifted, 0).astype(np.uint8), 16 - skipped
+    sizes = np.where(nulls, 0, significant).astype(np.uint64)
+    return Slots(sizes, found_nulls, _equal_items(data, 16))
 
 
 def _equal_items(data: Array, size: int) -> Bytes:
@@ -391,7 +373,19 @@ def _decoded(image: _RowImage, place: int, type_: DataType) -> pa.Array:
     if not isinstance(type_, AtomicType) or type_.is_nested:
         return pa.nulls(len(nulls), target)
     if type_.root in ("CHAR", "VARCHAR", "BINARY", "VARBINARY"):
-        return _decoded_text(image, place, nulls, target)
+        words = image.words(place)
+        # See `_text_slots`.
+        marks = (words >> np.uint64(56)).astype(np.int64)
+        is_inline = marks >= 0x80
+        sizes = np.where(is_inline, marks & 0x7F, (words & np.uint64(0xFFFFFFFF)).astype(np.int64))
+        if (is_inline & (sizes > INLINE_SIZE_BYTES_MAX)).any():
+            raise DataError("A binary row has an inline value of more than 7 bytes: it is corrupt")
+        outside = image.outside(np.where(is_inline, 0, words), np.where(is_inline, 0, sizes))
+        starts = np.where(is_inline, image.slot_starts(place), outside.starts)
+        data = Bytes(image.rows.data, starts, sizes).gathered()
+        bounds = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+        buffers = [_validity(nulls), pa.py_buffer(bounds), pa.py_buffer(data)]
+        return pa.Array.from_buffers(target, len(nulls), buffers)
     if type_.root == "DECIMAL":
         return _decoded_decimal(image, place, nulls, target)
     words = image.words(place)
@@ -406,45 +400,25 @@ def _decoded(image: _RowImage, place: int, type_: DataType) -> pa.Array:
     return pa.array(words.astype(carrier), mask=nulls).view(target)
 
 
-def _decoded_text(image: _RowImage, place: int, nulls: Array, target: pa.DataType) -> pa.Array:
-    words = image.words(place)
-    # See `_text_slots`.
-    marks = (words >> np.uint64(56)).astype(np.int64)
-    is_inline = marks >= 0x80
-    sizes = np.where(is_inline, marks & 0x7F, (words & np.uint64(0xFFFFFFFF)).astype(np.int64))
-    if (is_inline & (sizes > INLINE_SIZE_BYTES_MAX)).any():
-        raise DataError("A binary row has an inline value of more than 7 bytes: it is corrupt")
-    outside = image.outside(np.where(is_inline, 0, words), np.where(is_inline, 0, sizes))
-    starts = np.where(is_inline, image.slot_starts(place), outside.starts)
-    data = Bytes(image.rows.data, starts, sizes).gathered()
-    bounds = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-    buffers = [_validity(nulls), pa.py_buffer(bounds), pa.py_buffer(data)]
-    return pa.Array.from_buffers(target, len(nulls), buffers)
-
-
 def _decoded_decimal(image: _RowImage, place: int, nulls: Array, target: pa.DataType) -> pa.Array:
     words = image.words(place)
     if target.precision <= 18:
         low = words.view(np.int64)
         halves = np.column_stack([low, low >> 63])
     else:
-        halves = _sign_extended(image, words)
+        # Big-endian two's complement of 0 to 16 bytes as pairs of low and high 64 bits.
+        sizes = (words & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        if (sizes > 16).any():
+            raise DataError("A binary row has a decimal of more than 16 bytes: it is corrupt")
+        item = image.outside(words, sizes)
+        places = np.arange(16) - (16 - sizes)[:, None]
+        found = item.data[item.starts[:, None] + np.maximum(places, 0)]
+        # Java writes as few bytes as the sign allows. The sign fills the rest.
+        fill = np.where(sizes > 0, (item.data[item.starts] >> 7) * np.uint8(255), 0)
+        big_endian = np.where(places >= 0, found, fill[:, None]).astype(np.uint8)
+        halves = np.ascontiguousarray(big_endian[:, ::-1]).view("<i8")
     buffers = [_validity(nulls), pa.py_buffer(np.ascontiguousarray(halves))]
     return pa.Array.from_buffers(target, len(nulls), buffers)
-
-
-def _sign_extended(image: _RowImage, words: Array) -> Array:
-    """Big-endian two's complement of 0 to 16 bytes as pairs of low and high 64 bits."""
-    sizes = (words & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    if (sizes > 16).any():
-        raise DataError("A binary row has a decimal of more than 16 bytes: it is corrupt")
-    item = image.outside(words, sizes)
-    places = np.arange(16) - (16 - sizes)[:, None]
-    found = item.data[item.starts[:, None] + np.maximum(places, 0)]
-    # Java writes as few bytes as the sign allows. The sign fills the rest.
-    fill = np.where(sizes > 0, (item.data[item.starts] >> 7) * np.uint8(255), 0)
-    big_endian = np.where(places >= 0, found, fill[:, None]).astype(np.uint8)
-    return np.ascontiguousarray(big_endian[:, ::-1]).view("<i8")
 
 
 def _units_since_epoch(image: _RowImage, words: Array, nulls: Array, unit: str) -> Array:

@@ -249,12 +249,28 @@ def _hive_values(column: pa.Array, type_: DataType) -> Array:
         )
     array = conformed(column, type_)
     if type_.root in ("CHAR", "VARCHAR", "BINARY", "VARBINARY"):
-        return _hive_text(text_bytes(array))
+        # The polynomial of 31 over signed bytes, as differences of running sums.
+        text = text_bytes(array)
+        sizes = text.sizes_bytes
+        # In 32 bits throughout: overflow wraps as for an int in Java.
+        powers = np.full(int(sizes.max(initial=0)), 31, np.uint32)
+        powers[:1] = 1
+        np.multiply.accumulate(powers, out=powers)
+        ends = np.cumsum(sizes)
+        exponents = np.repeat(ends, sizes) - np.arange(int(sizes.sum())) - 1
+        digits = text.gathered().view(np.int8).astype(np.int32).view(np.uint32)
+        sums = np.concatenate([[0], np.cumsum(digits * powers[exponents], dtype=np.uint32)])
+        hashes: Array = sums[ends] - sums[ends - sizes]
+        return hashes.astype(np.uint32, copy=False)
     if type_.root == "DECIMAL":
         return _hive_decimals(array, type_.to_arrow().scale)
     bits = plain_words(array)
     if type_.root in ("FLOAT", "DOUBLE"):
-        bits = _java_float_bits(bits)
+        # One bit pattern for both zeros, and Java's canonical one for every NaN.
+        width = bits.dtype.itemsize
+        values = bits.view(f"f{width}")
+        canonical = np.where(values == 0, 0, np.where(np.isnan(values), np.nan, values))
+        bits = canonical.astype(values.dtype).view(bits.dtype)
     return _folded(bits)
 
 
@@ -264,29 +280,6 @@ def _folded(bits: Array) -> Array:
         bits = bits ^ (bits >> np.uint64(32))
         return bits.astype(np.uint32)
     return bits.view(f"i{bits.dtype.itemsize}").astype(np.int32).view(np.uint32)
-
-
-def _java_float_bits(bits: Array) -> Array:
-    """One bit pattern for both zeros, and Java's canonical one for every NaN."""
-    width = bits.dtype.itemsize
-    values = bits.view(f"f{width}")
-    canonical = np.where(values == 0, 0, np.where(np.isnan(values), np.nan, values))
-    return canonical.astype(values.dtype).view(bits.dtype)
-
-
-def _hive_text(text: Bytes) -> Array:
-    """The polynomial of 31 over signed bytes, as differences of running sums."""
-    sizes = text.sizes_bytes
-    # In 32 bits throughout: overflow wraps as for an int in Java.
-    powers = np.full(int(sizes.max(initial=0)), 31, np.uint32)
-    powers[:1] = 1
-    np.multiply.accumulate(powers, out=powers)
-    ends = np.cumsum(sizes)
-    exponents = np.repeat(ends, sizes) - np.arange(int(sizes.sum())) - 1
-    digits = text.gathered().view(np.int8).astype(np.int32).view(np.uint32)
-    sums = np.concatenate([[0], np.cumsum(digits * powers[exponents], dtype=np.uint32)])
-    hashes: Array = sums[ends] - sums[ends - sizes]
-    return hashes.astype(np.uint32, copy=False)
 
 
 def _hive_decimals(array: pa.Array, scale: int) -> Array:

@@ -76,7 +76,23 @@ def decode_file_index(data: bytes, name: str) -> ColumnIndexes:
     Raises DataError, which names the file, if it is damaged.
     """
     try:
-        return _decoded(data)
+        magic, version, length, columns = _BEGINNING.unpack_from(data)
+        if (magic, version) != (_MAGIC, _VERSION):
+            raise ValueError(f"it begins with magic {magic} and version {version}")
+        if not _is_intact(data, length):
+            raise ValueError("its checksum does not match")
+        found: dict[str, dict[str, bytes]] = {}
+        at = _BEGINNING.size
+        for _ in range(columns):
+            column, at = _text(data, at)
+            (kinds,), at = _COUNT.unpack_from(data, at), at + _COUNT.size
+            for _ in range(kinds):
+                kind, at = _text(data, at)
+                (start, size), at = _PLACE.unpack_from(data, at), at + _PLACE.size
+                # For an index without content, some writers record a position before the file.
+                if size and start >= 0:
+                    found.setdefault(column, {})[kind] = _piece(data, start, size)
+        return found
     except (struct.error, ValueError, IndexError) as error:
         raise DataError(
             f"file index {name} is damaged or not a file index ({error}); restore it, or read "
@@ -92,26 +108,6 @@ def _head(indexes: ColumnIndexes, length: int) -> bytes:
             parts += [_text_bytes(kind), _PLACE.pack(start, len(index))]
             start += len(index)
     return b"".join([*parts, _COUNT.pack(len(_SEAL) + _SUM_BYTES), _SEAL, bytes(_SUM_BYTES)])
-
-
-def _decoded(data: bytes) -> ColumnIndexes:
-    magic, version, length, columns = _BEGINNING.unpack_from(data)
-    if (magic, version) != (_MAGIC, _VERSION):
-        raise ValueError(f"it begins with magic {magic} and version {version}")
-    if not _is_intact(data, length):
-        raise ValueError("its checksum does not match")
-    found: dict[str, dict[str, bytes]] = {}
-    at = _BEGINNING.size
-    for _ in range(columns):
-        column, at = _text(data, at)
-        (kinds,), at = _COUNT.unpack_from(data, at), at + _COUNT.size
-        for _ in range(kinds):
-            kind, at = _text(data, at)
-            (start, size), at = _PLACE.unpack_from(data, at), at + _PLACE.size
-            # For an index without content, some writers record a position before the file.
-            if size and start >= 0:
-                found.setdefault(column, {})[kind] = _piece(data, start, size)
-    return found
 
 
 def _piece(data: bytes, start: int, size: int) -> bytes:
@@ -209,9 +205,33 @@ def value_hashes(column: pa.Array | pa.ChunkedArray, type_: DataType) -> Array:
     assert isinstance(type_, AtomicType)
     values = conformed(column, type_).drop_null()
     if type_.root in _TEXTS:
-        return _xxh64(text_bytes(values))
+        items = text_bytes(values)
+        sizes = items.sizes_bytes
+        hashes = np.repeat(_P5, len(sizes))
+        long = np.flatnonzero(sizes >= _STRIPE_BYTES)
+        if len(long):
+            hashes[long] = _striped(items, items.starts[long], sizes[long] // _STRIPE_BYTES)
+        hashes += sizes.view(np.uint64)
+        at, left = items.starts + (sizes & ~np.int64(31)), sizes & 31
+        for width, mix in ((8, _mix_long), (4, _mix_int), (1, _mix_byte)):
+            while len(rows := np.flatnonzero(left >= width)):
+                words = items.words_at(at[rows], f"<u{width}").astype(np.uint64)
+                hashes[rows] = mix(hashes[rows], words)
+                at[rows] += width
+                left[rows] -= width
+
+        mixed: Array = (hashes ^ (hashes >> np.uint64(33))) * _P2
+        mixed = (mixed ^ (mixed >> np.uint64(29))) * _P3
+        mixed ^= mixed >> np.uint64(32)
+        return mixed
     if type_.root in _TIMESTAMPS:
-        return _mixed_whole(_java_units(values, type_.precision or 0))
+        # Timestamps in milliseconds, or in microseconds from precision 4 on, rounded down.
+        precision = type_.precision or 0
+        ticks = plain_words(values).view(np.int64)
+        unit = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[values.type.unit]
+        wanted = 10**3 if precision <= 3 else 10**6
+        java_units = ticks * (wanted // unit) if wanted >= unit else ticks // (unit // wanted)
+        return _mixed_whole(java_units)
     words = plain_words(values)
     if type_.root in _FLOATS:
         floats = words.view(f"f{words.dtype.itemsize}")
@@ -226,14 +246,6 @@ def _places(hashes: Array, functions: int, bits: int) -> Iterator[Array]:
     for number in range(1, functions + 1):
         combined = (low + np.uint32(number) * high).view(np.int32)
         yield np.where(combined < 0, ~combined, combined) % np.int64(bits)
-
-
-def _java_units(values: pa.Array, precision: int) -> Array:
-    """Timestamps in milliseconds, or in microseconds from precision 4 on, rounded down."""
-    ticks = plain_words(values).view(np.int64)
-    unit = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[values.type.unit]
-    wanted = 10**3 if precision <= 3 else 10**6
-    return ticks * (wanted // unit) if wanted >= unit else ticks // (unit // wanted)
 
 
 def _mixed_whole(keys: Array) -> Array:
@@ -258,23 +270,6 @@ _P1, _P2, _P3, _P4, _P5 = np.array(
     np.uint64,
 )[:, None]  # fmt: skip
 _STRIPE_BYTES = 32
-
-
-def _xxh64(items: Bytes) -> Array:
-    sizes = items.sizes_bytes
-    hashes = np.repeat(_P5, len(sizes))
-    long = np.flatnonzero(sizes >= _STRIPE_BYTES)
-    if len(long):
-        hashes[long] = _striped(items, items.starts[long], sizes[long] // _STRIPE_BYTES)
-    hashes += sizes.view(np.uint64)
-    at, left = items.starts + (sizes & ~np.int64(31)), sizes & 31
-    for width, mix in ((8, _mix_long), (4, _mix_int), (1, _mix_byte)):
-        while len(rows := np.flatnonzero(left >= width)):
-            words = items.words_at(at[rows], f"<u{width}").astype(np.uint64)
-            hashes[rows] = mix(hashes[rows], words)
-            at[rows] += width
-            left[rows] -= width
-    return _avalanched(hashes)
 
 
 def _striped(items: Bytes, starts: Array, counts: Array) -> Array:
@@ -312,13 +307,6 @@ def _mix_int(hashes: Array, words: Array) -> Array:
 
 def _mix_byte(hashes: Array, words: Array) -> Array:
     mixed: Array = _rotated(hashes ^ (words * _P5), 11) * _P1
-    return mixed
-
-
-def _avalanched(hashes: Array) -> Array:
-    mixed: Array = (hashes ^ (hashes >> np.uint64(33))) * _P2
-    mixed = (mixed ^ (mixed >> np.uint64(29))) * _P3
-    mixed ^= mixed >> np.uint64(32)
     return mixed
 
 

@@ -133,11 +133,6 @@ class VectorPlace:
     held: bytes | None = None
 
 
-def vector_in(data: bytes, place: VectorRange) -> bytes:
-    """The bytes of one vector in an index file."""
-    return data[place.offset : place.offset + place.length + _FRAME_LENGTH]
-
-
 def dead_positions(store: Store, place: VectorPlace) -> npt.NDArray[np.int64]:
     """The positions of the dead rows of a data file, ascending. Reads no other file's vector.
 
@@ -251,7 +246,12 @@ def encode_vector(vector: Vector) -> bytes:
         magic = _MAGIC_64
     else:
         magic = _MAGIC_32
-        _check_32_bit(vector)
+
+        if vector and vector.max() > MAX_POSITION_32:
+            raise InvalidError(
+                f"row position {vector.max()} does not fit a 32-bit deletion vector (at most "
+                f"{MAX_POSITION_32}); set '{keys.DELETION_VECTORS_BITMAP64}' to true"
+            )
     compact = vector.copy()
     compact.run_optimize()
     content = magic + compact.serialize()
@@ -292,7 +292,16 @@ def _check_version(data: bytes, path: str) -> None:
 def _read_vector(data: bytes, place: VectorRange, path: str, *, start: int = 0) -> Vector:
     """A vector from the bytes of an index file that begin at `start`."""
     where = f"{path}: deletion vector of {place.data_file_name} at byte {place.offset}"
-    content, checksum = _framed(data, place.offset, start, where)
+
+    # Content and checksum of the vector whose size field is at `offset` of the file.
+    offset = place.offset
+    first = offset - start
+    begin = first + 4
+    size = int.from_bytes(data[first:begin], "big") if offset > 0 and begin <= len(data) else -1
+    end = begin + size
+    if size < 4 or end + 4 > len(data):
+        raise DataError(f"{where} is damaged: the vector is incomplete")
+    content, checksum = data[begin:end], int.from_bytes(data[end : end + 4], "big")
     if zlib.crc32(content) != checksum:
         raise DataError(f"{where}: the checksum does not match")
     magic, body = content[:4], content[4:]
@@ -309,25 +318,6 @@ def _read_vector(data: bytes, place: VectorRange, path: str, *, start: int = 0) 
         return (BitMap64 if is_64_bit else BitMap).deserialize(body)
     except Exception as error:
         raise DataError(f"{where} is not a bitmap ({error})") from error
-
-
-def _framed(data: bytes, offset: int, start: int, where: str) -> tuple[bytes, int]:
-    """Content and checksum of the vector whose size field is at `offset` of the file."""
-    first = offset - start
-    begin = first + 4
-    size = int.from_bytes(data[first:begin], "big") if offset > 0 and begin <= len(data) else -1
-    end = begin + size
-    if size < 4 or end + 4 > len(data):
-        raise DataError(f"{where} is damaged: the vector is incomplete")
-    return data[begin:end], int.from_bytes(data[end : end + 4], "big")
-
-
-def _check_32_bit(vector: BitMap) -> None:
-    if vector and vector.max() > MAX_POSITION_32:
-        raise InvalidError(
-            f"row position {vector.max()} does not fit a 32-bit deletion vector (at most "
-            f"{MAX_POSITION_32}); set '{keys.DELETION_VECTORS_BITMAP64}' to true"
-        )
 
 
 # -- index manifests: all index files of a snapshot ------------------------------------------------
@@ -370,7 +360,11 @@ class IndexFile:
 
     def held_in(self, place: VectorRange) -> bytes | None:
         """The held content of a range of vectors. None if a store has the file."""
-        return None if self.held is None else vector_in(self.held, place)
+        return (
+            None
+            if self.held is None
+            else self.held[place.offset : place.offset + place.length + _FRAME_LENGTH]
+        )
 
     @property
     def beside(self) -> dict[str, int]:
@@ -478,6 +472,14 @@ def _index_record(file: IndexFile) -> Record:
         raise InvalidError(
             f"index file {file.file_name}: its content is in memory; expected a file in a store"
         )
+
+    unknown = set(file.global_index or ()) - _GLOBAL_INDEX_MEMBERS
+    if unknown:
+        raise UnsupportedError(
+            f"index file {file.file_name} of type {file.index_type} has members that this release "
+            f"would lose: {', '.join(sorted(map(str, unknown)))}; change the table with a newer "
+            f"release"
+        )
     return {
         "_KIND": _ADD,
         "_PARTITION": file.partition,
@@ -490,7 +492,7 @@ def _index_record(file: IndexFile) -> Record:
             list(map(_range_record, file.ranges)) if isinstance(file.ranges, tuple) else file.ranges
         ),
         "_EXTERNAL_PATH": file.external_path,
-        "_GLOBAL_INDEX": _global_index_record(file),
+        "_GLOBAL_INDEX": file.global_index,
     }
 
 
@@ -501,17 +503,6 @@ def _range_record(place: VectorRange) -> Record:
         "f2": place.length,
         "_CARDINALITY": place.cardinality,
     }
-
-
-def _global_index_record(file: IndexFile) -> Mapping[str, Any] | None:
-    unknown = set(file.global_index or ()) - _GLOBAL_INDEX_MEMBERS
-    if unknown:
-        raise UnsupportedError(
-            f"index file {file.file_name} of type {file.index_type} has members that this release "
-            f"would lose: {', '.join(sorted(map(str, unknown)))}; change the table with a newer "
-            f"release"
-        )
-    return file.global_index
 
 
 # -- deletion vectors in the form that Delta Lake and Apache Iceberg share -------------------------

@@ -132,7 +132,14 @@ def write_document(
 
 def _text(value: Any, indent: str) -> str:
     if isinstance(value, Mapping):
-        return _object_text(value, indent)
+        if not value:
+            return "{ }"
+        inner = indent + "  "
+        members = [
+            f"{inner}{json.dumps(name, ensure_ascii=False)} : {_text(member, inner)}"
+            for name, member in value.items()
+        ]
+        return "{\n" + ",\n".join(members) + f"\n{indent}}}"
     if isinstance(value, (list, tuple)):
         items = [_text(item, indent) for item in value]
         return f"[ {', '.join(items)} ]" if items else "[ ]"
@@ -140,14 +147,3 @@ def _text(value: Any, indent: str) -> str:
         # Java writes no exponent.
         return format(value, "f")
     return json.dumps(value, ensure_ascii=False)
-
-
-def _object_text(value: Mapping[str, Any], indent: str) -> str:
-    if not value:
-        return "{ }"
-    inner = indent + "  "
-    members = [
-        f"{inner}{json.dumps(name, ensure_ascii=False)} : {_text(member, inner)}"
-        for name, member in value.items()
-    ]
-    return "{\n" + ",\n".join(members) + f"\n{indent}}}"

@@ -111,11 +111,6 @@ class ManifestEntry:
         )
 
 
-def file_name_of(identity: Identity) -> str:
-    """The file name in an identity."""
-    return identity[3]
-
-
 # -- manifest entries as columns -------------------------------------------------------------------
 
 
@@ -189,7 +184,7 @@ class Entries(Sequence[ManifestEntry]):
 
     def are(self, identities: Collection[Identity]) -> pl.Series:
         """Which of the entries have one of the identities."""
-        names = {file_name_of(identity) for identity in identities}
+        names = {identity[3] for identity in identities}
         found = self.column("_FILE_NAME").is_in(names)
         places = [
             place

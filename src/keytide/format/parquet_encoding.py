@@ -58,13 +58,6 @@ def read_struct(data: bytes) -> list[Member]:
     return list(_read_members(TCompactProtocol(TMemoryBuffer(data))))
 
 
-def write_struct(members: list[Member]) -> bytes:
-    """The bytes of a struct."""
-    out = TMemoryBuffer()
-    _write_members(TCompactProtocol(out), members)
-    return bytes(out.getvalue())
-
-
 def has(members: Sequence[Member], number: int) -> bool:
     """Whether a struct has a member."""
     return any(member.id == number for member in members)
@@ -203,7 +196,11 @@ def mark_footer(footer: bytes) -> bytes:
             chunk = value_of(chunks[index], 3)
             replace(chunk, 1, _INT96)
             drop(chunk, 12)
-    return write_struct(metadata)
+
+    # The bytes of a struct.
+    out = TMemoryBuffer()
+    _write_members(TCompactProtocol(out), metadata)
+    return bytes(out.getvalue())
 
 
 def _physical_field(field: pa.Field) -> pa.Field:
@@ -215,7 +212,16 @@ def _encode(array: pa.Array) -> pa.Array:
     if target.equals(array.type):
         return array
     if pa.types.is_timestamp(array.type):
-        return _encode_timestamps(array)
+        nanos = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        # Floor division, so the time of day counts up from midnight before the epoch too.
+        days = np.floor_divide(nanos, _NANOS_PER_DAY)
+        packed = np.empty(len(nanos), dtype=[("nanos", "<i8"), ("day", "<i4")])
+        packed["nanos"] = nanos - days * _NANOS_PER_DAY
+        packed["day"] = days + _JULIAN_DAY_OF_EPOCH
+        validity = array.is_valid().buffers()[1] if array.null_count else None
+        return pa.Array.from_buffers(
+            pa.binary(_WIDTH), len(array), [validity, pa.py_buffer(packed.tobytes())]
+        )
     if pa.types.is_struct(array.type):
         children = [_encode(array.field(i)) for i in range(array.type.num_fields)]
         return pa.StructArray.from_arrays(
@@ -242,19 +248,6 @@ def _encode_child(child: pa.Array, target: pa.DataType) -> pa.Array:
         return _encode(child)
     columns = [_encode(child.field(0)), _encode(child.field(1))]
     return pa.StructArray.from_arrays(columns, fields=[target.key_field, target.item_field])
-
-
-def _encode_timestamps(array: pa.Array) -> pa.Array:
-    nanos = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    # Floor division, so the time of day counts up from midnight before the epoch too.
-    days = np.floor_divide(nanos, _NANOS_PER_DAY)
-    packed = np.empty(len(nanos), dtype=[("nanos", "<i8"), ("day", "<i4")])
-    packed["nanos"] = nanos - days * _NANOS_PER_DAY
-    packed["day"] = days + _JULIAN_DAY_OF_EPOCH
-    validity = array.is_valid().buffers()[1] if array.null_count else None
-    return pa.Array.from_buffers(
-        pa.binary(_WIDTH), len(array), [validity, pa.py_buffer(packed.tobytes())]
-    )
 
 
 def _is_bare_twelve_bytes(leaf: list[Member]) -> bool:
@@ -344,7 +337,13 @@ def codecs(rows: pa.Table, codec: str, dictionary: Collection[str]) -> dict[str,
     leaves = {each: _leaves(sample, each) for each in tried}
     for path, leaf in leaves[tried[-1]].items():
         stored = {"none": leaf.plain} | {each: leaves[each][path].stored for each in tried}
-        candidates, share = _candidates(codec, leaf)
+
+        # The possible codecs for a leaf, and the fraction that the last one must save compared with
+        # a faster one.
+        if codec == BALANCED and leaf.plain <= _SHORT_BYTES_MAX * leaf.values:
+            candidates, share = _FASTEST_FIRST, _SPARED_OF_SHORT_MIN
+        else:
+            candidates, share = ("none", densest(codec)), _SPARED_MIN
         most = stored[candidates[-1]] + share * leaf.plain
         chosen[path] = next(each for each in candidates if stored[each] <= most)
     return chosen
@@ -356,15 +355,6 @@ class _Leaf(NamedTuple):
     values: int
     plain: int
     stored: int
-
-
-def _candidates(codec: str, leaf: _Leaf) -> tuple[tuple[str, ...], float]:
-    """The possible codecs for a leaf, and the fraction that the last one must save compared with a
-    faster one.
-    """
-    if codec == BALANCED and leaf.plain <= _SHORT_BYTES_MAX * leaf.values:
-        return _FASTEST_FIRST, _SPARED_OF_SHORT_MIN
-    return ("none", densest(codec)), _SPARED_MIN
 
 
 def _leaves(rows: pa.Table, codec: str) -> dict[str, _Leaf]:

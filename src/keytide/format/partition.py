@@ -121,11 +121,12 @@ def _level_texts(column: pa.Array, field: Field, *, legacy: bool, default_name: 
 def _texts(column: pa.Array, field: Field, *, legacy: bool, default_name: str) -> list[str]:
     text_of = _text_function(field.type, legacy=legacy)
     texts = (None if value is None else text_of(value) for value in _plain_values(column, field))
-    return [default_name if _is_blank(text) else text or "" for text in texts]
-
-
-def _is_blank(text: str | None) -> bool:
-    return not text or all(char.isspace() and char not in _NOT_BLANK for char in text)
+    return [
+        default_name
+        if (not text or all(char.isspace() and char not in _NOT_BLANK for char in text))
+        else text or ""
+        for text in texts
+    ]
 
 
 def _plain_values(column: pa.Array, field: Field) -> list[Any]:

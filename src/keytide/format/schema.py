@@ -106,7 +106,12 @@ class TableSchema:
         check_fields(fields)
         allows_null = (options or {}).get(keys.PRIMARY_KEY_NULLABLE, "false").lower() == "true"
         required = () if allows_null else primary_keys
-        numbered = assign_field_ids([_not_null(f) if f.name in required else f for f in fields])
+        numbered = assign_field_ids(
+            [
+                replace(f, type=f.type.with_nullable(False)) if f.name in required else f
+                for f in fields
+            ]
+        )
         schema = cls(
             id=0,
             fields=numbered,
@@ -136,13 +141,16 @@ class TableSchema:
                 "that this release reads; use a newer release for this table"
             )
         options = optional_member(document, "options", TEXT_BY_NAME, path, default={})
+        # A missing option in a file of that time had another meaning than it has now.
+        defaults = {keys.BUCKET: "1"} if version < 2 else {}
+        defaults_before = defaults | ({keys.FILE_FORMAT: "orc"} if version < 3 else {})
         schema = cls(
             id=member(document, "id", INTEGER, path),
             fields=_parsed_fields(member(document, "fields", OBJECTS, path), path),
             highest_field_id=member(document, "highestFieldId", INTEGER, path),
             partition_keys=tuple(member(document, "partitionKeys", TEXTS, path)),
             primary_keys=_primary_keys(member(document, "primaryKeys", TEXTS, path), options),
-            options=_defaults_before(version) | options,
+            options=defaults_before | options,
             comment=optional_member(document, "comment", TEXT, path),
             time_millis=optional_member(document, "timeMillis", TIME, path, default=0),
         )
@@ -252,7 +260,21 @@ def validate_schema(schema: TableSchema) -> None:
     Raises InvalidError for missing, duplicate or reserved names, for key and partition columns that
     do not exist or have a nested type, and for a key that consists only of partition columns.
     """
-    _check_columns(schema)
+    if not schema.fields:
+        raise InvalidError("a table needs at least one column; found none")
+    check_fields(schema.fields)
+    _check_unique(schema.names, "the table")
+    for name in schema.names:
+        if name in SYSTEM_NAMES:
+            raise InvalidError(
+                f"column {name!r}: the names {_listed(SYSTEM_NAMES)} are reserved for system "
+                "columns; rename the column"
+            )
+        if name.upper().startswith(KEY_PREFIX):  # Spark is case-insensitive
+            raise InvalidError(
+                f"column {name!r} begins with {KEY_PREFIX!r}, a name that is reserved in the "
+                "schema of data files; rename the column"
+            )
     _check_key_columns(schema, schema.partition_keys, "partition key")
     _check_key_columns(schema, schema.primary_keys, "primary key")
     if schema.primary_keys and set(schema.primary_keys) <= set(schema.partition_keys):
@@ -347,16 +369,6 @@ def _parsed_fields(members: Sequence[Mapping[str, Any]], path: str) -> tuple[Fie
         raise DataError(f"{path}: invalid column: {error}") from error
 
 
-def _not_null(column: Field) -> Field:
-    return replace(column, type=column.type.with_nullable(False))
-
-
-def _defaults_before(version: int) -> dict[str, str]:
-    # A missing option in a file of that time had another meaning than it has now.
-    defaults = {keys.BUCKET: "1"} if version < 2 else {}
-    return defaults | ({keys.FILE_FORMAT: "orc"} if version < 3 else {})
-
-
 def _renumbered(type_: DataType, ids: Iterator[int]) -> DataType:
     if isinstance(type_, (ArrayType, MultisetType, VectorType)):
         return replace(type_, element=_renumbered(type_.element, ids))
@@ -388,24 +400,6 @@ def _members(type_: DataType) -> Iterator[Field]:
         yield from _members(type_.value)
     elif isinstance(type_, RowType):
         yield from type_.fields
-
-
-def _check_columns(schema: TableSchema) -> None:
-    if not schema.fields:
-        raise InvalidError("a table needs at least one column; found none")
-    check_fields(schema.fields)
-    _check_unique(schema.names, "the table")
-    for name in schema.names:
-        if name in SYSTEM_NAMES:
-            raise InvalidError(
-                f"column {name!r}: the names {_listed(SYSTEM_NAMES)} are reserved for system "
-                "columns; rename the column"
-            )
-        if name.upper().startswith(KEY_PREFIX):  # Spark is case-insensitive
-            raise InvalidError(
-                f"column {name!r} begins with {KEY_PREFIX!r}, a name that is reserved in the "
-                "schema of data files; rename the column"
-            )
 
 
 def _check_key_columns(schema: TableSchema, names: Sequence[str], role: str) -> None:

@@ -274,7 +274,13 @@ def _consumer_document(consumer: Consumer) -> dict[str, Any]:
 def _tag_document(tag: Tag) -> dict[str, Any]:
     document = _snapshot_document(tag.snapshot)
     if tag.create_time_ns is not None:
-        document["tagCreateTime"] = _date_parts(tag.create_time_ns)
+        # ``[year, month, day, hour, minute, second, nanos]`` without zeros after the minute.
+        seconds, nanos = divmod(tag.create_time_ns, _NS_PER_SECOND)
+        time = _EPOCH + timedelta(seconds=seconds)
+        parts = [time.year, time.month, time.day, time.hour, time.minute, time.second, nanos]
+        while len(parts) > 5 and parts[-1] == 0:
+            parts.pop()
+        document["tagCreateTime"] = parts
     if tag.time_retained_ns is not None:
         document["tagTimeRetained"] = Decimal(tag.time_retained_ns).scaleb(-9)
     return document
@@ -316,16 +322,6 @@ _DURATION = re.compile(
 )
 
 
-def _date_parts(time_ns: int) -> list[int]:
-    """``[year, month, day, hour, minute, second, nanos]`` without zeros after the minute."""
-    seconds, nanos = divmod(time_ns, _NS_PER_SECOND)
-    time = _EPOCH + timedelta(seconds=seconds)
-    parts = [time.year, time.month, time.day, time.hour, time.minute, time.second, nanos]
-    while len(parts) > 5 and parts[-1] == 0:
-        parts.pop()
-    return parts
-
-
 def _create_time_ns(value: Any, path: str) -> int | None:
     try:
         if value is None:
@@ -341,7 +337,8 @@ def _create_time_ns(value: Any, path: str) -> int | None:
 def _time_retained_ns(value: Any, path: str) -> int | None:
     if value is None:
         return None
-    if _is_duration(value):
+    is_number = isinstance(value, (int, Decimal)) and not isinstance(value, bool)
+    if is_number and abs(value) <= _DURATION_SECONDS_MAX:
         return int(value * _NS_PER_SECOND)
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None or not any(match.groups()):
@@ -350,8 +347,3 @@ def _time_retained_ns(value: Any, path: str) -> int | None:
     parts = match.groupdict(default="0")
     seconds = sum(Decimal(parts[unit]) * weight for unit, weight in weights.items())
     return int(seconds * _NS_PER_SECOND)
-
-
-def _is_duration(seconds: Any) -> bool:
-    is_number = isinstance(seconds, (int, Decimal)) and not isinstance(seconds, bool)
-    return is_number and abs(seconds) <= _DURATION_SECONDS_MAX

@@ -64,14 +64,26 @@ class ColumnStats:
     def within(self, mode: StatsMode) -> ColumnStats:
         """As much of them as a mode keeps, in bounds that contain the values for every reader."""
         minimum, maximum = self.minimum, self.maximum
-        if mode.name == "counts" or _is_binary(minimum.type):
+        if mode.name == "counts" or bool(
+            pa.types.is_binary(minimum.type) or pa.types.is_large_binary(minimum.type)
+        ):
             # Engines disagree whether bytes have a sign, so bounds of bytes would mislead some.
             minimum = maximum = pa.nulls(len(minimum), minimum.type)
         elif pa.types.is_floating(minimum.type):
             # Readers that order -0.0 before 0.0 must find both zeros inside the bounds.
             minimum, maximum = _zero_as(minimum, -0.0), _zero_as(maximum, 0.0)
-        elif mode.length is not None and _is_text_or_binary(minimum.type):
-            minimum, maximum = _truncated(minimum, maximum, mode.length)
+        elif mode.length is not None and bool(
+            pa.types.is_string(minimum.type) or pa.types.is_binary(minimum.type)
+        ):
+            length = mode.length
+            lows, highs = [], []
+            for low, high in zip(minimum.to_pylist(), maximum.to_pylist(), strict=True):
+                # A long string of only the highest character has no short upper bound.
+                bound = None if high is None else truncate_max(high, length)
+                # One bound without the other could be read as "all NULL" or as "unknown".
+                lows.append(None if bound is None else truncate_min(low, length))
+                highs.append(bound)
+            minimum, maximum = pa.array(lows, minimum.type), pa.array(highs, maximum.type)
         return replace(self, minimum=minimum, maximum=maximum)
 
 
@@ -297,25 +309,6 @@ def _whole(bounds: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def _zero_as(bounds: pa.Array, zero: float) -> pa.Array:
     return pc.if_else(pc.equal(bounds, 0.0), pa.scalar(zero, bounds.type), bounds)
-
-
-def _is_binary(arrow_type: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type))
-
-
-def _is_text_or_binary(arrow_type: pa.DataType) -> bool:
-    return bool(pa.types.is_string(arrow_type) or pa.types.is_binary(arrow_type))
-
-
-def _truncated(minima: pa.Array, maxima: pa.Array, length: int) -> tuple[pa.Array, pa.Array]:
-    lows, highs = [], []
-    for low, high in zip(minima.to_pylist(), maxima.to_pylist(), strict=True):
-        # A long string of only the highest character has no short upper bound.
-        bound = None if high is None else truncate_max(high, length)
-        # One bound without the other could be read as "all NULL" or as "unknown".
-        lows.append(None if bound is None else truncate_min(low, length))
-        highs.append(bound)
-    return pa.array(lows, minima.type), pa.array(highs, maxima.type)
 
 
 def _next_character(character: str) -> str:

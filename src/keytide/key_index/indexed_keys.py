@@ -180,7 +180,11 @@ def serialized_keys(keys: pa.Table, fields: Sequence[Field], *, as_uuids: bool =
         return columns[0][0]
     parts: list[pa.Array] = []
     for values, is_long in columns:
-        parts += [_lengths(values), values] if is_long else [values]
+        parts += (
+            [_fixed(pc.binary_length(values).to_numpy().astype(">i4")), values]
+            if is_long
+            else [values]
+        )
     return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
 
 
@@ -240,10 +244,6 @@ def _fixed(numbers: npt.NDArray[Any]) -> pa.Array:
     offsets = pa.py_buffer(np.arange(0, (len(numbers) + 1) * width, width, dtype=np.int64))
     data = pa.py_buffer(np.ascontiguousarray(numbers))
     return pa.Array.from_buffers(pa.large_binary(), len(numbers), [None, offsets, data])
-
-
-def _lengths(values: pa.Array) -> pa.Array:
-    return _fixed(pc.binary_length(values).to_numpy().astype(">i4"))
 
 
 # -- entries of an index of keys, as columns -------------------------------------------------------
@@ -323,17 +323,12 @@ def newest_of_each(entries: Entries) -> Entries:
         return entries
     order = np.argsort(heads, kind="stable")
     heads, checks = heads[order], checks[order]
-    if not _is_sorted_by_check(heads, checks):
+    if not bool(np.all((heads[1:] != heads[:-1]) | (checks[1:] >= checks[:-1]))):
         order = np.lexsort((np.arange(len(entries)), entries.hashes.checks, entries.hashes.heads))
         heads, checks = entries.hashes.heads[order], entries.hashes.checks[order]
     is_last = np.ones(len(order), np.bool_)
     is_last[:-1] = (heads[1:] != heads[:-1]) | (checks[1:] != checks[:-1])
     return entries.take(order[is_last])
-
-
-def _is_sorted_by_check(heads: npt.NDArray[np.uint64], checks: npt.NDArray[np.uint32]) -> bool:
-    """Whether keys with equal heads, which are very rare, are in order."""
-    return bool(np.all((heads[1:] != heads[:-1]) | (checks[1:] >= checks[:-1])))
 
 
 # -- the values by which rows of a key are compared ------------------------------------------------
@@ -441,17 +436,13 @@ class Comparison:
 
 def _of_plain(array: pa.Array) -> Numbers:
     if pa.types.is_floating(array.type):
-        return _of_floats(array)
+        found = np.asarray(array.cast(pa.float64()).fill_null(0.0)) + 0.0  # a single zero
+        found = np.where(np.isnan(found), np.nan, found)  # a single NaN
+        bits = found.view(np.int64)
+        # The bits of negative numbers are in reverse order.
+        return np.where(bits < 0, bits ^ np.int64(0x7FFFFFFFFFFFFFFF), bits)
     wide = array.cast(pa.int32()) if array.type in (pa.date32(), pa.time32("ms")) else array
     return np.asarray(wide.cast(pa.int64()).fill_null(0)).astype(np.int64)
-
-
-def _of_floats(array: pa.Array) -> Numbers:
-    found = np.asarray(array.cast(pa.float64()).fill_null(0.0)) + 0.0  # a single zero
-    found = np.where(np.isnan(found), np.nan, found)  # a single NaN
-    bits = found.view(np.int64)
-    # The bits of negative numbers are in reverse order.
-    return np.where(bits < 0, bits ^ np.int64(0x7FFFFFFFFFFFFFFF), bits)
 
 
 def _ranks(array: pa.Array, field: Field) -> Numbers:
@@ -504,7 +495,12 @@ def sizes_of(
         if number > most:
             raise InvalidError(f"{name} is {number}; expected {most} or less")
     of_bucket = -(-keys // buckets)
-    entry = _HASH_BYTES + _width(files - 1) + _width(of_bucket - 1) + _stored(comparison_bytes)
+    entry = (
+        _HASH_BYTES
+        + _width(files - 1)
+        + _width(of_bucket - 1)
+        + next(stored for stored in _WIDTHS if comparison_bytes <= stored)
+    )
     sizes = [
         Size("index", entry * keys, entry),
         Size("index, including runs that are not merged yet", *_all_runs(entry, keys)),
@@ -528,7 +524,3 @@ _WIDTHS = (0, 1, 2, 4, 8)
 def _width(top: int) -> int:
     """The bytes per entry for numbers up to this one."""
     return next(width for width in _WIDTHS if top < 1 << 8 * width)
-
-
-def _stored(width: int) -> int:
-    return next(stored for stored in _WIDTHS if width <= stored)

@@ -252,12 +252,8 @@ class Run:
 
         REQUIRES: the probes are in the order of their heads.
         """
-        return self.find_in(probed(self.blocks, probes), probes)
-
-    def find_in(
-        self, blocks: Iterable[tuple[Block, int, int]], probes: KeyHashes
-    ) -> tuple[Numbers, Entries]:
-        """The same, for the blocks that `probed` returns."""
+        # The same, for the blocks that `probed` returns.
+        blocks = probed(self.blocks, probes)
         places, found = [np.empty(0, np.int64)], []
         for block, start, end in blocks:
             heads, checks, *others = self._columns_of(block)
@@ -271,7 +267,8 @@ class Run:
     def _columns_of(self, block: Block) -> list[Column]:
         known = self._columns.get(block.start)
         if known is None:
-            self._check(block)
+            if zlib.crc32(self.data[block.start : block.end].data) != block.crc:
+                raise DamagedRunError(f"{self.path}: the key index is damaged")
             every = slice(0, block.entries)
             bounds = [block.places(column, every) for column in range(len(block.widths))]
             known = [
@@ -280,10 +277,6 @@ class Run:
             ]
             self._columns[block.start] = known
         return known
-
-    def _check(self, block: Block) -> None:
-        if zlib.crc32(self.data[block.start : block.end].data) != block.crc:
-            raise DamagedRunError(f"{self.path}: the key index is damaged")
 
 
 def probed(blocks: Sequence[Block], probes: KeyHashes) -> Iterator[tuple[Block, int, int]]:
@@ -401,7 +394,13 @@ class FarRun:
 
     def find(self, probes: KeyHashes) -> tuple[Numbers, Entries]:
         """See `Run`. Raises `DataError` for damaged data, if it is read."""
-        windows = self._windows(probes)
+        blocks = [*probed(self.blocks, probes)]
+        ends = {block.start: after.first for block, after in pairwise(self.blocks)}
+        windows = [
+            window
+            for block, start, end in blocks
+            for window in _windows_in(block, ends.get(block.start, _TOP), probes, start, end)
+        ]
         columns = self._fetched(windows)
         narrow = [
             n for n, window in enumerate(windows) if not _holds(window, columns[n][HEADS], probes)
@@ -417,15 +416,6 @@ class FarRun:
             places.append(own + window.probes.start)
             entries.append(decoded(window.block, asked.take(own), [each[at] for each in others]))
         return np.concatenate(places), Entries.together(entries)
-
-    def _windows(self, probes: KeyHashes) -> list[_Window]:
-        blocks = [*probed(self.blocks, probes)]
-        ends = {block.start: after.first for block, after in pairwise(self.blocks)}
-        return [
-            window
-            for block, start, end in blocks
-            for window in _windows_in(block, ends.get(block.start, _TOP), probes, start, end)
-        ]
 
     def _fetched(self, windows: Sequence[_Window]) -> list[list[Column]]:
         """The columns of each window, fetched in one round of requests."""

@@ -164,20 +164,7 @@ class Lake:
 
         No message contains a password.
         """
-        self._check_attachable(name)
-        if format is not None:
-            connector = self._federated(name, source, isolation, format, options, tables)
-        elif options or tables:
-            raise InvalidError("Lake.attach: options and tables require a format; set it")
-        else:
-            connector = source if isinstance(source, Connector) else adbc_connector(name, source)
-        if isolation is not None:
-            connector = replace(connector, isolation=isolation)
-        attached = {**self._catalog.attached, name.lower(): connector}
-        self._catalog = replace(self._catalog, attached=attached)
-
-    def _check_attachable(self, name: str) -> None:
-        """Raise as `attach` does if nothing can be attached under this name."""
+        # Raise as `attach` does if nothing can be attached under this name.
         from keytide.sql.cursor import is_plain_name
 
         if not name.isidentifier():
@@ -193,26 +180,25 @@ class Lake:
                 f"{name} is already the name of a database of {self.uri}, or of an attached "
                 "catalog; choose another name"
             )
-
-    def _federated(
-        self,
-        name: str,
-        source: Connector | str | Path,
-        isolation: Isolation | None,
-        format: str,
-        options: Mapping[str, str] | None,
-        tables: Mapping[str, UpsertKeys] | None,
-    ) -> Connector:
-        """The connector for tables of a format that is appended to. Raises as `attach`."""
-        if isinstance(source, Connector) or isolation == "serializable":
-            raise UnsupportedError(
-                "Lake.attach: a format requires a location and isolation 'snapshot', because "
-                f"tables of {format} can only be appended to; change one of them"
+        if format is not None:
+            # The connector for tables of a format that is appended to. Raises as `attach`.
+            if isinstance(source, Connector) or isolation == "serializable":
+                raise UnsupportedError(
+                    "Lake.attach: a format requires a location and isolation 'snapshot', because "
+                    f"tables of {format} can only be appended to; change one of them"
+                )
+            near = self._catalog.store_for(f"{DEFAULT_DATABASE}.{name}")
+            connector = federated_connector(
+                federated_tables(name, format, os.fspath(source), options or {}, tables or {}, near)
             )
-        near = self._catalog.store_for(f"{DEFAULT_DATABASE}.{name}")
-        return federated_connector(
-            federated_tables(name, format, os.fspath(source), options or {}, tables or {}, near)
-        )
+        elif options or tables:
+            raise InvalidError("Lake.attach: options and tables require a format; set it")
+        else:
+            connector = source if isinstance(source, Connector) else adbc_connector(name, source)
+        if isolation is not None:
+            connector = replace(connector, isolation=isolation)
+        attached = {**self._catalog.attached, name.lower(): connector}
+        self._catalog = replace(self._catalog, attached=attached)
 
     @checked
     def detach(self, name: str) -> None:
@@ -665,6 +651,7 @@ class Lake:
         def named(given: Any, argument: str) -> tuple[str, ...] | None:
             return None if given is None else names_of(given, argument)
 
+        scd_type = int(stored_as_scd_type) if str(stored_as_scd_type) in ("1", "2") else -1
         request = FlowRequest(
             target=target,
             keys=names_of(keys, "keys"),
@@ -674,7 +661,7 @@ class Lake:
             columns=named(column_list, "column_list"),
             except_columns=named(except_column_list, "except_column_list"),
             ignores_nulls=ignore_null_updates,
-            scd_type=_scd_type(stored_as_scd_type),
+            scd_type=scd_type,
             tracked=named(track_history_column_list, "track_history_column_list"),
             except_tracked=named(
                 track_history_except_column_list, "track_history_except_column_list"
@@ -918,7 +905,3 @@ class Lake:
 
     def _engine(self) -> Engine:
         return engine_of(self._spark, self.allows_external_files)
-
-
-def _scd_type(given: int | str) -> int:
-    return int(given) if str(given) in ("1", "2") else -1

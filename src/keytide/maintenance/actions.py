@@ -228,9 +228,17 @@ def compact(
     view, runner = writable_view(table), runner or local_runner()
     fits = _fitting(view, partitions)
     if not view.kind.keeps_versions:
-        return _packed(
-            begin_compaction(table), table, fits, full=full, dry_run=dry_run, runner=runner
-        )
+        # Combine the small files of an append table.
+        transaction = begin_compaction(table)
+        memory = memory_of(transaction.view, len(transaction.state.live.buckets))
+        state = transaction.state
+        if transaction.view.kind.has_key_index:
+            picks = picks_of(state, local_wall_clock_ms(), full=full)
+            packs = pack_tasks(state, fits, full=full, memory_bytes=memory, picks=picks)
+            indexed = indexed_tasks(state, packs)
+            return _rewritten(table, transaction, indexed, dry_run=dry_run, runner=runner)
+        tasks = pack_tasks(state, fits, full=full, memory_bytes=memory)
+        return _rewritten(table, transaction, tasks, dry_run=dry_run, runner=runner)
     reason = why_not_compacted(view)
     if reason is not None:
         raise UnsupportedError(f"table {table.name}: this release cannot compact it: {reason}")
@@ -292,22 +300,6 @@ def _cluster(
     memory = memory_of(view, len(transaction.state.live.buckets))
     fits = _fitting(view, partitions)
     tasks = cluster_tasks(transaction.state, clustering, fits, memory_bytes=memory)
-    return _rewritten(table, transaction, tasks, dry_run=dry_run, runner=runner)
-
-
-def _packed(
-    transaction: Transaction, table: StoredTable, fits: Callable[[bytes], bool], *, full: bool,
-    dry_run: bool, runner: TaskRunner,
-) -> CompactionResult:  # fmt: skip
-    """Combine the small files of an append table."""
-    memory = memory_of(transaction.view, len(transaction.state.live.buckets))
-    state = transaction.state
-    if transaction.view.kind.has_key_index:
-        picks = picks_of(state, local_wall_clock_ms(), full=full)
-        packs = pack_tasks(state, fits, full=full, memory_bytes=memory, picks=picks)
-        indexed = indexed_tasks(state, packs)
-        return _rewritten(table, transaction, indexed, dry_run=dry_run, runner=runner)
-    tasks = pack_tasks(state, fits, full=full, memory_bytes=memory)
     return _rewritten(table, transaction, tasks, dry_run=dry_run, runner=runner)
 
 

@@ -28,7 +28,7 @@ from keytide.maintenance.partition_expiry import expire_due_partitions
 from keytide.maintenance.tags import tags_after_commit
 from keytide.publish.publish import publish_after
 from keytide.snapshot.lineage import Looks
-from keytide.snapshot.live_files import BucketId, LiveFiles
+from keytide.snapshot.live_files import BucketId
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
 from keytide.tasks import TaskRunner, Threads
@@ -164,12 +164,10 @@ class Due:
             done, live = compact_due(self.table, self.buckets, runner)
             if done.snapshot_id is not None:
                 self._follow(done)
-            if not self._has_more(done, live):
+            is_idle = done.snapshot_id is None and not done.overtaken
+            has_more = not is_idle and self.planner.are_too_many(live, self.buckets)
+            if not has_more:
                 break
-
-    def _has_more(self, done: CompactionResult, live: LiveFiles) -> bool:
-        is_idle = done.snapshot_id is None and not done.overtaken
-        return not is_idle and self.planner.are_too_many(live, self.buckets)
 
     def _follow(self, done: CompactionResult) -> None:
         assert done.snapshot_id is not None

@@ -405,22 +405,19 @@ class _Renaming:
             self.old.main.put(paths.unfinished_path(self.old.branch), mark)
             if not created(self.new, _FIRST, first):
                 raise taken(self.table, self.new.branch)
-            self._drop_expired(copied)
+
+            # Delete copies of what was deleted in the meantime: its files may not have been
+            # protected.
+            kept = {paths.snapshot_dir(), paths.tag_dir(), paths.changelog_dir()}
+            there = set(self._documents())
+            gone = [path for path in copied if path not in there and path.split("/")[0] in kept]
+            self.new.delete(gone)
         except (KeytideError, KeyboardInterrupt):
             with suppress(DataError):
                 if not has_branch(self.new, self.new.branch):
                     self.old.main.delete([paths.unfinished_path(self.old.branch)])
                     self.new.main.delete_tree(paths.branch_dir(self.new.branch))
             raise
-
-    def _drop_expired(self, copied: Sequence[str]) -> None:
-        """Delete copies of what was deleted in the meantime: its files may not have been
-        protected.
-        """
-        kept = {paths.snapshot_dir(), paths.tag_dir(), paths.changelog_dir()}
-        there = set(self._documents())
-        gone = [path for path in copied if path not in there and path.split("/")[0] in kept]
-        self.new.delete(gone)
 
     # -- the old name -----------------------------------------------------------------------------
 

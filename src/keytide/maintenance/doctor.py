@@ -91,12 +91,24 @@ def doctor(table: StoredTable) -> Diagnosis:
     view, live = seen.view(seen.schema), seen.live_files(snapshot)
     files = _Files(view, [entry for entry in live.entries if entry.bucket >= 0])
     manifests = [] if snapshot is None else metadata.manifests(snapshot)
+
+    # Snapshots that should have expired, which keep their files.
+    limit = view.options.snapshots_expired_max
+    kept, due = len(table.metadata.snapshot_ids()), expire_snapshots(table, dry_run=True)
+    waiting = f", {due.snapshots:,} with {due.bytes:,} bytes can expire" if due.snapshots else ""
+    snapshots = Sign(
+        view.name,
+        "snapshots",
+        f"{counted(kept, 'snapshot')} kept{waiting}",
+        f"at most {limit:,} that can expire, the number that one commit expires",
+        "Call expire_snapshots(), or keytide expire" if due.snapshots > limit else None,
+    )
     signs = (
         files.sizes(),
         files.runs(),
         files.skew(),
         files.tombstones(),
-        _snapshots(table, view),
+        snapshots,
         _consumers(table, view),
         _orphans(table, view),
         _branches(view, table.store),
@@ -216,20 +228,6 @@ class _Files:
 
     def _sign(self, subject: str, found: str, expected: str, action: str | None) -> Sign:
         return Sign(self._view.name, subject, found, expected, action)
-
-
-def _snapshots(table: StoredTable, view: TableView) -> Sign:
-    """Snapshots that should have expired, which keep their files."""
-    limit = view.options.snapshots_expired_max
-    kept, due = len(table.metadata.snapshot_ids()), expire_snapshots(table, dry_run=True)
-    waiting = f", {due.snapshots:,} with {due.bytes:,} bytes can expire" if due.snapshots else ""
-    return Sign(
-        view.name,
-        "snapshots",
-        f"{counted(kept, 'snapshot')} kept{waiting}",
-        f"at most {limit:,} that can expire, the number that one commit expires",
-        "Call expire_snapshots(), or keytide expire" if due.snapshots > limit else None,
-    )
 
 
 def _consumers(table: StoredTable, view: TableView) -> Sign:

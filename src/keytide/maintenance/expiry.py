@@ -295,20 +295,6 @@ def _thread() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix="keytide-expiry")
 
 
-def _line_to(kept: Snapshot, expired: Sequence[Snapshot]) -> list[Snapshot]:
-    """Those snapshots that lead to `kept` without a gap.
-
-    What is before a gap was left by a process that died. It is unknown which of its files others
-    have.
-    """
-    line: list[Snapshot] = []
-    for snapshot in reversed(expired):
-        if snapshot.id != kept.id - len(line) - 1:
-            break
-        line.insert(0, snapshot)
-    return line
-
-
 def _held_from(table: StoredTable) -> int | None:
     """The lowest snapshot that a consumer still has to read."""
     places = consumers(table.store).values()
@@ -397,11 +383,19 @@ class _Expiry:
         known |= zip(unread, metadata.each_snapshot(unread), strict=True)
         expired = tuple(known[number] for number in numbers)
         kept = metadata.snapshot(ids[len(numbers)])
+
+        # Those snapshots that lead to `kept` without a gap. What is before a gap was left by a
+        # process that died. It is unknown which of its files others have.
+        line: list[Snapshot] = []
+        for snapshot in reversed(expired):
+            if snapshot.id != kept.id - len(line) - 1:
+                break
+            line.insert(0, snapshot)
         return _Plan(
             expired,
             kept,
             frozenset(ids[len(numbers) :]),
-            garbage_of(metadata, self.view, _line_to(kept, expired), kept),
+            garbage_of(metadata, self.view, line, kept),
             expired if options.changelogs_outlive_snapshots else (),
         )
 

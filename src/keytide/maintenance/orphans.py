@@ -139,16 +139,7 @@ class _Places:
             return True
         if len(parts) == 2 and self._is_left_over(*parts):
             return True
-        return self._is_in_bucket(path)
 
-    def _is_left_over(self, folder: str, name: str) -> bool:
-        """Whether a file in a folder of documents was left behind by a process that died."""
-        if folder not in _DOCUMENTS:
-            return False
-        is_note = folder == paths.snapshot_dir() and paths.parse_expiring_name(name) is not None
-        return is_note or paths.is_temporary(name)
-
-    def _is_in_bucket(self, path: str) -> bool:
         root = f"{self.data_root}/" if self.data_root else ""
         *folders, bucket, _ = ["", *path.removeprefix(root).split("/")]
         return (
@@ -157,6 +148,13 @@ class _Places:
             and all(map(str.startswith, folders[1:], self.partition_folders))
             and paths.is_bucket_name(bucket)
         )
+
+    def _is_left_over(self, folder: str, name: str) -> bool:
+        """Whether a file in a folder of documents was left behind by a process that died."""
+        if folder not in _DOCUMENTS:
+            return False
+        is_note = folder == paths.snapshot_dir() and paths.parse_expiring_name(name) is not None
+        return is_note or paths.is_temporary(name)
 
 
 _NAMED_BY_METADATA = (paths.MANIFEST_DIR, paths.INDEX_DIR, paths.STATISTICS_DIR)

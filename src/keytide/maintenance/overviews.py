@@ -90,7 +90,16 @@ def layout_of(
     first = (page - 1) * room.buckets
     shown = totals.slice(first, room.buckets)
     ids: list[BucketId] = list(zip(shown["_PARTITION"], shown["_BUCKET"], strict=True))
-    due = _due(state, ids)
+
+    # What the next write would compact in some buckets.
+    if not state.view.kind.keeps_versions or why_not_compacted(state.view) is not None or not ids:
+        due = {}
+    else:
+        planner = Planner(state.view, vector_files_by_bucket(state.vector_files))
+        found: dict[BucketId, list[Unit]] = {}
+        for unit in planner.due(state.live, set(ids)):
+            found.setdefault(unit.bucket, []).append(unit)
+        due = found
     lines = [
         _line(first + place, row, state, is_due=bucket in due)
         for place, (bucket, row) in enumerate(zip(ids, shown.to_dicts(), strict=True))
@@ -134,17 +143,6 @@ def _totals(state: TableState) -> pl.DataFrame:
         )
         .sort("size", "_PARTITION", "_BUCKET", descending=[True, False, False])
     )
-
-
-def _due(state: TableState, ids: Sequence[BucketId]) -> Mapping[BucketId, list[Unit]]:
-    """What the next write would compact in some buckets."""
-    if not state.view.kind.keeps_versions or why_not_compacted(state.view) is not None or not ids:
-        return {}
-    planner = Planner(state.view, vector_files_by_bucket(state.vector_files))
-    found: dict[BucketId, list[Unit]] = {}
-    for unit in planner.due(state.live, set(ids)):
-        found.setdefault(unit.bucket, []).append(unit)
-    return found
 
 
 def _line(number: int, row: Mapping[str, object], state: TableState, *, is_due: bool) -> BucketLine:

@@ -272,7 +272,9 @@ def garbage_of(
     Files outside the table are left out, as in all code that changes files. Raises `DataError` for
     a file that is missing or damaged.
     """
-    told = [entry for each in expired for entry in _changelog(metadata, each)]
+    told = [
+        entry for each in expired for entry in metadata.entries(metadata.changelog_manifests(each))
+    ]
     dropped = _dropped(metadata, (*expired[1:], kept))
     files: dict[str, int] = {}
     for entry in (*dropped, *told):
@@ -296,10 +298,6 @@ def _dropped(metadata: TableMetadata, snapshots: Iterable[Snapshot]) -> Iterable
             if entry.kind is FileKind.ADD:
                 dropped.pop(entry.file.file_name, None)
     return dropped.values()
-
-
-def _changelog(metadata: TableMetadata, snapshot: Snapshot) -> Iterable[ManifestEntry]:
-    return metadata.entries(metadata.changelog_manifests(snapshot))
 
 
 def told_garbage_of(

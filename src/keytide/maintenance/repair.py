@@ -278,7 +278,11 @@ def index_files(
         outcome = transaction.compact()
     entries = [entry for made in transaction.taken for entry in made.entries]
     if isinstance(outcome, Conflict):
-        view.store.discard(_new_files(view, entries))
+        # The index files that were written: those that only the new entry of a file names.
+        named = {FileKind.ADD: set[str](), FileKind.DELETE: set[str]()}
+        for entry in entries:
+            named[entry.kind] |= {*view.stored_paths(entry)}
+        view.store.discard(sorted(named[FileKind.ADD] - named[FileKind.DELETE]))
         raise ConflictError(
             f"table {table.name}: files were replaced while they were indexed, so nothing was "
             "changed; try again"
@@ -287,14 +291,6 @@ def index_files(
         return IndexingResult(None, len(files), 0)
     follow(Made(table, view, outcome.snapshot.id, "the files are indexed"))
     return IndexingResult(outcome.snapshot.id, len(files), len(entries) // 2)
-
-
-def _new_files(view: TableView, entries: Sequence[ManifestEntry]) -> list[str]:
-    """The index files that were written: those that only the new entry of a file names."""
-    named = {FileKind.ADD: set[str](), FileKind.DELETE: set[str]()}
-    for entry in entries:
-        named[entry.kind] |= {*view.stored_paths(entry)}
-    return sorted(named[FileKind.ADD] - named[FileKind.DELETE])
 
 
 @dataclass(frozen=True)
@@ -308,7 +304,20 @@ class IndexTask:
     def __call__(self) -> Written:
         """Write the index. Does nothing if no filter is missing. Raises `DataError`."""
         path, stored = self.view.file_path(self.entry), stored_indexes(self.view, self.entry)
-        wanted = self._wanted()
+
+        # The filters that a file may have, by the names of its columns.
+        schema, old = self.view.schema, self.view.schemas[self.entry.file.schema_id]
+        by_id = {field.id: field for field in old.fields}
+        columns = {}
+        for name, settings in self.filters.columns.items():
+            field = schema.by_name.get(name)
+            there = None if field is None else by_id.get(field.id)
+            # A value of another type has another hash, so readers do not use such a filter.
+            if field is None or there is None or not has_hash(there.type):
+                continue
+            if there.type.with_nullable(True) == field.type.with_nullable(True):
+                columns[there.name] = settings
+        wanted = replace(self.filters, columns=columns)
         lacking = {
             name: settings
             for name, settings in wanted.columns.items()
@@ -327,21 +336,6 @@ class IndexTask:
             replace(self.entry, kind=FileKind.DELETE),
             replace(self.entry, file=replace(file, **new)),
         ))  # fmt: skip
-
-    def _wanted(self) -> FileFilters:
-        """The filters that a file may have, by the names of its columns."""
-        schema, old = self.view.schema, self.view.schemas[self.entry.file.schema_id]
-        by_id = {field.id: field for field in old.fields}
-        columns = {}
-        for name, settings in self.filters.columns.items():
-            field = schema.by_name.get(name)
-            there = None if field is None else by_id.get(field.id)
-            # A value of another type has another hash, so readers do not use such a filter.
-            if field is None or there is None or not has_hash(there.type):
-                continue
-            if there.type.with_nullable(True) == field.type.with_nullable(True):
-                columns[there.name] = settings
-        return replace(self.filters, columns=columns)
 
     def _made(self, filters: FileFilters, path: str) -> dict[str, dict[str, bytes]]:
         old = self.view.schemas[self.entry.file.schema_id]

@@ -89,25 +89,6 @@ from keytide.write.upsert import UpsertTask, task_of_stored
 # -- moves the winning version of each key ---------------------------------------------------------
 
 
-def move_winners_tasks(state: TableState, anew: WriteTask) -> list[MoveWinnersTask]:
-    """Tasks that move the winners of all keys to where `anew`, a task for stored rows, puts
-    them.
-    """
-    places = vector_places(state.vector_files, state.view)
-    files: dict[BucketId, list[ManifestEntry]] = {}
-    for entry in state.live.entries:
-        files.setdefault((entry.partition, entry.bucket), []).append(entry)
-    planned = {
-        bucket: to_merge(entries, places) if places else [PlannedFile(e) for e in entries]
-        for bucket, entries in files.items()
-    }
-    memory_bytes = memory_of(state.view, len(files))
-    return [
-        MoveWinnersTask(state.view, anew, plan, number, memory_bytes)
-        for number, plan in enumerate(sections_of(planned, state.view))
-    ]
-
-
 @dataclass(frozen=True)
 class MoveWinnersTask:
     """Moves the winners of one bucket. Picklable.
@@ -290,13 +271,8 @@ def _tasks(
 ) -> tuple[Sequence[MoveTask], Sequence[MoveTask | MoveKeysTask]]:
     if state.view.kind.has_key_index:
         return (), move_keys_tasks(state, task_of_stored(state), partitions.__contains__)
-    return _move_tasks(state, partitions)
 
-
-def _move_tasks(
-    state: TableState, partitions: frozenset[bytes]
-) -> tuple[list[MoveTask], list[MoveTask]]:
-    """Tasks that move the versions that a changelog has emitted, and tasks that move all others."""
+    # Tasks that move the versions that a changelog has emitted, and tasks that move all others.
     places = vector_places(state.vector_files, state.view)
     files: dict[BucketId, list[ManifestEntry]] = {}
     for entry in state.live.entries:
@@ -414,11 +390,29 @@ def convert(table: StoredTable, upsert_mode: str, *, dry_run: bool = False) -> C
     too many races were lost, and `DataError` if the store fails.
     """
     BEHIND.settle(table.uri)
-    wanted, seen = _mode(table, upsert_mode), table.pinned()
+
+    if upsert_mode.lower() not in _MODES:
+        expected = " or ".join(map(repr, _MODES))
+        raise InvalidError(
+            f"table {table.name}: upsert_mode is {shown(upsert_mode)}; expected {expected}"
+        )
+    wanted, seen = upsert_mode.lower(), table.pinned()
     tries = writable_view(seen).options.commit_retries_max + 1
     for _ in range(tries):
         found = seen.metadata.schemas_in_force()
-        _refuse_others(seen, found.schema, wanted)
+
+        # Raise `UnsupportedError` for a table that is neither kind.
+        schema = found.schema
+        if not schema.primary_keys:
+            raise UnsupportedError(
+                f"table {seen.name} cannot be converted, because it has no primary key; write its "
+                "rows to a new table with a primary key"
+            )
+        if schema.is_indexed and wanted not in (NO_UPSERTS, schema.upsert_mode):
+            raise UnsupportedError(
+                f"table {seen.name} cannot be converted from '{keys.UPSERT_MODE}' = "
+                f"'{schema.upsert_mode}' to '{wanted}'; write its rows to a new table"
+            )
         if found.schema.upsert_mode == wanted:
             done = _taken_back(seen.live, found, dry_run=dry_run)
         else:
@@ -432,29 +426,6 @@ def convert(table: StoredTable, upsert_mode: str, *, dry_run: bool = False) -> C
         f"'{keys.COMMIT_MAX_RETRIES}'. Until then the table cannot be altered, unless you "
         f"convert it back to its current '{keys.UPSERT_MODE}'"
     )
-
-
-def _mode(table: StoredTable, upsert_mode: str) -> str:
-    if upsert_mode.lower() not in _MODES:
-        expected = " or ".join(map(repr, _MODES))
-        raise InvalidError(
-            f"table {table.name}: upsert_mode is {shown(upsert_mode)}; expected {expected}"
-        )
-    return upsert_mode.lower()
-
-
-def _refuse_others(table: StoredTable, schema: TableSchema, wanted: str) -> None:
-    """Raise `UnsupportedError` for a table that is neither kind."""
-    if not schema.primary_keys:
-        raise UnsupportedError(
-            f"table {table.name} cannot be converted, because it has no primary key; write its "
-            "rows to a new table with a primary key"
-        )
-    if schema.is_indexed and wanted not in (NO_UPSERTS, schema.upsert_mode):
-        raise UnsupportedError(
-            f"table {table.name} cannot be converted from '{keys.UPSERT_MODE}' = "
-            f"'{schema.upsert_mode}' to '{wanted}'; write its rows to a new table"
-        )
 
 
 # -- taking a conversion back ----------------------------------------------------------------------
@@ -491,7 +462,16 @@ def _carried_out(
     pinned: PinnedTable, found: SchemasInForce, wanted: str, *, dry_run: bool
 ) -> ConversionResult | None:
     """The result if the table has another mode. None if another change came first."""
-    target = _target(pinned, found, wanted)
+    # The definition that the table gets: one left by an earlier conversion, or a new one.
+    if found.newest.upsert_mode == wanted:
+        target = Definition.of(found.schema, found.newest)
+    else:
+        try:
+            made = converted(_numbered(found.schema, found.newest), wanted)
+            try_definition(pinned.metadata, made.schema)
+        except KeytideError as error:
+            raise type(error)(f"table {pinned.name} cannot be converted: {error}") from error
+        target = made
     if not dry_run and show_rows(pinned) is not pinned:
         return None  # rows were hidden, and are no longer
     state = pinned.state_to_write(_view_before(pinned, target.schema))
@@ -503,7 +483,9 @@ def _carried_out(
     begun = Transaction.on(pinned.live, TableState(view, state.live))
     with followed(pinned.live, begun, done="the table is converted") as transaction:
         local_runner().each(_conversion_tasks(state, transaction.state), transaction.take)
-        if not is_stored and not _is_created(pinned, target.schema):
+        if not is_stored and not created(
+            pinned.store, paths.schema_path(target.schema.id), target.schema.to_json()
+        ):
             transaction.abort()
             return None
         outcome = transaction.convert()
@@ -511,23 +493,6 @@ def _carried_out(
         return None
     files = len(outcome.live.files)
     return replace(result, snapshot_id=outcome.snapshot.id, files_after=files)
-
-
-def _target(table: StoredTable, found: SchemasInForce, wanted: str) -> Definition:
-    """The definition that the table gets: one left by an earlier conversion, or a new one."""
-    if found.newest.upsert_mode == wanted:
-        return Definition.of(found.schema, found.newest)
-    try:
-        made = converted(_numbered(found.schema, found.newest), wanted)
-        try_definition(table.metadata, made.schema)
-    except KeytideError as error:
-        raise type(error)(f"table {table.name} cannot be converted: {error}") from error
-    return made
-
-
-def _is_created(table: StoredTable, schema: TableSchema) -> bool:
-    """Whether the stored schema is this one, and not one of another change."""
-    return created(table.store, paths.schema_path(schema.id), schema.to_json())
 
 
 def _view_before(table: StoredTable, target: TableSchema) -> TableView:
@@ -556,4 +521,18 @@ def _conversion_tasks(
     anew = task_of_stored(target)
     if state.view.kind.has_key_index:
         return move_keys_tasks(state, anew, every_partition)
-    return move_winners_tasks(state, anew)
+
+    # Tasks that move the winners of all keys to where `anew`, a task for stored rows, puts them.
+    places = vector_places(state.vector_files, state.view)
+    files: dict[BucketId, list[ManifestEntry]] = {}
+    for entry in state.live.entries:
+        files.setdefault((entry.partition, entry.bucket), []).append(entry)
+    planned = {
+        bucket: to_merge(entries, places) if places else [PlannedFile(e) for e in entries]
+        for bucket, entries in files.items()
+    }
+    memory_bytes = memory_of(state.view, len(files))
+    return [
+        MoveWinnersTask(state.view, anew, plan, number, memory_bytes)
+        for number, plan in enumerate(sections_of(planned, state.view))
+    ]

@@ -71,7 +71,18 @@ def roll_back(
         raise NotFoundError(
             f"table {metadata.name} has no snapshots, so there is nothing to roll back to"
         )
-    target = _target(metadata, to, as_of_ms, watermark)
+
+    if sum(place is not None for place in (to, as_of_ms, watermark)) != 1:
+        raise InvalidError(
+            f"table {metadata.name}: give exactly one of a snapshot, a tag, a time and a "
+            "watermark to roll back to"
+        )
+    if watermark is not None:
+        target = _watermarked(metadata, watermark)
+    elif as_of_ms is not None:
+        target = metadata.snapshot_as_of(as_of_ms)
+    else:
+        target = _tagged(metadata, to) if isinstance(to, str) else numbered(metadata, int(to or 0))
     rollback = Rollback(metadata, target)
     result = RollbackResult(
         newest.id,
@@ -102,21 +113,6 @@ def warn_of_consumers(metadata: TableMetadata, consumers: Sequence[str]) -> None
 
 
 # -- target ----------------------------------------------------------------------------------------
-
-
-def _target(
-    metadata: TableMetadata, to: int | str | None, as_of_ms: int | None, watermark: int | None
-) -> Snapshot:
-    if sum(place is not None for place in (to, as_of_ms, watermark)) != 1:
-        raise InvalidError(
-            f"table {metadata.name}: give exactly one of a snapshot, a tag, a time and a "
-            "watermark to roll back to"
-        )
-    if watermark is not None:
-        return _watermarked(metadata, watermark)
-    if as_of_ms is not None:
-        return metadata.snapshot_as_of(as_of_ms)
-    return _tagged(metadata, to) if isinstance(to, str) else numbered(metadata, int(to or 0))
 
 
 def _watermarked(metadata: TableMetadata, watermark: int) -> Snapshot:
@@ -234,18 +230,21 @@ class Rollback:
 
     def run(self) -> None:
         """Delete what is later."""
-        self._keep_target()
-        self._delete_snapshots()
-        self.metadata.hint_latest(self.target.id)
-        self._delete_changelogs()
-        for name in self.later_tags():
-            self.metadata.store.delete([paths.tag_path(name)])
-
-    def _keep_target(self) -> None:
-        """Ensure that the target snapshot exists. It may have expired and be kept only by a tag."""
+        # Ensure that the target snapshot exists. It may have expired and be kept only by a tag.
         if self._is_back():
             earliest = paths.snapshot_hint_path(paths.Hint.EARLIEST)
             self.metadata.store.hint(earliest, paths.encode_hint(self.target.id))
+        self._delete_snapshots()
+        self.metadata.hint_latest(self.target.id)
+
+        later = self.later_changelogs()
+        if later:
+            hint = paths.join(paths.changelog_dir(), paths.Hint.LATEST.value)
+            self.metadata.store.delete([hint])
+        for number in reversed(later):
+            self.metadata.store.delete([paths.changelog_path(number)])
+        for name in self.later_tags():
+            self.metadata.store.delete([paths.tag_path(name)])
 
     def _is_back(self) -> bool:
         """Restore the snapshot if it does not exist.
@@ -285,14 +284,6 @@ class Rollback:
         gap = (n for n in later if n - 1 > self.target.id and not self.metadata.has_snapshot(n - 1))
         parted = next(gap, None)
         self.metadata.remove([n for n in later if parted is not None and n >= parted])
-
-    def _delete_changelogs(self) -> None:
-        later = self.later_changelogs()
-        if later:
-            hint = paths.join(paths.changelog_dir(), paths.Hint.LATEST.value)
-            self.metadata.store.delete([hint])
-        for number in reversed(later):
-            self.metadata.store.delete([paths.changelog_path(number)])
 
 
 # -- fast-forward: the state of a table becomes that of one of its branches ------------------------

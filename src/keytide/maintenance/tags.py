@@ -452,7 +452,15 @@ class _Maker:
         ids, made = self._ids_after(last), list[NamedTag]()
         while (place := self._first_due(ids, last)) < len(ids):
             snapshot = self.metadata.snapshot(ids[place])
-            last = self._period_for(snapshot, last)
+
+            # The period for the tag of a snapshot: the one that has just ended.
+            if last is not None and self.options.tag_automatic_completion:
+                # One after the other, even if there was no snapshot in between.
+                last = last + self.period.length
+            else:
+                moment = self._moment(snapshot)
+                assert moment is not None
+                last = self.period.last_ended(moment)
             source = TagSource(paths.snapshot_path(snapshot.id), snapshot)
             with suppress(AlreadyExistsError):  # another writer created it
                 made.append(create_tag_of(self.metadata, self.period.name_of(last), source))
@@ -498,15 +506,6 @@ class _Maker:
             return moment is not None
         delay = timedelta(milliseconds=self.options.tag_creation_delay_ms)
         return moment - delay >= last + 2 * self.period.length
-
-    def _period_for(self, snapshot: Snapshot, last: datetime | None) -> datetime:
-        """The period for the tag of a snapshot: the one that has just ended."""
-        if last is not None and self.options.tag_automatic_completion:
-            # One after the other, even if there was no snapshot in between.
-            return last + self.period.length
-        moment = self._moment(snapshot)
-        assert moment is not None
-        return self.period.last_ended(moment)
 
     def _moment(self, snapshot: Snapshot) -> datetime | None:
         return _CLOCKS[self.options.tag_automatic_creation](snapshot)

@@ -27,7 +27,7 @@ from keytide.base.process import cached_property
 from keytide.base.row_kind import RowKind
 from keytide.merge.engine import MergeEngine, SequenceGroup
 from keytide.merge.functions.collections import Collect
-from keytide.merge.functions.inputs import AggregatedColumn, AggregateFunction, Inputs
+from keytide.merge.functions.inputs import AggregateFunction, Inputs
 from keytide.merge.functions.scalars import (
     FirstNonNullValue,
     FirstValue,
@@ -99,7 +99,21 @@ def provenance_of(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine
     if not merged.height:
         return Provenance(merged)
     # A second merge, with numbers instead of values. What it copies shows the origin.
-    traced, numbers = _traced(engine, versions), _numbered(versions, order, engine)
+
+    # The engine with functions that collect numbers, and groups that record their latest version.
+    # An increasing number as the last field of each group breaks ties as the group does anyway.
+    groups = tuple(
+        replace(group, sequence=(*group.sequence, _winner(i)))
+        for i, group in enumerate(engine.groups)
+    )
+
+    tracing = {
+        name: fold
+        if isinstance(fold.function, PICKS)
+        else replace(fold, function=_Origins(name, fold.function, versions.select(VERSION, name)))
+        for name, fold in engine.folds.items()
+    }
+    traced, numbers = engine.tracing(tracing, groups), _numbered(versions, order, engine)
     origin = traced.merge(numbers).row(0, named=True)
     winners = {group.sequence: origin[_winner(i)] for i, group in enumerate(engine.groups)}
     base = origin[VERSION]
@@ -114,7 +128,9 @@ def provenance_of(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine
 
 def _numbered(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine) -> pl.DataFrame:
     """The versions with numbers as values. NULL stays where the engine checks for it."""
-    gaps = _gaps(engine)
+    # The columns in which NULL means "no value".
+    folds = engine.folds.items()
+    gaps = engine.gaps | {name for name, f in folds if not isinstance(f.function, _NULL_COUNTS)}
     number = pl.concat_list(pl.col(VERSION))
     columns = [
         (pl.when(pl.col(name).is_not_null()).then(number) if name in gaps else number).alias(name)
@@ -138,12 +154,6 @@ def _merged_columns(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngi
     return [name for name in versions.columns if name not in kept]
 
 
-def _gaps(engine: MergeEngine) -> frozenset[str]:
-    """The columns in which NULL means "no value"."""
-    folds = engine.folds.items()
-    return engine.gaps | {name for name, f in folds if not isinstance(f.function, _NULL_COUNTS)}
-
-
 def _winner(group: int) -> str:
     return f"{VERSION}_{group}"
 
@@ -153,29 +163,6 @@ def _one(version: int | None) -> tuple[int, ...]:
 
 
 # -- the engine over numbers -------------------------------------------------------------------
-
-
-def _traced(engine: MergeEngine, versions: pl.DataFrame) -> MergeEngine:
-    """The engine with functions that collect numbers, and groups that record their latest version.
-
-    An increasing number as the last field of each group breaks ties as the group does anyway.
-    """
-    groups = tuple(
-        replace(group, sequence=(*group.sequence, _winner(i)))
-        for i, group in enumerate(engine.groups)
-    )
-    return engine.tracing(_tracing(engine.folds, versions), groups)
-
-
-def _tracing(
-    folds: Mapping[str, AggregatedColumn], versions: pl.DataFrame
-) -> dict[str, AggregatedColumn]:
-    return {
-        name: fold
-        if isinstance(fold.function, PICKS)
-        else replace(fold, function=_Origins(name, fold.function, versions.select(VERSION, name)))
-        for name, fold in folds.items()
-    }
 
 
 @dataclass(frozen=True)
@@ -192,18 +179,15 @@ class _Origins(AggregateFunction):
         """The numbers, in merge order."""
         counts = inputs.adds | inputs.retracts
         if isinstance(self.function, EXTREMES):
-            counts &= self._reaches(inputs)
+            # Which inputs equal the result.
+            # Inputs are version numbers here, so the extreme is searched in the versions' values.
+            places = self.values[VERSION].search_sorted(inputs.values.list.first())
+            values = self.values[self.column].gather(places)
+            result = self.function.fold(replace(inputs, values=values))
+            reaches: Marks = values.eq_missing(result.gather(inputs.slices.keys)).to_numpy()
+            counts &= reaches
         all_adds = replace(inputs, adds=counts, retracts=np.zeros_like(counts))
         return Collect(self.column).fold(all_adds)
-
-    def _reaches(self, inputs: Inputs) -> Marks:
-        """Which inputs equal the result."""
-        # Inputs are version numbers here, so the extreme is searched in the versions' values.
-        places = self.values[VERSION].search_sorted(inputs.values.list.first())
-        values = self.values[self.column].gather(places)
-        result = self.function.fold(replace(inputs, values=values))
-        reaches: Marks = values.eq_missing(result.gather(inputs.slices.keys)).to_numpy()
-        return reaches
 
 
 # -- removed rows --------------------------------------------------------------------------------
@@ -273,8 +257,10 @@ class _Teller:
 
     def outcome(self, version: int) -> str:
         """The explanation for a version."""
+        reason = self.engine.skips(self._kind(version))
+        skipped = None if reason is None else f"ignored: {reason}"
         return (
-            self._skipped(version)
+            skipped
             or self._as_a_whole(version)
             or self._removed(version)
             or self._column_by_column(version)
@@ -318,10 +304,6 @@ class _Teller:
         return next((group for group in self.engine.groups if column in group.columns), None)
 
     # -- explanations of whole versions ----------------------------------------------------------
-
-    def _skipped(self, version: int) -> str | None:
-        reason = self.engine.skips(self._kind(version))
-        return None if reason is None else f"ignored: {reason}"
 
     def _as_a_whole(self, version: int) -> str | None:
         base = self.provenance.base
@@ -367,7 +349,20 @@ class _Teller:
 
     def _clause(self, version: int, column: str) -> _Clause | None:
         if version in self.provenance.taken[column]:
-            return self._given(version, column)
+            fold, is_retract = self.engine.folds.get(column), self._is_retract(version)
+            if fold is None or isinstance(fold.function, PICKS):
+                return "sets ", ""
+            function = fold.function
+            if isinstance(function, EXTREMES):
+                return f"sets the {function.name} of ", ""
+            if isinstance(function, Sum):
+                row = self.versions.filter(pl.col(VERSION) == version)
+                value = shown(row[column][0])
+                return (f"subtracts {value} from ", "") if is_retract else (f"adds {value} to ", "")
+            return (
+                "is retracted from " if is_retract else "is aggregated into ",
+                f" ({function.name})",
+            )
         is_null = column not in self._present[version]
         group = self._group_of(column)
         if group is not None and self._says_nothing(version, group):
@@ -375,21 +370,19 @@ class _Teller:
             silent = f" ignored: all columns of its sequence group ({names}) are NULL"
             return None if is_null else ("", silent)
         if self._is_retract(version):
-            return self._taken_back(version, column, group)
+            # The effect of a retract on a column to which it gives no value.
+            fold, taken = self.engine.folds.get(column), self.provenance.taken[column]
+            is_null = column not in self._present[version]
+            if fold is None:
+                return self._taken_back_from_group(version, column, group)
+            if is_null and not isinstance(fold.function, LastValue):
+                return None
+            if fold.ignore_retract:
+                return "leaves ", f" unchanged ('{keys.word_of(keys.IGNORE_RETRACT)}')"
+            if taken and taken[-1] > version:
+                return "", f" replaced by version {taken[-1]}"
+            return "retracts ", ""
         return None if is_null else self._lost(version, column, group)
-
-    def _given(self, version: int, column: str) -> _Clause:
-        fold, is_retract = self.engine.folds.get(column), self._is_retract(version)
-        if fold is None or isinstance(fold.function, PICKS):
-            return "sets ", ""
-        function = fold.function
-        if isinstance(function, EXTREMES):
-            return f"sets the {function.name} of ", ""
-        if isinstance(function, Sum):
-            row = self.versions.filter(pl.col(VERSION) == version)
-            value = shown(row[column][0])
-            return (f"subtracts {value} from ", "") if is_retract else (f"adds {value} to ", "")
-        return "is retracted from " if is_retract else "is aggregated into ", f" ({function.name})"
 
     def _lost(self, version: int, column: str, group: SequenceGroup | None) -> _Clause:
         """Why a non-NULL value is not in the row."""
@@ -404,20 +397,6 @@ class _Teller:
         verb = "retracted" if self._is_retract(winner) and not taken else "replaced"
         fields = group.sequence if group else self.order.sequence
         return "", f" {verb} by version {winner}: {self._reason(version, winner, fields)}"
-
-    def _taken_back(self, version: int, column: str, group: SequenceGroup | None) -> _Clause | None:
-        """The effect of a retract on a column to which it gives no value."""
-        fold, taken = self.engine.folds.get(column), self.provenance.taken[column]
-        is_null = column not in self._present[version]
-        if fold is None:
-            return self._taken_back_from_group(version, column, group)
-        if is_null and not isinstance(fold.function, LastValue):
-            return None
-        if fold.ignore_retract:
-            return "leaves ", f" unchanged ('{keys.word_of(keys.IGNORE_RETRACT)}')"
-        if taken and taken[-1] > version:
-            return "", f" replaced by version {taken[-1]}"
-        return "retracts ", ""
 
     def _taken_back_from_group(
         self, version: int, column: str, group: SequenceGroup | None

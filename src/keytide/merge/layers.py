@@ -63,18 +63,16 @@ def _layers(
     while (starts := engine.layer_starts(versions)) is not None and starts.any():
         # A layer has the versions of each key up to its first mark. The rest is checked again,
         # because marks are valid only for a merge that begins there.
-        lowest = _before_first(starts, KeySlices.of(versions, key))
+
+        # The versions of each key before the first marked one, or all if none is marked.
+        slices = KeySlices.of(versions, key)
+        first = slices.first_where(starts)
+        ends = np.where(first < 0, slices.ends, first)
+        before: Marks = slices.rows < ends[slices.keys]
+        lowest = before
         yield engine.merge(versions.filter(pl.Series(lowest)))
         versions = versions.filter(pl.Series(~lowest))
     yield engine.merge(versions)
-
-
-def _before_first(starts: Marks, slices: KeySlices) -> Marks:
-    """The versions of each key before the first marked one, or all if none is marked."""
-    first = slices.first_where(starts)
-    ends = np.where(first < 0, slices.ends, first)
-    before: Marks = slices.rows < ends[slices.keys]
-    return before
 
 
 def _one_by_one(versions: pl.DataFrame, key: tuple[str, ...]) -> Iterator[pl.DataFrame]:

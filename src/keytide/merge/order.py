@@ -228,7 +228,14 @@ def _as_integer(field: pl.Series) -> Any:
     if dtype == pl.Date:
         return field.to_physical().cast(pl.Int64)
     if dtype == pl.String:
-        return _parsed(field)
+        numbers: pl.Series = field.str.strip_chars().cast(pl.Int64, strict=False)
+        wrong = field.filter(numbers.is_null() & field.is_not_null())
+        if wrong.len():
+            raise InvalidError(
+                f"sequence field {field.name!r} has the value {wrong[0]!r}, which "
+                f"'{keys.SEQUENCE_AUTO_PADDING}' cannot convert to an integer"
+            )
+        return numbers
     if dtype.is_float():
         return field.cast(pl.Int64, strict=False)
     if dtype.is_decimal():
@@ -239,17 +246,6 @@ def _as_integer(field: pl.Series) -> Any:
         f"sequence field {field.name!r} is {dtype}, which '{keys.SEQUENCE_AUTO_PADDING}' cannot "
         "convert to a number; use a numeric, string, date or timestamp column"
     )
-
-
-def _parsed(field: pl.Series) -> pl.Series:
-    numbers: pl.Series = field.str.strip_chars().cast(pl.Int64, strict=False)
-    wrong = field.filter(numbers.is_null() & field.is_not_null())
-    if wrong.len():
-        raise InvalidError(
-            f"sequence field {field.name!r} has the value {wrong[0]!r}, which "
-            f"'{keys.SEQUENCE_AUTO_PADDING}' cannot convert to an integer"
-        )
-    return numbers
 
 
 def _truncated(field: pl.Series) -> pl.Series:

@@ -31,8 +31,18 @@ def validate_merge_options(
     Raises `InvalidError` for the first problem, which can be an unregistered merge function.
     """
     columns = {f.name: f for f in fields}
-    _check_engine(options)
-    _check_primary_key(primary_keys, options)
+
+    if options.merge_engine not in ENGINES:
+        raise InvalidError(
+            f"option {keys.MERGE_ENGINE!r} has the value {options.merge_engine!r}; expected one of "
+            f"{', '.join(ENGINES)}"
+        )
+
+    if options.primary_key_nullable and not primary_keys:
+        raise InvalidError(
+            f"'{keys.PRIMARY_KEY_NULLABLE}' = 'true' needs a primary key, and the table has none. "
+            "Define one, or remove the option"
+        )
     _check_changelog(primary_keys, options)
     _check_field_options(columns, options)
     _check_sequence_fields(columns, primary_keys, partition_keys, options)
@@ -40,29 +50,20 @@ def validate_merge_options(
     _check_rowkind_field(columns, options)
     _check_groups(columns, primary_keys, options)
     engine_class(options).check(columns, primary_keys, options)
-    _check_deletion_vectors(options)
+
+    producer = options.changelog_producer
+    if options.deletion_vectors_enabled and producer == "full-compaction":
+        raise InvalidError(
+            f"'{keys.DELETION_VECTORS_ENABLED}' = 'true' does not work with "
+            f"'{keys.CHANGELOG_PRODUCER}' = '{producer}'. With deletion vectors, use one of the "
+            f"changelog producers none, input and lookup"
+        )
     _check_bucket_key(columns, primary_keys, partition_keys, options)
     _check_record_level_expire(columns, options)
     _check_retention(options)
 
 
-def _check_engine(options: TableOptions) -> None:
-    if options.merge_engine not in ENGINES:
-        raise InvalidError(
-            f"option {keys.MERGE_ENGINE!r} has the value {options.merge_engine!r}; expected one of "
-            f"{', '.join(ENGINES)}"
-        )
-
-
 # -- keys and changes ------------------------------------------------------------------------------
-
-
-def _check_primary_key(primary_keys: Sequence[str], options: TableOptions) -> None:
-    if options.primary_key_nullable and not primary_keys:
-        raise InvalidError(
-            f"'{keys.PRIMARY_KEY_NULLABLE}' = 'true' needs a primary key, and the table has none. "
-            "Define one, or remove the option"
-        )
 
 
 def _check_changelog(primary_keys: Sequence[str], options: TableOptions) -> None:
@@ -88,16 +89,6 @@ def _check_changelog(primary_keys: Sequence[str], options: TableOptions) -> None
         raise InvalidError(
             f"'{keys.STREAMING_READ_OVERWRITE}' = 'true' needs a primary key, and the table has "
             f"none; set it to 'false'"
-        )
-
-
-def _check_deletion_vectors(options: TableOptions) -> None:
-    producer = options.changelog_producer
-    if options.deletion_vectors_enabled and producer == "full-compaction":
-        raise InvalidError(
-            f"'{keys.DELETION_VECTORS_ENABLED}' = 'true' does not work with "
-            f"'{keys.CHANGELOG_PRODUCER}' = '{producer}'. With deletion vectors, use one of the "
-            f"changelog producers none, input and lookup"
         )
 
 

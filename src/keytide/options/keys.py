@@ -66,19 +66,15 @@ def stored_names(given: Mapping[str, str]) -> dict[str, str]:
     stored: dict[str, str] = {}
     for key, value in given.items():
         name = stored_name(key)
-        _check(name, key, value)
+        option = option_of(name)
+        assert option is not None
+        option.parse(key, value)
         if stored.setdefault(name, value) != value:
             raise InvalidError(
                 f"option {name!r} is given twice: as {stored[name]!r} and, spelled {key!r}, as "
                 f"{value!r}; give it once"
             )
     return stored
-
-
-def _check(name: str, key: str, value: str) -> None:
-    option = option_of(name)
-    assert option is not None
-    option.parse(key, value)
 
 
 def _has_dots_of(name: str, spelt: str) -> bool:

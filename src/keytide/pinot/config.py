@@ -376,17 +376,15 @@ def _upsert(document: Document, where: str) -> Upsert:
         value = at(document, where, reader, old)
         if value is None:
             continue
-        if members.get(name) is not None and value != _newest(members, name, where):
+        if members.get(name) is not None and value != at(
+            members, where, texts if name == "comparisonColumns" else _enablement(), name
+        ):
             raise InvalidError(
                 f"{where} gives {name!r} as {members[name]!r} and, by its old name {old!r}, as "
                 f"{document[old]!r}; give it once"
             )
         members[name] = value
     return read(Upsert, members, where)
-
-
-def _newest(members: Document, name: str, where: str) -> Any:
-    return at(members, where, texts if name == "comparisonColumns" else _enablement(), name)
 
 
 # -- tasks -----------------------------------------------------------------------------------------
@@ -429,14 +427,9 @@ class Compaction:
     )
 
     @property
-    def has_threshold(self) -> bool:
-        """Whether there is a row threshold for compacting a file."""
-        return self.percent is not None or self.count is not None
-
-    @property
     def buffer_ms(self) -> int | None:
         """The minimum age of a file. One week if only a threshold is given."""
-        default = 7 * _MS[0] if self.has_threshold else None
+        default = 7 * _MS[0] if (self.percent is not None or self.count is not None) else None
         return default if self.given_buffer_ms is None else self.given_buffer_ms
 
 

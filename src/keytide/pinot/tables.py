@@ -74,7 +74,14 @@ def options(case: Case) -> dict[str, str]:
             found[keys.key_of(keys.AGGREGATE_FUNCTION, name)] = strategy
         for name, _, tree in case.functions:
             if tree is not None:
-                found[keys.key_of(keys.POST_MERGE_EXPRESSION, name)] = sql_of(tree, _wide(case))
+                # The columns for which Pinot computes with a wider type.
+                types = {"INT": "BIGINT", "FLOAT": "DOUBLE"}
+                wide = {
+                    c.name: types[c.type]
+                    for c in case.schema.columns
+                    if c.is_single and c.type in types
+                }
+                found[keys.key_of(keys.POST_MERGE_EXPRESSION, name)] = sql_of(tree, wide)
     if case.upsert.drops_late:
         found[keys.UPSERT_DROP_OUT_OF_ORDER] = "true"
     if case.upsert.late_marker is not None:
@@ -90,12 +97,6 @@ def options(case: Case) -> dict[str, str]:
         if member in case.ttls:
             found[key] = _age(case.ttls[member], case)
     return found
-
-
-def _wide(case: Case) -> dict[str, str]:
-    """The columns for which Pinot computes with a wider type."""
-    types = {"INT": "BIGINT", "FLOAT": "DOUBLE"}
-    return {c.name: types[c.type] for c in case.schema.columns if c.is_single and c.type in types}
 
 
 TTLS = {
@@ -201,7 +202,17 @@ def create_table(
     except AlreadyExistsError:
         table = Table.of(lake.catalog.table(name), lake.spark, lake.catalog)
     _check_immutable(table, case)
-    _warn_of_columns(table, case)
+
+    # Warn about schema differences, because opening a table does not change it.
+    has = {f.name: f.type.with_nullable(True).sql() for f in table.table_schema.fields}
+    asked = {f.name: f.type.with_nullable(True).sql() for f in columns(case)}
+    differing = [name for name in {**has, **asked} if has.get(name) != asked.get(name)]
+    if differing:
+        warn_caller(
+            f"table {table.name} has different columns from the schema: "
+            f"{', '.join(f'{n} {has.get(n)}, not {asked.get(n)}' for n in differing)}; change them "
+            f"with Table.alter"
+        )
     _warn_of_ttls(table, case)
     return table
 
@@ -241,19 +252,6 @@ def _told(value: Any) -> str:
     if isinstance(value, tuple):
         value = ", ".join(value)
     return "nothing" if value in (None, "") else repr(value)
-
-
-def _warn_of_columns(table: Table, case: Case) -> None:
-    """Warn about schema differences, because opening a table does not change it."""
-    has = {f.name: f.type.with_nullable(True).sql() for f in table.table_schema.fields}
-    asked = {f.name: f.type.with_nullable(True).sql() for f in columns(case)}
-    differing = [name for name in {**has, **asked} if has.get(name) != asked.get(name)]
-    if differing:
-        warn_caller(
-            f"table {table.name} has different columns from the schema: "
-            f"{', '.join(f'{n} {has.get(n)}, not {asked.get(n)}' for n in differing)}; change them "
-            f"with Table.alter"
-        )
 
 
 def _warn_of_ttls(table: Table, case: Case) -> None:

@@ -97,9 +97,8 @@ class _Typing:
         is_term = isinstance(node, Comparison | In | IsNull | Like)
         if not is_term or not isinstance(node.column, str):
             raise self._wrong(f"has {shown(node)} as a term; expected predicates")
-        return self._term(node, field_of(node.column, self.fields, self.table))
 
-    def _term(self, node: Comparison | In | IsNull | Like, field: Field) -> Predicate:
+        field = field_of(node.column, self.fields, self.table)
         if isinstance(node, IsNull):
             return node
         if isinstance(node, In):

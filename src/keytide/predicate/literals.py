@@ -113,12 +113,21 @@ def array_of_texts(texts: Sequence[str], target: pa.DataType) -> pa.Array:
     Raises an Arrow error or a `ValueError` for a string that is not a value.
     """
     if pa.types.is_time(target):
-        return _times(texts, target)
+        # Arrow has no cast for these. They are read as times of the first day.
+        days = pa.array(
+            [f"1970-01-01 {_without_spare_digits(text)}" for text in texts], pa.string()
+        )
+        return days.cast(pa.timestamp(target.unit)).cast(target)
     if pa.types.is_timestamp(target):
         # Arrow refuses digits beyond the unit even if they are zeros.
         texts = [_without_spare_digits(text) for text in texts]
         if target.tz is not None:
-            texts = [text if _ZONE.search(text) else _in_utc(text) for text in texts]
+            texts = [
+                text
+                if _ZONE.search(text)
+                else ((text if ":" in text else f"{text.strip()} 00:00:00") + "Z")
+                for text in texts
+            ]
     return pa.array(texts, pa.string()).cast(target)
 
 
@@ -128,16 +137,6 @@ _SPARE_DIGITS = re.compile(r"(\.\d*?)0+(?!\d)")
 
 def _without_spare_digits(text: str) -> str:
     return _SPARE_DIGITS.sub(lambda m: "" if m[1] == "." else m[1], text)
-
-
-def _in_utc(text: str) -> str:
-    return (text if ":" in text else f"{text.strip()} 00:00:00") + "Z"
-
-
-def _times(texts: Sequence[str], target: pa.DataType) -> pa.Array:
-    # Arrow has no cast for these. They are read as times of the first day.
-    days = pa.array([f"1970-01-01 {_without_spare_digits(text)}" for text in texts], pa.string())
-    return days.cast(pa.timestamp(target.unit)).cast(target)
 
 
 _NO_VALUE = (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowError)
@@ -276,31 +275,27 @@ def literal_of(value: Any, field: Field) -> Literal:
     `values_of` converts it back to the value.
     """
     try:
-        return _written(value, field)
+        root = field.type.root
+        if root in _TICKING and isinstance(value, int) and not isinstance(value, bool):
+            return _instant(value, field.type.to_arrow().unit, root)
+        if isinstance(value, datetime | np.datetime64):
+            value = pa.scalar(value)
+        if isinstance(value, pa.TimestampScalar) and value.is_valid:
+            form = "TIMESTAMP" if value.type.tz is None else "TIMESTAMP_LTZ"
+            return _instant(value.value, value.type.unit, form)
+        if isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(value, pa.Scalar):
+            value = value.as_py()
+        if value is None:
+            return Literal("NULL", "NULL")
+        if isinstance(value, float) and not math.isfinite(value):
+            return Literal("TEXT" if root in ("FLOAT", "DOUBLE") else "NUMBER", str(value))
+        return next(
+            Literal(form, text(value)) for kind, form, text in _WRITTEN if isinstance(value, kind)
+        )
     except Exception:  # a caller's value may raise anything
         return Literal("OTHER", shown(value))
-
-
-def _written(value: Any, field: Field) -> Literal:
-    root = field.type.root
-    if root in _TICKING and isinstance(value, int) and not isinstance(value, bool):
-        return _instant(value, field.type.to_arrow().unit, root)
-    if isinstance(value, datetime | np.datetime64):
-        value = pa.scalar(value)
-    if isinstance(value, pa.TimestampScalar) and value.is_valid:
-        form = "TIMESTAMP" if value.type.tz is None else "TIMESTAMP_LTZ"
-        return _instant(value.value, value.type.unit, form)
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, pa.Scalar):
-        value = value.as_py()
-    if value is None:
-        return Literal("NULL", "NULL")
-    if isinstance(value, float) and not math.isfinite(value):
-        return Literal("TEXT" if root in ("FLOAT", "DOUBLE") else "NUMBER", str(value))
-    return next(
-        Literal(form, text(value)) for kind, form, text in _WRITTEN if isinstance(value, kind)
-    )
 
 
 def comparison(field: Field, operator: str, value: Any) -> Predicate:

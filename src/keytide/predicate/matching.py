@@ -50,7 +50,14 @@ def row_filter(predicate: Predicate, fields: Sequence[Field]) -> pl.Expr:
         if isinstance(node, IsNull):
             return pl.col(node.column).is_null()
         if isinstance(node, Like):
-            return pl.col(node.column).str.contains(_like_regex(node.pattern))
+            wildcards = {"%": ".*", "_": "."}
+            parts = (
+                wildcards[character]
+                if is_wildcard
+                else ("\\" + character if character in r"\.+*?()|[]{}^$#&-~" else character)
+                for character, is_wildcard in like_parts(node.pattern)
+            )
+            return pl.col(node.column).str.contains("(?s)^" + "".join(parts) + "$")
         if isinstance(node, Not):
             return ~build(node.term)
         operator = and_ if isinstance(node, And) else or_
@@ -208,16 +215,3 @@ def _like_prefix(pattern: str) -> str:
     parts = like_parts(pattern)
     end = next((i for i, (_, is_wildcard) in enumerate(parts) if is_wildcard), len(parts))
     return "".join(character for character, _ in parts[:end])
-
-
-def _like_regex(pattern: str) -> str:
-    wildcards = {"%": ".*", "_": "."}
-    parts = (
-        wildcards[character] if is_wildcard else _escape(character)
-        for character, is_wildcard in like_parts(pattern)
-    )
-    return "(?s)^" + "".join(parts) + "$"
-
-
-def _escape(character: str) -> str:
-    return "\\" + character if character in r"\.+*?()|[]{}^$#&-~" else character

@@ -161,7 +161,14 @@ def row_expression(text: str) -> RowExpression:
         parsed, bare = json.loads(answer), _shape(connection, "SELECT 1")
         if parsed["error"]:
             raise InvalidError(f"{text!r} is not a valid SQL expression: {parsed['error_message']}")
-        (expression,) = _only(parsed, bare, text)
+
+        # The expression of a statement that only selects one expression.
+        selected = [
+            each for statement in parsed["statements"] for each in statement["node"]["select_list"]
+        ]
+        if len(selected) != 1 or _emptied(parsed) != bare:
+            raise InvalidError(f"{text!r} is more than one SQL expression")
+        (expression,) = selected
         nodes = list(_nodes(expression))
         for node in nodes:
             _refuse(connection, node, text)
@@ -170,21 +177,9 @@ def row_expression(text: str) -> RowExpression:
     return RowExpression(text, tuple(names))
 
 
-def _only(parsed: Any, bare: Any, text: str) -> list[Any]:
-    """The expression of a statement that only selects one expression."""
-    selected = _selected(parsed)
-    if len(selected) != 1 or _emptied(parsed) != bare:
-        raise InvalidError(f"{text!r} is more than one SQL expression")
-    return selected
-
-
 def _shape(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
     answer = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0][0]
     return _emptied(json.loads(answer))
-
-
-def _selected(parsed: Any) -> list[Any]:
-    return [each for statement in parsed["statements"] for each in statement["node"]["select_list"]]
 
 
 def _emptied(parsed: Any) -> Any:
@@ -295,23 +290,24 @@ def with_tombstones(
     """
     if options.tombstone_key:
         (name,) = options.tombstone_key
-        dead = _is_tombstone(columns[name], schema.field(name), options.tombstone_string_key_value)
+
+        column = columns[name]
+        field = schema.field(name)
+        marker = options.tombstone_string_key_value
+        assert isinstance(field.type, AtomicType)
+        if field.type.root == "BOOLEAN":
+            dead = pc.fill_null(column, False)
+        elif marker is None:
+            dead = pc.is_valid(column)
+        else:
+            if field.type.root == "CHAR":
+                column, marker = pc.utf8_rtrim(column, " "), marker.rstrip(" ")
+            dead = pc.fill_null(pc.equal(column, pa.scalar(marker, column.type)), False)
     elif options.delete_record_column is not None:
         dead = _is_delete_record(columns[options.delete_record_column])
     else:
         return kinds
     return pc.if_else(dead, pa.scalar(int(RowKind.DELETE), pa.int8()), kinds)
-
-
-def _is_tombstone(column: pa.ChunkedArray, field: Field, marker: str | None) -> pa.ChunkedArray:
-    assert isinstance(field.type, AtomicType)
-    if field.type.root == "BOOLEAN":
-        return pc.fill_null(column, False)
-    if marker is None:
-        return pc.is_valid(column)
-    if field.type.root == "CHAR":
-        column, marker = pc.utf8_rtrim(column, " "), marker.rstrip(" ")
-    return pc.fill_null(pc.equal(column, pa.scalar(marker, column.type)), False)
 
 
 def _is_delete_record(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -323,7 +323,15 @@ def parse_where(text: str, fields: Sequence[Field], table: str) -> Predicate:
         raise InvalidError(
             f'table {table}: the condition is {text!r}; expected a string such as "id = 1"'
         )
-    return _Parser({f.name: f for f in fields}, table, text, _tokens(text)).predicate()
+
+    found = [
+        _Token(match.lastgroup, match.group(), match.start())
+        for match in _TOKEN.finditer(text)
+        if match.lastgroup is not None
+    ]
+    return _Parser(
+        {f.name: f for f in fields}, table, text, [*found, _Token("END", "", len(text))]
+    ).predicate()
 
 
 # -- tokens --------------------------------------------------------------------------------------
@@ -350,15 +358,6 @@ class _Token(NamedTuple):
     def word(self) -> str:
         """The keyword or sign of this token, or an empty string."""
         return self.text.upper() if self.form in ("WORD", "SIGN") else ""
-
-
-def _tokens(text: str) -> list[_Token]:
-    found = [
-        _Token(match.lastgroup, match.group(), match.start())
-        for match in _TOKEN.finditer(text)
-        if match.lastgroup is not None
-    ]
-    return [*found, _Token("END", "", len(text))]
 
 
 def _unquoted(text: str) -> str:

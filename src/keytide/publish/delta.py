@@ -61,16 +61,6 @@ from keytide.types import AtomicType, DataType
 # -- checks whether readers that match columns by name read old files correctly --------------------
 
 
-def why_not_by_name(content: Content) -> str | None:
-    """Why a reader that matches by name would take a stored column for another one, or for none."""
-    schema = content.view.schema
-    for number, older in content.older_schemas.items():
-        reason = _why_not(older, schema)
-        if reason is not None:
-            return f"files of schema {number} are from before {reason}"
-    return None
-
-
 def _why_not(older: TableSchema, newer: TableSchema) -> str | None:
     before = {field.id: field for field in older.fields}
     for field in newer.fields:
@@ -165,16 +155,6 @@ def table_told(actions: Sequence[Action]) -> str | None:
 # -- keeping it short ------------------------------------------------------------------------------
 
 
-def write_checkpoint(store: Store, state: DeltaState) -> None:
-    """Write a checkpoint with all versions up to this one, and the file that tells readers where it
-    is.
-    """
-    data, size = encode_checkpoint(state)
-    store.put(checkpoint_path(state.version), data)
-    hint = {"version": state.version, "size": size, "sizeInBytes": len(data)}
-    store.hint(LAST_CHECKPOINT, json.dumps(hint).encode())
-
-
 def drop_old(store: Store, state: DeltaState, before_ms: int) -> None:
     """Delete what no reader needs that began after a time.
 
@@ -261,7 +241,14 @@ class DeltaForm:
                     f"{path} has deleted rows, and its path contains characters that must be "
                     "escaped in a URL, so some readers would not find the deletes"
                 )
-        return why_not_by_name(content)
+
+        # Why a reader that matches by name would take a stored column for another one, or for none.
+        schema = content.view.schema
+        for number, older in content.older_schemas.items():
+            reason = _why_not(older, schema)
+            if reason is not None:
+                return f"files of schema {number} are from before {reason}"
+        return None
 
     def newest(self, store: Store, known: DeltaState | None) -> DeltaState | None:
         """See `Form`."""
@@ -290,7 +277,12 @@ class DeltaForm:
     def tidy(self, store: Store, version: DeltaState, content: Content, now_ms: int) -> None:
         """See `Form`."""
         if version.version and version.version % CHECKPOINT_INTERVAL == 0:
-            write_checkpoint(store, version)
+            # Write a checkpoint with all versions up to this one, and the file that tells readers
+            # where it is.
+            data, size = encode_checkpoint(version)
+            store.put(checkpoint_path(version.version), data)
+            hint = {"version": version.version, "size": size, "sizeInBytes": len(data)}
+            store.hint(LAST_CHECKPOINT, json.dumps(hint).encode())
             if is_time_to_drop(store, self.name):
                 drop_old(store, version, kept_since_ms(content.view.options, now_ms))
 

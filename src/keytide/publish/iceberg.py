@@ -214,15 +214,6 @@ def _own_path(store: Store, state: IcebergState, uri: str) -> str:
     return f"{METADATA_DIR}/{name}"
 
 
-def tell_newest(store: Store, state: IcebergState) -> None:
-    """Write the hint for readers: this version, or a newer one that was created in the meantime."""
-    store.hint(VERSION_HINT, str(state.version).encode())
-    if store.exists(metadata_path(state.version + 1)):
-        newest = newest_state(store)
-        if newest is not None:
-            store.hint(VERSION_HINT, str(newest.version).encode())
-
-
 def drop_old(store: Store, before_ms: int) -> None:
     """Delete what no reader needs that began after a time: versions, and what they dropped."""
     made = {
@@ -349,7 +340,12 @@ class IcebergForm:
 
     def announce(self, store: Store, version: IcebergState) -> None:
         """See `Form`."""
-        tell_newest(store, version)
+        # Write the hint for readers: this version, or a newer one that was created in the meantime.
+        store.hint(VERSION_HINT, str(version.version).encode())
+        if store.exists(metadata_path(version.version + 1)):
+            newest = newest_state(store)
+            if newest is not None:
+                store.hint(VERSION_HINT, str(newest.version).encode())
 
     def tidy(self, store: Store, version: IcebergState, content: Content, now_ms: int) -> None:
         """See `Form`."""
@@ -414,7 +410,9 @@ class _Difference:
 
     def draft(self) -> IcebergDraft | None:
         """The next version. None if there is no difference."""
-        known = self._known()
+        # The data files that the previous version references here, by name, with their paths.
+        basis = self.basis
+        known = basis.by_name if basis is not None and basis.location == self.location else {}
         new = [name for name in self.content.files if name not in known]
         dead = DeadRows(self.content, self.location, self.format_version)
         schema = schema_json(self.content.view.schema.fields, self.content.view.schema.id)
@@ -447,11 +445,6 @@ class _Difference:
 
     def _uri(self, path: str) -> str:
         return f"{self.location}/{path}"
-
-    def _known(self) -> Mapping[str, str]:
-        """The data files that the previous version references here, by name, with their paths."""
-        basis = self.basis
-        return basis.by_name if basis is not None and basis.location == self.location else {}
 
     def _is_shown(
         self, known: Mapping[str, str], dead: DeadRows, schema: Mapping[str, Any]

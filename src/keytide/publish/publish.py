@@ -373,35 +373,33 @@ class _Publishing:
             content = content_for(self.form, self.table, snapshot)
             if isinstance(content, str):
                 return self._told(known, snapshot.id, content)
-            return self._make(known, content)
+
+            store, number = self.table.store, content.snapshot.id
+            draft = self._form_after(known).draft(known, content, wall_clock_ms())
+            if draft is None:
+                return self._told(known, number, None)
+            made = draft.create(store)
+            if made is None:
+                return _Again(known)
+            announced = store.begin(partial(self.form.announce, store, made))
+            is_there, goes_on = store.together(
+                [partial(self._still_has, content.snapshot), partial(self._is_there, known)]
+            )
+            announced.result()
+            if not goes_on:
+                # Somebody removed the publication, to start again.
+                self.form.take_back(store, made)
+                forget(store, self.form.name)
+                return _Again(None)
+            remember(self.table.store, self.form.name, made)
+            if not is_there:
+                return _Again(made)
+            self.form.tidy(store, made, content, wall_clock_ms())
+            return self._told(made, number, None)
         except KeytideError as error:
             if not is_gone(error):
                 raise
             return _Again(known)  # expired or rolled back in the meantime
-
-    def _make(self, known: Version | None, content: Content) -> Publication | _Again:
-        store, number = self.table.store, content.snapshot.id
-        draft = self._form_after(known).draft(known, content, wall_clock_ms())
-        if draft is None:
-            return self._told(known, number, None)
-        made = draft.create(store)
-        if made is None:
-            return _Again(known)
-        announced = store.begin(partial(self.form.announce, store, made))
-        is_there, goes_on = store.together(
-            [partial(self._still_has, content.snapshot), partial(self._is_there, known)]
-        )
-        announced.result()
-        if not goes_on:
-            # Somebody removed the publication, to start again.
-            self.form.take_back(store, made)
-            forget(store, self.form.name)
-            return _Again(None)
-        remember(self.table.store, self.form.name, made)
-        if not is_there:
-            return _Again(made)
-        self.form.tidy(store, made, content, wall_clock_ms())
-        return self._told(made, number, None)
 
     def _still_has(self, snapshot: Snapshot) -> bool:
         """Whether the table has a snapshot, and not another one with its id."""

@@ -98,7 +98,16 @@ def current_rows(
     fields = view.schema.select(view.schema.primary_keys)
     hashes = hash_keys(wanted, fields, view.options.upsert_hash_function)
     heads = key_files_by_bucket(indexes.key_files)
-    buckets = _buckets(files, indexes, view)
+
+    vectors = vector_files_by_bucket(indexes.vector_files)
+    rows: dict[tuple[bytes, int, int], dict[str, int]] = {}
+    for entry in files:
+        place = (entry.partition, entry.bucket, entry.total_buckets)
+        rows.setdefault(place, {})[entry.file.file_name] = entry.file.row_count
+    buckets = [
+        _Bucket(view, (partition, bucket), total, counts, vectors.get((partition, bucket), ()))
+        for (partition, bucket, total), counts in rows.items()
+    ]
     if wanted.num_rows > sum(sum(bucket.rows.values()) for bucket in buckets):
         return None  # reading every row takes no longer
     asked = _asked(view, buckets, wanted)
@@ -177,18 +186,6 @@ class _Bucket:
                 f"table {self.view.name}: the key index refers to rows that do not exist"
             )
         return places
-
-
-def _buckets(files: Entries, indexes: Indexes, view: TableView) -> list[_Bucket]:
-    vectors = vector_files_by_bucket(indexes.vector_files)
-    rows: dict[tuple[bytes, int, int], dict[str, int]] = {}
-    for entry in files:
-        place = (entry.partition, entry.bucket, entry.total_buckets)
-        rows.setdefault(place, {})[entry.file.file_name] = entry.file.row_count
-    return [
-        _Bucket(view, (partition, bucket), total, counts, vectors.get((partition, bucket), ()))
-        for (partition, bucket, total), counts in rows.items()
-    ]
 
 
 def _asked(

@@ -11,7 +11,7 @@ functions of `scans` with the same names.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -35,7 +35,7 @@ from keytide.show.explanations import Plan, plan_list
 from keytide.snapshot.branch_tables import open_branch
 from keytide.snapshot.lineage import SchemasInForce
 from keytide.snapshot.live_files import files_of
-from keytide.snapshot.state import TableState, TableView
+from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import PinnedMetadata, PinnedTable, StoredTable, as_expected
 from keytide.types import Field
 
@@ -65,7 +65,22 @@ class FallbackScan(RowSource):
         Raises `UnsupportedError` for branches whose rows are not of one kind.
         """
         refuse_other_rows(first.view, fallback.view)
-        lacked = _without_partitions(fallback.state, first.live.partition_buckets.keys())
+
+        # The state without all files of some partitions.
+        state = fallback.state
+        partitions = first.live.partition_buckets.keys()
+        if state.snapshot is None:
+            lacked = state
+        else:
+            files = state.live.files
+            # By the stored partition itself: a condition would treat NULL and NaN as no value.
+            left = files.filter(~files.column("_PARTITION").is_in([*partitions]))
+            lacked = replace(
+                state,
+                live=files_of(state.snapshot, left),
+                vector_files=tuple(f for f in state.vector_files if f.partition not in partitions),
+                key_files=tuple(f for f in state.key_files if f.partition not in partitions),
+            )
         return cls(
             first, replace(fallback, state=lacked), first.columns, first.predicate, limit=limit
         )
@@ -179,21 +194,6 @@ def _shown(names: tuple[str, ...]) -> str:
 
 def _snapshot_of(scan: Scan) -> str:
     return "no snapshot" if scan.snapshot is None else f"snapshot {scan.snapshot.id}"
-
-
-def _without_partitions(state: TableState, partitions: Collection[bytes]) -> TableState:
-    """The state without all files of some partitions."""
-    if state.snapshot is None:
-        return state
-    files = state.live.files
-    # By the stored partition itself: a condition would treat NULL and NaN as no value.
-    left = files.filter(~files.column("_PARTITION").is_in([*partitions]))
-    return replace(
-        state,
-        live=files_of(state.snapshot, left),
-        vector_files=tuple(f for f in state.vector_files if f.partition not in partitions),
-        key_files=tuple(f for f in state.key_files if f.partition not in partitions),
-    )
 
 
 # -- reads of tables whose options name a second branch to read ------------------------------------

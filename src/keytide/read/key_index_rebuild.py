@@ -214,15 +214,27 @@ class _Rows:
             start = 0
             for rows in self._batches(entry):
                 hashes = hashes_of(rows, self.view)
-                own = np.flatnonzero(_parts_of(hashes, parts) == part)
+
+                # The part of each hash if all hashes are split into equal parts. The lowest hashes
+                # are in the first.
+                high = hashes.heads >> np.uint64(32)
+                found: Numbers = (high * np.uint64(parts) >> np.uint64(32)).astype(np.int64)
+                own = np.flatnonzero(found == part)
                 compared = exact(rows[pl.Series(own)], fields)
                 numbers = self.view.comparison.in_index(compared)
                 places = (np.full(len(own), number), start + own, numbers)
+
+                # Which rows their columns mark as deletes.
+                adds = pa.chunked_array([np.full(rows.height, int(RowKind.INSERT), np.int8)])
+                marks = exact(rows, self.view.schema.select(self._marks))
+                columns = dict(zip(marks.column_names, marks.columns, strict=True))
+                kinds = with_tombstones(adds, columns, self.view.schema, self.view.options)
+                deletes: Flags = np.asarray(kinds) == int(RowKind.DELETE)
                 yield _Some(
                     Entries(hashes.take(own), *places),
                     lives[start + own],
                     np.full(len(own), is_known),
-                    self._deletes(rows)[own],
+                    deletes[own],
                     compared,
                 )
                 start += rows.height
@@ -232,15 +244,6 @@ class _Rows:
         name = marking_column(self.view.options)
         return () if name is None else (name,)
 
-    def _deletes(self, rows: pl.DataFrame) -> Flags:
-        """Which rows their columns mark as deletes."""
-        adds = pa.chunked_array([np.full(rows.height, int(RowKind.INSERT), np.int8)])
-        marks = exact(rows, self.view.schema.select(self._marks))
-        columns = dict(zip(marks.column_names, marks.columns, strict=True))
-        kinds = with_tombstones(adds, columns, self.view.schema, self.view.options)
-        deletes: Flags = np.asarray(kinds) == int(RowKind.DELETE)
-        return deletes
-
     def _batches(self, entry: ManifestEntry) -> Iterator[pl.DataFrame]:
         """The rows of a file with the columns that tell which row of a key is current."""
         names = (*self.view.schema.primary_keys, *self.view.comparison.names, *self._marks)
@@ -249,16 +252,6 @@ class _Rows:
         fields = self.view.schema.select(stored.columns)
         rows_max = rows_in(self.view.options.read_memory_bytes, [file], fields)
         return stored.of_lone_files([file], max(_ROWS_MIN, rows_max))
-
-
-def _parts_of(hashes: KeyHashes, parts: int) -> Numbers:
-    """The part of each hash if all hashes are split into equal parts.
-
-    The lowest hashes are in the first.
-    """
-    high = hashes.heads >> np.uint64(32)
-    found: Numbers = (high * np.uint64(parts) >> np.uint64(32)).astype(np.int64)
-    return found
 
 
 def largest_before(hashes: KeyHashes, fresh: Numbers) -> Numbers:

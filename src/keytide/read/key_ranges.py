@@ -76,13 +76,33 @@ def _ranges(task: ReadTask, bytes_max: int) -> list[ReadTask]:
     fields = task.view.schema.trimmed_primary_key_fields() if task.view.kind.keeps_versions else ()
     known = _first_comparable(fields)
     # More sections than one are together only if they are small enough.
-    if task.stored_bytes <= _LARGER * bytes_max or not known or not _can_be_cut(section, fields):
+    if (
+        task.stored_bytes <= _LARGER * bytes_max
+        or not known
+        or any(
+            file.places is not None or is_out_of_order(file.entry, fields) for file in section.files
+        )
+    ):
         return [task]
     files = section.files
     rows = [row for file in files for row in (file.meta.min_key, file.meta.max_key)]
     keys = iter(decoded(rows, fields).select(known).rows())
     ends = {file.meta.file_name: (next(keys), next(keys)) for file in files}
-    cuts = _cuts(section, ends, max(2, round(task.stored_bytes / bytes_max)))
+
+    # Where ranges begin, after the first one: `count` ranges of about equal size, or fewer.
+    count = max(2, round(task.stored_bytes / bytes_max))
+    largest = max(section.runs, key=_size)
+    pieces = [piece for file in largest for piece in _pieces(file, ends, count / _size(largest))]
+    starts, sizes = [start for start, _ in pieces], np.array([size for _, size in pieces])
+    held = sizes.copy()
+    for run in section.runs:
+        for file in () if run is largest else run:
+            low, high = (max(0, bisect_right(starts, key) - 1) for key in ends[file.meta.file_name])
+            some = slice(low, high + 1)
+            held[some] += file.meta.file_size * sizes[some] / sizes[some].sum()
+    # Each piece belongs to the range in which its middle is.
+    of_range = ((np.cumsum(held) - held / 2) * count // held.sum()).astype(np.int64)
+    cuts = _shortened([starts[i] for i in np.flatnonzero(np.diff(of_range)) + 1], starts[0])
     terms = conjuncts(task.predicate)
     return [
         replace(_of(task, [part]), predicate=conjunction([*terms, *_between(known, low, high)]))
@@ -98,32 +118,10 @@ def _first_comparable(fields: Sequence[Field]) -> list[str]:
     return [field.name for field in fields[: [*known, False].index(False)]]
 
 
-def _can_be_cut(section: Section, key: Sequence[Field]) -> bool:
-    return not any(
-        file.places is not None or is_out_of_order(file.entry, key) for file in section.files
-    )
-
-
 # -- where to cut ----------------------------------------------------------------------------------
 
 Ends = dict[str, tuple[Key, Key]]
 """The lowest and the highest key of each file, by its name."""
-
-
-def _cuts(section: Section, ends: Ends, count: int) -> list[Key]:
-    """Where ranges begin, after the first one: `count` ranges of about equal size, or fewer."""
-    largest = max(section.runs, key=_size)
-    pieces = [piece for file in largest for piece in _pieces(file, ends, count / _size(largest))]
-    starts, sizes = [start for start, _ in pieces], np.array([size for _, size in pieces])
-    held = sizes.copy()
-    for run in section.runs:
-        for file in () if run is largest else run:
-            low, high = (max(0, bisect_right(starts, key) - 1) for key in ends[file.meta.file_name])
-            some = slice(low, high + 1)
-            held[some] += file.meta.file_size * sizes[some] / sizes[some].sum()
-    # Each piece belongs to the range in which its middle is.
-    of_range = ((np.cumsum(held) - held / 2) * count // held.sum()).astype(np.int64)
-    return _shortened([starts[i] for i in np.flatnonzero(np.diff(of_range)) + 1], starts[0])
 
 
 def _size(run: Run) -> int:

@@ -202,7 +202,10 @@ class VersionsOfKeys:
         The keys are unique and sorted. Raises `DataError`, which names the file, if it cannot be
         read.
         """
-        known = self._lookup_file(file)
+        if file.dead_rows is not None and not {POSITION, VALUE_KIND} <= set(self.columns):
+            known = None
+        else:
+            known = self._laid_out.find(file, self.rows_max)
         if known is not None:
             frames = (self._without_dead(rows, file) for rows in known.with_keys(keys))
         else:
@@ -211,11 +214,6 @@ class VersionsOfKeys:
             batches = stored.of_run((file,), self.rows_max)
             frames = (searched(batch.rows, keys) for batch in batches)
         yield from (rows for rows in frames if rows.height)
-
-    def _lookup_file(self, file: PlannedFile) -> LookupFile | None:
-        if file.dead_rows is not None and not {POSITION, VALUE_KIND} <= set(self.columns):
-            return None
-        return self._laid_out.find(file, self.rows_max)
 
     @cached_property
     def _laid_out(self) -> LaidOut:

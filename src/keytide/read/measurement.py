@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from threading import Lock
@@ -18,7 +18,6 @@ from keytide.format.data_file import FileReader
 from keytide.read.merged_versions import Window
 from keytide.read.plan import FunnelStage
 from keytide.read.scan import Explanation, FramesTask, ReadTask, RowSource, Scan
-from keytide.read.sections import PlannedFile
 from keytide.snapshot.live_files import BucketId
 from keytide.snapshot.state import DataFiles, TableView
 from keytide.store import Store
@@ -165,7 +164,8 @@ class MeasuredScan(RowSource):
         """The numbers until now. Raises like `Scan.plan`."""
         planned, plan_seconds = self._planned
         tally = self.tally
-        opened = self._files_at(tally.paths)
+        files = (file for bucket in self.scan.plan.buckets for file in bucket.files)
+        opened = [file for file in files if self.view.data_file(file.entry)[1] in tally.paths]
         return ScanMeasure(
             planned=planned,
             plan_seconds=plan_seconds,
@@ -179,10 +179,6 @@ class MeasuredScan(RowSource):
             merged=tally.merged,
             rows=tally.rows,
         )
-
-    def _files_at(self, paths: Collection[str]) -> list[PlannedFile]:
-        files = (file for bucket in self.scan.plan.buckets for file in bucket.files)
-        return [file for file in files if self.view.data_file(file.entry)[1] in paths]
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,17 @@ class MergedVersions:
                     yield from self.windows(bucket.partition, section, memory_bytes)
             else:
                 files = [file for section in sections for file in section.files]
-                for frame in self._lone(bucket, files, memory_bytes):
+
+                columns = _unique(self.columns, sorted(columns_of(self.condition)))
+                stored = StoredVersions(
+                    self.view,
+                    bucket.partition,
+                    columns,
+                    self.condition,
+                    tells_kinds=self.tells_kinds,
+                )
+                rows = rows_in(memory_bytes, files, self._fields(columns))
+                for frame in stored.of_lone_files(files, max(_BATCH_ROWS_MIN, rows)):
                     yield Window([frame], [frame], [frame])
 
     def _lone_in_order(
@@ -160,16 +170,6 @@ class MergedVersions:
         for window in self.windows(bucket.partition, section, memory_bytes, keys):
             if window.merged:
                 yield pl.concat([piece.select(self.columns) for piece in window.merged])
-
-    def _lone(
-        self, bucket: BucketPlan, files: Sequence[PlannedFile], memory_bytes: int
-    ) -> Iterator[pl.DataFrame]:
-        columns = _unique(self.columns, sorted(columns_of(self.condition)))
-        stored = StoredVersions(
-            self.view, bucket.partition, columns, self.condition, tells_kinds=self.tells_kinds
-        )
-        rows = rows_in(memory_bytes, files, self._fields(columns))
-        return stored.of_lone_files(files, max(_BATCH_ROWS_MIN, rows))
 
     def windows(
         self,
@@ -212,7 +212,13 @@ class MergedVersions:
         if self.found is not None and self.found.has(section):
             yield self.found.of(section)
             return
-        columns = self._columns_to_merge(section)
+
+        # The requested columns and those that decide. Numbers only if they decide or are requested.
+        wanted = _unique(self.columns, sorted(columns_of(self.condition)))
+        table = self.view.engine.columns(table_columns(wanted))
+        numbered = SEQUENCE_NUMBER in wanted or not section.arrival_decides
+        marks = [IS_DEAD] if section.has_dead_retracts else []
+        columns = (*table, *([SEQUENCE_NUMBER] if numbered else []), VALUE_KIND, *marks)
         stored = StoredVersions(
             self.view, partition, columns, self._about_key, keys, self.tells_kinds
         )
@@ -223,7 +229,10 @@ class MergedVersions:
         self, stored: StoredVersions, section: Section, rows: int
     ) -> Iterator[list[pl.DataFrame]]:
         """The versions of a section in key-range windows of about `rows` rows."""
-        keys = _pinned_keys(self._about_key, self.view.order.key)
+        # How many keys can match a condition. None if it leaves a column open.
+        terms = conjuncts(self._about_key)
+        values = [equal_values(terms, name) for name in self.view.order.key]
+        keys = None if None in values else math.prod(len(some or ()) for some in values)
         if keys is not None and keys * len(section.runs) <= rows:
             yield stored.of_runs(section.runs)
             return
@@ -257,17 +266,6 @@ class MergedVersions:
         touched = [batch.rows.select(key) for batch in others if batch.rows.height]
         always = pl.concat(touched) if touched else None
         return replace(stored, condition=self.condition, always=always)
-
-    def _columns_to_merge(self, section: Section) -> tuple[str, ...]:
-        """The requested columns and those that decide.
-
-        Numbers only if they decide or are requested.
-        """
-        wanted = _unique(self.columns, sorted(columns_of(self.condition)))
-        table = self.view.engine.columns(table_columns(wanted))
-        numbered = SEQUENCE_NUMBER in wanted or not section.arrival_decides
-        marks = [IS_DEAD] if section.has_dead_retracts else []
-        return (*table, *([SEQUENCE_NUMBER] if numbered else []), VALUE_KIND, *marks)
 
     def _fields(self, columns: Sequence[str]) -> tuple[Field, ...]:
         return self.view.schema.select(table_columns(columns))
@@ -323,27 +321,16 @@ def batch_rows(sizes: Sequence[int], rows: int) -> list[int]:
     ]
 
 
-def _pinned_keys(condition: Predicate | None, key: Sequence[str]) -> int | None:
-    """How many keys can match a condition. None if it leaves a column open."""
-    terms = conjuncts(condition)
-    values = [equal_values(terms, name) for name in key]
-    return None if None in values else math.prod(len(some or ()) for some in values)
-
-
 def rows_in(memory_bytes: int, files: Sequence[PlannedFile], fields: Sequence[Field]) -> int:
     """About how many rows of these columns may be in memory, including their copies."""
-    return memory_bytes // _COPIES // _row_bytes(files, fields)
-
-
-def _row_bytes(files: Sequence[PlannedFile], fields: Sequence[Field]) -> int:
-    """About how much memory a row of these columns takes."""
+    # About how much memory a row of these columns takes.
     rows = max(1, sum(file.meta.row_count for file in files))
     stored = sum(file.meta.file_size for file in files) // rows
     types = [f.type.to_arrow() for f in fields]
     fixed = sum(_fixed_bytes(t) for t in types)
     # Strings and nested values: estimated from the size on disk. Compression saves at least half.
     variable = sum(1 for t in types if not _fixed_bytes(t))
-    return max(16, fixed + variable * max(24, 2 * stored))
+    return memory_bytes // _COPIES // max(16, fixed + variable * max(24, 2 * stored))
 
 
 def _fixed_bytes(data_type: pa.DataType) -> int:

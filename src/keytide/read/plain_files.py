@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from keytide.predicate.predicate import columns_of
 from keytide.read.scan import ReadTask, Scan
-from keytide.read.sections import BucketPlan, PlannedFile, Section
+from keytide.read.sections import PlannedFile, Section
 from keytide.snapshot.state import TableView
 from keytide.types import (
     ArrayType,
@@ -89,11 +89,16 @@ class OtherRows(Scan):
 
     def tasks(self) -> list[ReadTask]:
         """See `Scan.tasks`."""
-        tasks = (replace(task, bucket=self._left_of(task.bucket)) for task in super().tasks())
+        tasks = (
+            replace(
+                task,
+                bucket=replace(
+                    task.bucket, sections=tuple(filter(self._is_left, task.bucket.sections))
+                ),
+            )
+            for task in super().tasks()
+        )
         return [task for task in tasks if task.bucket.sections]
-
-    def _left_of(self, bucket: BucketPlan) -> BucketPlan:
-        return replace(bucket, sections=tuple(filter(self._is_left, bucket.sections)))
 
     def _is_left(self, section: Section) -> bool:
         return not all(file.meta.file_name in self.plain for file in section.files)
@@ -167,7 +172,14 @@ def _plain_check(scan: Scan, reads: TypesRead) -> Callable[[PlannedFile], bool]:
     def check(file: PlannedFile) -> bool:
         schema_id = file.meta.schema_id
         if schema_id not in by_schema:
-            by_schema[schema_id] = _reads_schema(view, schema_id, read, reads)
+            stored = view.schemas[schema_id]
+            if len({name.lower() for name in stored.names}) < len(stored.names):
+                by_schema[schema_id] = False  # SQL engines treat names as case-insensitive
+            else:
+                old = {f.id: f for f in stored.fields}
+                by_schema[schema_id] = all(
+                    f.id not in old or _reads_as(old[f.id].type, f.type, reads) for f in read
+                )
         return (
             by_schema[schema_id]
             and file.places is None
@@ -175,16 +187,6 @@ def _plain_check(scan: Scan, reads: TypesRead) -> Callable[[PlannedFile], bool]:
         )
 
     return check
-
-
-def _reads_schema(
-    view: TableView, schema_id: int, fields: Sequence[Field], reads: TypesRead
-) -> bool:
-    stored = view.schemas[schema_id]
-    if len({name.lower() for name in stored.names}) < len(stored.names):
-        return False  # SQL engines treat names as case-insensitive
-    old = {f.id: f for f in stored.fields}
-    return all(f.id not in old or _reads_as(old[f.id].type, f.type, reads) for f in fields)
 
 
 def _reads_as(old: DataType, new: DataType, reads: TypesRead) -> bool:

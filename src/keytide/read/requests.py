@@ -18,7 +18,6 @@ from keytide.errors import InvalidError
 from keytide.format import paths
 from keytide.format.arrow import from_arrow, in_python, to_arrow
 from keytide.format.schema import TableSchema
-from keytide.format.snapshot import Snapshot
 from keytide.merge.order import joined
 from keytide.options import keys
 from keytide.predicate.condition import Condition, predicate_of
@@ -60,7 +59,24 @@ def scan_table(
     """A scan of one snapshot, by default the latest. Raises like `Table.scan`."""
     check_limit(limit, table.name)
     table = table.pinned()
-    snapshot = _snapshot_to_travel_to(table, snapshot_id, tag, as_of)
+
+    # The snapshot that a reader names. None for the latest.
+    given = [name for name, value in
+             (("snapshot_id", snapshot_id), ("tag", tag), ("as_of", as_of))
+             if value is not None]  # fmt: skip
+    if len(given) > 1:
+        raise InvalidError(
+            f"table {table.name}: {' and '.join(given)} each select a snapshot; give only one of "
+            "them"
+        )
+    if snapshot_id is not None:
+        snapshot = table.metadata.snapshot(snapshot_id)
+    elif tag is not None:
+        snapshot = table.metadata.tag(tag)
+    elif as_of is not None:
+        snapshot = table.metadata.snapshot_as_of(epoch_ms(as_of, table.name))
+    else:
+        snapshot = None
     # Time travel shows the columns of that time. Other reads show the present columns.
     schema = table.schema if snapshot is None else table.metadata.schema(snapshot.schema_id)
     predicate = None if where is None else predicate_of(where, schema.fields, table.name)
@@ -170,27 +186,6 @@ def _open_index(table: StoredTable, schema: TableSchema) -> None:
     open_ahead(table.store, files, view.options.lookup_cache_bytes_max)
 
 
-def _snapshot_to_travel_to(
-    table: StoredTable, snapshot_id: int | None, tag: str | None, as_of: Any
-) -> Snapshot | None:
-    """The snapshot that a reader names. None for the latest."""
-    given = [name for name, value in
-             (("snapshot_id", snapshot_id), ("tag", tag), ("as_of", as_of))
-             if value is not None]  # fmt: skip
-    if len(given) > 1:
-        raise InvalidError(
-            f"table {table.name}: {' and '.join(given)} each select a snapshot; give only one of "
-            "them"
-        )
-    if snapshot_id is not None:
-        return table.metadata.snapshot(snapshot_id)
-    if tag is not None:
-        return table.metadata.tag(tag)
-    if as_of is not None:
-        return table.metadata.snapshot_as_of(epoch_ms(as_of, table.name))
-    return None
-
-
 def key_condition(
     key: Mapping[str, Any] | Any, schema: TableSchema, table: str
 ) -> Predicate | None:
@@ -205,8 +200,30 @@ def keys_condition(
 
     Rows of other keys may match the condition. Raises like `key_condition`.
     """
-    wanted = _key_frame(keys, schema, table)
-    return wanted, _among(wanted, schema)
+    # Keys as a frame of the key columns, each once, with the position of its first occurrence.
+    _require_key(schema, table)
+    fields = schema.select(schema.primary_keys)
+    if len(fields) == 1 and not any(
+        issubclass(t, Mapping | tuple | list) for t in {*map(type, keys)}
+    ):
+        columns = {fields[0].name: key_values(keys, fields[0], table)}
+    else:
+        given = [key_values_of(key, schema, table) for key in keys]
+        columns = {
+            f.name: key_values([values[f.name] for values in given], f, table) for f in fields
+        }
+    frame = from_arrow(pa.table(columns)).with_row_index(_PLACE)
+    wanted = frame.unique(list(columns), keep="first")
+
+    # A condition that limits a scan to keys, and maybe others: the values of each column.
+    terms: list[Predicate] = []
+    for name in schema.primary_keys:
+        values = wanted[name].unique()
+        # NULL equals nothing, and NaN equals itself only in keys.
+        if values.null_count() or (values.dtype.is_float() and values.is_nan().any()):
+            continue
+        terms.append(In(name, _plain_values(values, schema.field(name))))
+    return wanted, conjunction(terms)
 
 
 def selected_columns(
@@ -255,35 +272,6 @@ def _require_key(schema: TableSchema, table: str) -> None:
 
 def _key_predicate(values: Mapping[str, Any], schema: TableSchema, table: str) -> Predicate | None:
     return conjunction(_equals(schema.field(n), v, table) for n, v in values.items())
-
-
-def _key_frame(keys: Sequence[Any], schema: TableSchema, table: str) -> pl.DataFrame:
-    """Keys as a frame of the key columns, each once, with the position of its first occurrence."""
-    _require_key(schema, table)
-    fields = schema.select(schema.primary_keys)
-    if len(fields) == 1 and not any(
-        issubclass(t, Mapping | tuple | list) for t in {*map(type, keys)}
-    ):
-        columns = {fields[0].name: key_values(keys, fields[0], table)}
-    else:
-        given = [key_values_of(key, schema, table) for key in keys]
-        columns = {
-            f.name: key_values([values[f.name] for values in given], f, table) for f in fields
-        }
-    frame = from_arrow(pa.table(columns)).with_row_index(_PLACE)
-    return frame.unique(list(columns), keep="first")
-
-
-def _among(keys: pl.DataFrame, schema: TableSchema) -> Predicate | None:
-    """A condition that limits a scan to keys, and maybe others: the values of each column."""
-    terms: list[Predicate] = []
-    for name in schema.primary_keys:
-        values = keys[name].unique()
-        # NULL equals nothing, and NaN equals itself only in keys.
-        if values.null_count() or (values.dtype.is_float() and values.is_nan().any()):
-            continue
-        terms.append(In(name, _plain_values(values, schema.field(name))))
-    return conjunction(terms)
 
 
 def _plain_values(values: pl.Series, field: Field) -> tuple[Any, ...]:

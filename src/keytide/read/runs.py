@@ -155,11 +155,11 @@ class StoredVersions:
                     reads, rows = [], 0
                 reads.append((reader, span, wanted))
                 rows += span[1]
-        return pl.concat([*found, _picked(reads)]) if reads else self._none
-
-    @property
-    def _none(self) -> pl.DataFrame:
-        return pl.DataFrame(schema=polars_schema(self._fields))
+        return (
+            pl.concat([*found, _picked(reads)])
+            if reads
+            else pl.DataFrame(schema=polars_schema(self._fields))
+        )
 
     def lookup_key(self, file: PlannedFile) -> Hashable:
         """Identifies all versions in a file, as they are read here.

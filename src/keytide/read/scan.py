@@ -224,17 +224,15 @@ def naming_expired(view: TableView, snapshot_ids: Iterable[int]) -> Iterator[Non
     except DataError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
-        explained = _why_gone(view, snapshot_ids, str(error))
+
+        # The explanation of the first snapshot that has one. Files can also be missing without any.
+        reason = str(error)
+        one_by_one: list[tuple[int, ...]] = [(number,) for number in snapshot_ids] or [()]
+        found = (view.files.why_gone(view.store, view.name, ids, reason) for ids in one_by_one)
+        explained = next(filter(None, found), None)
         if explained is None:
             raise
         raise explained from error.__cause__
-
-
-def _why_gone(view: TableView, snapshot_ids: Iterable[int], reason: str) -> DataError | None:
-    """The explanation of the first snapshot that has one. Files can also be missing without any."""
-    one_by_one: list[tuple[int, ...]] = [(number,) for number in snapshot_ids] or [()]
-    found = (view.files.why_gone(view.store, view.name, ids, reason) for ids in one_by_one)
-    return next(filter(None, found), None)
 
 
 # -- the rows of tasks, in the data structure that the caller requests -----------------------------
@@ -516,12 +514,9 @@ class Scan(RowSource):
 
         Raises like `plan`, and `UnsupportedError` for a table that this release cannot read.
         """
-        self._check_readable()
+        refuse_forked_child()
+        refuse_readers(self.view.schema, self.view.options, self.view.name)
         return [
             ReadTask(self.view, bucket, self.columns, self.predicate)
             for bucket in self.plan.buckets
         ]
-
-    def _check_readable(self) -> None:
-        refuse_forked_child()
-        refuse_readers(self.view.schema, self.view.options, self.view.name)

@@ -87,7 +87,29 @@ def value_bounds(
     parts = []
     for (schema_id, columns), indexes in groups.items():
         group = [files[i] for i in indexes]
-        bounds = _group_bounds(group, fields, schemas[schema_id], columns)
+
+        file_schema = schemas[schema_id]
+        names = file_schema.names if columns is None else columns
+        stored = [file_schema.by_name[name] for name in names if name in file_schema.by_name]
+        places = {old.id: place for place, old in enumerate(stored)}
+        rows = [entry.file.row_count for entry in group]
+        # A row with another number of fields cannot be matched with columns, so nothing is known.
+        usable = all(arity(e.file.value_stats.min_values) == len(stored) for e in group)
+        found: dict[str, pl.Series] = {}
+        types = polars_schema(fields)
+        if usable and stored:
+            lows = decoded([e.file.value_stats.min_values for e in group], stored)
+            highs = decoded([e.file.value_stats.max_values for e in group], stored)
+            for new in fields:
+                position = places.get(new.id)
+                if position is None or not _keeps_order(stored[position].type, new.type):
+                    continue
+                old, target = stored[position].name, types[new.name]
+                found[f"{new.name}.min"] = lows[old].cast(target)
+                found[f"{new.name}.max"] = highs[old].cast(target)
+                counts = [_null_count(entry, position) for entry in group]
+                found[f"{new.name}.nulls"] = pl.Series(counts, dtype=pl.Int64)
+        bounds = with_unknowns(pl.DataFrame(found), fields, rows)
         parts.append(bounds.with_columns(pl.Series(_PLACE, indexes, pl.Int64)))
     return pl.concat(parts, how="diagonal_relaxed").sort(_PLACE)
 
@@ -110,35 +132,6 @@ def columns_without_nulls(
         if (known[f"{f.name}.nulls"] == 0).all(ignore_nulls=False)
         and not known[f"{f.name}.min"].has_nulls()
     )
-
-
-def _group_bounds(
-    files: Sequence[ManifestEntry],
-    fields: Sequence[Field],
-    file_schema: TableSchema,
-    columns: tuple[str, ...] | None,
-) -> pl.DataFrame:
-    names = file_schema.names if columns is None else columns
-    stored = [file_schema.by_name[name] for name in names if name in file_schema.by_name]
-    places = {old.id: place for place, old in enumerate(stored)}
-    rows = [entry.file.row_count for entry in files]
-    # A row with another number of fields cannot be matched with columns, so nothing is known.
-    usable = all(arity(e.file.value_stats.min_values) == len(stored) for e in files)
-    found: dict[str, pl.Series] = {}
-    types = polars_schema(fields)
-    if usable and stored:
-        lows = decoded([e.file.value_stats.min_values for e in files], stored)
-        highs = decoded([e.file.value_stats.max_values for e in files], stored)
-        for new in fields:
-            position = places.get(new.id)
-            if position is None or not _keeps_order(stored[position].type, new.type):
-                continue
-            old, target = stored[position].name, types[new.name]
-            found[f"{new.name}.min"] = lows[old].cast(target)
-            found[f"{new.name}.max"] = highs[old].cast(target)
-            counts = [_null_count(entry, position) for entry in files]
-            found[f"{new.name}.nulls"] = pl.Series(counts, dtype=pl.Int64)
-    return with_unknowns(pl.DataFrame(found), fields, rows)
 
 
 def _keeps_order(old: DataType, new: DataType) -> bool:
@@ -292,7 +285,17 @@ def sections_of(
     for bucket, files in buckets.items():
         if len(files) > 1:
             placed = list(itertools.islice(ranges, len(files)))
-            plans.append(BucketPlan(*bucket, _bucket_sections(placed, view.options)))
+
+            sections: list[list[_Placed]] = []
+            reach = -1
+            for file in sorted(placed, key=attrgetter("low", "high")):
+                if file.low > reach:
+                    sections.append([])
+                sections[-1].append(file)
+                reach = max(reach, file.high)
+            plans.append(
+                BucketPlan(*bucket, tuple(_section(files, view.options) for files in sections))
+            )
         else:
             plans.append(BucketPlan(*bucket, tuple(Section(((file,),)) for file in files)))
     return plans
@@ -348,7 +351,11 @@ def _overlaps(files: Sequence[PlannedFile], schema: TableSchema) -> list[_Placed
 
 def key_ranks(keys: pl.DataFrame) -> list[int]:
     """A number for each key that grows with the key."""
-    if keys.height <= _FEW_KEYS and set(keys.dtypes) <= _PYTHON_ORDER and not _has_nulls(keys):
+    if (
+        keys.height <= _FEW_KEYS
+        and set(keys.dtypes) <= _PYTHON_ORDER
+        and not any(column.null_count() for column in keys.iter_columns())
+    ):
         rows = keys.rows()
         rank_of = {key: rank for rank, key in enumerate(sorted(set(rows)))}
         return [rank_of[key] for key in rows]
@@ -367,21 +374,6 @@ def key_ranks(keys: pl.DataFrame) -> list[int]:
     return ranks
 
 
-def _has_nulls(keys: pl.DataFrame) -> bool:
-    return any(column.null_count() for column in keys.iter_columns())
-
-
-def _bucket_sections(placed: list[_Placed], options: TableOptions) -> tuple[Section, ...]:
-    sections: list[list[_Placed]] = []
-    reach = -1
-    for file in sorted(placed, key=attrgetter("low", "high")):
-        if file.low > reach:
-            sections.append([])
-        sections[-1].append(file)
-        reach = max(reach, file.high)
-    return tuple(_section(files, options) for files in sections)
-
-
 def _section(files: list[_Placed], options: TableOptions) -> Section:
     if len(files) == 1:
         return Section(((files[0].planned,),), containing=_containing([files], options))
@@ -393,7 +385,8 @@ def _section(files: list[_Placed], options: TableOptions) -> Section:
     # levels. Within a level, the commit order decides.
     runs.sort(key=lambda run: (_min_sequence(run), -run[0].planned.meta.level, run[0].order))
     ascending = all(
-        _max_sequence(older) < _min_sequence(newer) for older, newer in itertools.pairwise(runs)
+        max(file.planned.meta.max_sequence_number for file in older) < _min_sequence(newer)
+        for older, newer in itertools.pairwise(runs)
     )
     planned = tuple(tuple(file.planned for file in run) for run in runs)
     return Section(planned, ascending, _containing(runs, options))
@@ -427,7 +420,3 @@ def _disjoint(group: list[_Placed]) -> list[list[_Placed]]:
 
 def _min_sequence(run: list[_Placed]) -> int:
     return min(file.planned.meta.min_sequence_number for file in run)
-
-
-def _max_sequence(run: list[_Placed]) -> int:
-    return max(file.planned.meta.max_sequence_number for file in run)

@@ -394,7 +394,7 @@ def _of_section(section: Section, stored: StoredVersions) -> list[_Stored]:
     levels = [each.entry.file.level for each in found if id(each.entry) in upper]
     lowest = min(levels, default=0)
     return [
-        replace(each, hidden=_contained(lowest))
+        replace(each, hidden=f"not counted again: the version on level {lowest} contains it")
         if id(each.entry) in upper and each.entry.file.level > lowest
         else each
         for each in found
@@ -409,10 +409,6 @@ def _why_dead(file: PlannedFile, row: pl.DataFrame, stored: StoredVersions) -> s
 
 
 _KEPT_DELETE = "marked as deleted: a delete, kept to detect late rows"
-
-
-def _contained(level: int) -> str:
-    return f"not counted again: the version on level {level} contains it"
 
 
 # -- merging -------------------------------------------------------------------------------------

@@ -55,7 +55,11 @@ def chart_of(rows: pa.Table) -> Chart | None:
     is_shown = values.is_finite().fill_null(value=False)
     texts = [cells[0] for cells in rows_of(rows.select([0]))]
     names = ["NULL" if text is None else text for text in texts]
-    across = _places(frame.to_series(0)) if _is_continuous(rows.schema.field(0).type) else None
+    type_ = rows.schema.field(0).type
+    is_continuous = bool(
+        _is_number(type_) or pa.types.is_date(type_) or pa.types.is_timestamp(type_)
+    )
+    across = _places(frame.to_series(0)) if is_continuous else None
     kept = [place for place, shown in enumerate(is_shown) if shown]
     if len(kept) < 2 or (across is None and len(kept) > _BARS_MAX):
         return None
@@ -91,10 +95,6 @@ def _is_number(type_: pa.DataType) -> bool:
     )
 
 
-def _is_continuous(type_: pa.DataType) -> bool:
-    return bool(_is_number(type_) or pa.types.is_date(type_) or pa.types.is_timestamp(type_))
-
-
 # -- A chart as a picture --------------------------------------------------------------------------
 
 
@@ -128,7 +128,19 @@ def _parts(chart: Chart) -> Iterator[Markup]:
     across = [_LEFT + (_WIDTH - _LEFT - _RIGHT) * place for place in places]
     draw = _points if is_line else _bars
     yield from draw(chart, list(zip(across, map(y_of, chart.values), strict=True)), y_of(0))
-    yield from _names(chart, across)
+
+    # A few names below the chart, with enough space between them.
+    room = (_WIDTH - _LEFT - _RIGHT) / _LABELS_MAX
+    last = -room
+    for x, name in zip(across, chart.names, strict=True):
+        if x - last >= room:
+            short = name if len(name) <= _LABEL_LETTERS else f"{name[: _LABEL_LETTERS - 1]}…"
+            yield text(short, x=x, y=_HEIGHT - _BOTTOM + 20, class_="label middle")
+            last = x
+    yield text(
+        chart.across, x=_LEFT + (_WIDTH - _LEFT - _RIGHT) / 2, y=_HEIGHT - 8,
+        class_="label strong middle",
+    )  # fmt: skip
 
 
 def _points(chart: Chart, at: list[tuple[float, float]], zero: float) -> Iterator[Markup]:
@@ -150,21 +162,6 @@ def _bars(chart: Chart, at: list[tuple[float, float]], zero: float) -> Iterator[
 def _told(chart: Chart) -> Iterator[Markup]:
     for name, value in zip(chart.names, chart.values, strict=True):
         yield told(f"{name}: {value:,.6g}")
-
-
-def _names(chart: Chart, middles: list[float]) -> Iterator[Markup]:
-    """A few names below the chart, with enough space between them."""
-    room = (_WIDTH - _LEFT - _RIGHT) / _LABELS_MAX
-    last = -room
-    for x, name in zip(middles, chart.names, strict=True):
-        if x - last >= room:
-            short = name if len(name) <= _LABEL_LETTERS else f"{name[: _LABEL_LETTERS - 1]}…"
-            yield text(short, x=x, y=_HEIGHT - _BOTTOM + 20, class_="label middle")
-            last = x
-    yield text(
-        chart.across, x=_LEFT + (_WIDTH - _LEFT - _RIGHT) / 2, y=_HEIGHT - 8,
-        class_="label strong middle",
-    )  # fmt: skip
 
 
 # -- A timeline ------------------------------------------------------------------------------------
@@ -238,7 +235,13 @@ def timeline_picture(moments: Sequence[Moment], width: float = WIDE) -> Markup:
 
 def _timeline_picture_parts(moments: Sequence[Moment], right: float) -> Iterator[Markup]:
     most = max((max(m.entry.rows_written, m.entry.rows_deleted) for m in moments), default=0)
-    yield from _scale(most, right)
+
+    yield text("written", x=_TIMELINE_PICTURE_LEFT - 8, y=_AXIS - 8, class_="label end")
+    yield text("deleted", x=_TIMELINE_PICTURE_LEFT - 8, y=_AXIS + 16, class_="label end")
+    if most:
+        top = _AXIS - _UP
+        yield element("line", x1=_TIMELINE_PICTURE_LEFT, y1=top, x2=right, y2=top, class_="grid")
+        yield text(_short(most), x=_TIMELINE_PICTURE_LEFT - 8, y=top + 4, class_="label end")
     yield element("line", x1=_TIMELINE_PICTURE_LEFT, y1=_AXIS, x2=right, y2=_AXIS, class_="axis")
     step = (right - _TIMELINE_PICTURE_LEFT) / max(1, len(moments))
     column = min(_COLUMN_MAX, step * 0.62)
@@ -247,15 +250,6 @@ def _timeline_picture_parts(moments: Sequence[Moment], right: float) -> Iterator
         middle = _TIMELINE_PICTURE_LEFT + step * (place + 0.5)
         is_named = (len(moments) - 1 - place) % every == 0
         yield from _commit(moment, middle, column, most, is_named=is_named)
-
-
-def _scale(most: int, right: float) -> Iterator[Markup]:
-    yield text("written", x=_TIMELINE_PICTURE_LEFT - 8, y=_AXIS - 8, class_="label end")
-    yield text("deleted", x=_TIMELINE_PICTURE_LEFT - 8, y=_AXIS + 16, class_="label end")
-    if most:
-        top = _AXIS - _UP
-        yield element("line", x1=_TIMELINE_PICTURE_LEFT, y1=top, x2=right, y2=top, class_="grid")
-        yield text(_short(most), x=_TIMELINE_PICTURE_LEFT - 8, y=top + 4, class_="label end")
 
 
 def _commit(

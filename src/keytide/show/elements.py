@@ -288,7 +288,15 @@ def notebook_style() -> str:
     )
     dark_rule = f"@media (prefers-color-scheme:dark){{.{SCOPE}{{{dark}}}}}"
     frame = f".{SCOPE}{{{light}}}{dark_rule}{''.join(hosts)}"
-    return frame + _RESET + _compact(_scoped(_rules("style.css") + _rules("notebook.css")))
+    return (
+        frame
+        + _RESET
+        + re.sub(
+            r"\s*([{};,])\s*",
+            r"\1",
+            re.sub(r"\s+", " ", _scoped(_rules("style.css") + _rules("notebook.css"))),
+        ).replace(": ", ":")
+    )
 
 
 def _colours(at: int) -> dict[str, str]:
@@ -317,11 +325,6 @@ def _scoped(rules: str) -> str:
         return f"{','.join(within)}{{{rule[2]}}}"
 
     return re.sub(r"([^{}]+)\{([^{}]*)\}", scoped, re.sub(r"/\*.*?\*/", "", rules, flags=re.DOTALL))
-
-
-def _compact(rules: str) -> str:
-    """The same rules without optional white space."""
-    return re.sub(r"\s*([{};,])\s*", r"\1", re.sub(r"\s+", " ", rules)).replace(": ", ":")
 
 
 # -- building blocks of notebook output ------------------------------------------------------------

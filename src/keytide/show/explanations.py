@@ -284,24 +284,21 @@ def _version(version: Version) -> Markup:
     shown = version.values[:_COLUMNS_MAX]
     values = (_value(column, value, column in version.gives) for column, value in shown)
     kind = element("span", version.kind, class_=f"kind kind-{_KINDS[version.kind]}")
+
+    parts = [shortened(version.place, _STORY_TEXT_MAX)]
+    if version.sequence is not None:
+        parts.append(f"sequence number {version.sequence}")
+    if version.schema_id is not None:
+        parts.append(f"schema {version.schema_id}")
     return element(
         "li",
         paragraph(element("strong", f"Version {version.number}"), " ", kind),
         paragraph(shortened(version.outcome, _STORY_TEXT_MAX), class_="outcome"),
         element("dl", *values, class_="values"),
         _left_out(len(version.values) - len(shown)),
-        paragraph(_place(version), class_="muted place"),
+        paragraph(", ".join(parts), class_="muted place"),
         class_="card winner" if version.gives else "card",
     )
-
-
-def _place(version: Version) -> str:
-    parts = [shortened(version.place, _STORY_TEXT_MAX)]
-    if version.sequence is not None:
-        parts.append(f"sequence number {version.sequence}")
-    if version.schema_id is not None:
-        parts.append(f"schema {version.schema_id}")
-    return ", ".join(parts)
 
 
 def _value(column: str, value: Cell, is_taken: bool) -> Markup:  # a cell's own

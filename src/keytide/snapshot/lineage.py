@@ -190,12 +190,12 @@ def _remember(store: Store, seen: Seen) -> None:
     with _LOCK:
         known = _SEEN.get(store.identity)
         # A read that began earlier may end later.
-        if known is None or known.lineage is not seen.lineage or _is_behind(known, newest):
+        if (
+            known is None
+            or known.lineage is not seen.lineage
+            or (_numbers(known) <= _numbers(newest))
+        ):
             _SEEN[store.identity] = newest
-
-
-def _is_behind(known: Seen, seen: Seen) -> bool:
-    return _numbers(known) <= _numbers(seen)
 
 
 def _numbers(seen: Seen) -> tuple[int, int]:

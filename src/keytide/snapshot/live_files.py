@@ -178,7 +178,14 @@ class LiveFiles:
         changes = tuple(delta)
         # The next writer chooses the number of buckets for a partition without files.
         buckets, partitions = dict(self.buckets), dict(self.partition_buckets)
-        _note_buckets(buckets, partitions, changes)
+
+        for entry in changes:
+            key = (entry.partition, entry.bucket)
+            # Deleted files count too. If a number were reused, an older version could win.
+            buckets[key] = buckets.get(key, _EMPTY).after(entry)
+            # Postponed rows are in no bucket yet, so they do not determine the number of buckets.
+            if entry.kind is FileKind.ADD and entry.bucket >= 0:
+                partitions[entry.partition] = entry.total_buckets
         gone = {entry.partition for entry in changes if entry.kind is FileKind.DELETE}
         if gone:
             left = {p for (p, n), state in buckets.items() if n >= 0 and not state.is_empty}
@@ -246,7 +253,8 @@ def _step(metadata: TableMetadata, target: Snapshot, known: LiveFiles) -> LiveFi
     if since is None:
         return None
     for snapshot in since:
-        known = _advance(metadata, known, snapshot)
+        delta = metadata.delta_manifests(snapshot)
+        known = known.advance(snapshot, metadata.entries(delta))
     return known
 
 
@@ -264,11 +272,6 @@ def _since(
         return [*metadata.remembered_all(range(base.id + 1, target.id)), target]
     except NotFoundError:
         return None
-
-
-def _advance(metadata: TableMetadata, known: LiveFiles, snapshot: Snapshot) -> LiveFiles:
-    delta = metadata.delta_manifests(snapshot)
-    return known.advance(snapshot, metadata.entries(delta))
 
 
 def _load(metadata: TableMetadata, snapshot: Snapshot) -> LiveFiles:
@@ -299,20 +302,6 @@ def _states(live: Entries) -> tuple[dict[BucketId, BucketState], dict[bytes, int
         if bucket >= 0:  # see `_note_buckets`
             partitions[partition] = total
     return buckets, partitions
-
-
-def _note_buckets(
-    buckets: dict[BucketId, BucketState],
-    partitions: dict[bytes, int],
-    entries: Iterable[ManifestEntry],
-) -> None:
-    for entry in entries:
-        key = (entry.partition, entry.bucket)
-        # Deleted files count too. If a number were reused, an older version could win.
-        buckets[key] = buckets.get(key, _EMPTY).after(entry)
-        # Postponed rows are in no bucket yet, so they do not determine the number of buckets.
-        if entry.kind is FileKind.ADD and entry.bucket >= 0:
-            partitions[entry.partition] = entry.total_buckets
 
 
 # -- indexes of a bucket as values -----------------------------------------------------------------
@@ -423,7 +412,13 @@ class DeadRows:
         form = BitMap64 if wide else BitMap
         vectors = {name: form(vector) for name, vector in self.vectors.items()}
         for name, positions in more.items():
-            vectors.setdefault(name, form()).update(_bitmap(form, positions))
+            # From an array of its own width, a bitmap is created without an object for each number.
+            code, width = ("Q", np.uint64) if form is BitMap64 else ("I", np.uint32)
+            # Larger positions stay too large to be stored, and are refused there.
+            fitting = np.minimum(positions, np.iinfo(width).max, dtype=np.uint64, casting="unsafe")
+            vectors.setdefault(name, form()).update(
+                form(array(code, fitting.astype(width).tobytes()))
+            )
         return replace(self, vectors=vectors, has_changed=True)
 
     def about(self, file_names: Iterable[str]) -> DeadRows:
@@ -485,14 +480,6 @@ def _remember(
 
 
 _NONE: Positions = np.empty(0, np.int64)
-
-
-def _bitmap(form: type[Vector], positions: Positions) -> Vector:
-    # From an array of its own width, a bitmap is created without an object for each number.
-    code, width = ("Q", np.uint64) if form is BitMap64 else ("I", np.uint32)
-    # Larger positions stay too large to be stored, and are refused there.
-    fitting = np.minimum(positions, np.iinfo(width).max, dtype=np.uint64, casting="unsafe")
-    return form(array(code, fitting.astype(width).tobytes()))
 
 
 def vector_files_by_bucket(files: Iterable[IndexFile]) -> dict[BucketId, tuple[IndexFile, ...]]:

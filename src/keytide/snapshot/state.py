@@ -138,18 +138,14 @@ class OwnFiles:
         self, store: Store, table: str, snapshot_ids: Iterable[int], reason: str
     ) -> DataError | None:
         """See `DataFiles`: the expiry of a snapshot deletes files."""
-        expired = _expired_among(store, table, snapshot_ids)
+        # Those snapshots that have expired and are not kept by a tag.
+        gone = [n for n in snapshot_ids if not store.exists(paths.snapshot_path(n))]
+        metadata = TableMetadata(store, table)
+        expired = [number for number in gone if not _is_tagged(metadata, number)]
         return expired_error(table, expired, reason) if expired else None
 
 
 OWN_FILES = OwnFiles()
-
-
-def _expired_among(store: Store, table: str, snapshot_ids: Iterable[int]) -> list[int]:
-    """Those snapshots that have expired and are not kept by a tag."""
-    gone = [n for n in snapshot_ids if not store.exists(paths.snapshot_path(n))]
-    metadata = TableMetadata(store, table)
-    return [number for number in gone if not _is_tagged(metadata, number)]
 
 
 def expired_error(table: str, snapshot_ids: Sequence[int], reason: str) -> DataError:

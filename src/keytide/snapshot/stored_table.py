@@ -494,7 +494,13 @@ def as_expected(table: StoredTable, act: Callable[[PinnedTable], T]) -> T:
     commits only after the read confirms the expected state. Otherwise `act` must call `confirm`
     before it uses the `live` table. Raises the errors of `act` and of the read.
     """
-    expected = _expected(table)
+    # The last known state. None if a read needs no waiting time, or may return more information.
+    if isinstance(table, PinnedTable) or table.store.local_path(paths.snapshot_dir()) is not None:
+        expected = None
+    else:
+        refuse_forked_child()  # the read would do this too, but in another thread
+        look = table.metadata.expected_look()
+        expected = None if look is None else _ExpectedTable(table, look)
     if expected is None:
         return act(table.pinned())
     try:
@@ -508,18 +514,6 @@ def as_expected(table: StoredTable, act: Callable[[PinnedTable], T]) -> T:
         if expected.is_so():
             raise
     return act(expected.as_it_is())
-
-
-def _expected(table: StoredTable) -> _ExpectedTable | None:
-    """The last known state.
-
-    None if a read needs no waiting time, or may return more information.
-    """
-    if isinstance(table, PinnedTable) or table.store.local_path(paths.snapshot_dir()) is not None:
-        return None
-    refuse_forked_child()  # the read would do this too, but in another thread
-    look = table.metadata.expected_look()
-    return None if look is None else _ExpectedTable(table, look)
 
 
 class _ExpectedTable(PinnedTable):

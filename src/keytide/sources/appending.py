@@ -87,7 +87,21 @@ def fitting(rows: Rows, schema: pa.Schema, key: Sequence[str], owner: str) -> Fi
 
 
 def _fitted(rows: pa.Table, schema: pa.Schema, key: Sequence[str], owner: str) -> pa.Table:
-    _check_names(rows.schema.names, schema.names, key, owner)
+    given = rows.schema.names
+    wanted = schema.names
+    twice = sorted({name for name in given if given.count(name) > 1})
+    unknown = [name for name in (*given, *key) if name not in wanted]
+    missing = [name for name in wanted if name not in given]
+    for names, what in (
+        (twice, "come twice"),
+        (unknown, "do not exist in the table"),
+        (missing, "are missing"),
+    ):
+        if names:
+            raise InvalidError(
+                f"{owner}: columns {', '.join(map(repr, names))} {what}; expected exactly "
+                f"{', '.join(wanted)}, because each row is appended completely"
+            )
     columns = [_column(rows.column(field.name), field, owner) for field in schema]
     for name in key:
         _refuse_null(columns[schema.names.index(name)], name, owner, "is in the primary key")
@@ -102,24 +116,6 @@ def again_after_conflicts(attempt: Callable[[], T]) -> T:
         except ConflictError:  # noqa: PERF203  # there are few tries
             continue
     return attempt()
-
-
-def _check_names(
-    given: Sequence[str], wanted: Sequence[str], key: Sequence[str], owner: str
-) -> None:
-    twice = sorted({name for name in given if given.count(name) > 1})
-    unknown = [name for name in (*given, *key) if name not in wanted]
-    missing = [name for name in wanted if name not in given]
-    for names, what in (
-        (twice, "come twice"),
-        (unknown, "do not exist in the table"),
-        (missing, "are missing"),
-    ):
-        if names:
-            raise InvalidError(
-                f"{owner}: columns {', '.join(map(repr, names))} {what}; expected exactly "
-                f"{', '.join(wanted)}, because each row is appended completely"
-            )
 
 
 def _column(values: pa.ChunkedArray, field: pa.Field, owner: str) -> pa.ChunkedArray:

@@ -158,12 +158,20 @@ class DeltaSource:
             _refuse_features(table, self.location)
             columns = delta_columns(table.schema().to_json(), f"Delta table {self.location}")
             _refuse_partitions(table, columns, self.location)
+
+            mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+            if mode not in ("none", "name", "id"):
+                raise UnsupportedError(
+                    f"Delta table {self.location}: delta.columnMapping.mode is {mode!r}; "
+                    "supported are none, name and id"
+                )
+            finder = by_id if mode == "id" else by_name
             pinned = PinnedDelta(
                 self.store,
                 str(table.metadata().id),
                 table.version(),
                 tuple(columns),
-                _finder(table, self.location),
+                finder,
             )
             vars(pinned)["_table"] = table  # a pickled copy opens it again
             return pinned
@@ -467,16 +475,6 @@ def _refuse_partitions(table: Any, columns: Sequence[StoredColumn], location: st
             f"Delta table {location} is partitioned by the binary column {found[0]!r}, whose "
             "values cannot be read; partition by another column"
         )
-
-
-def _finder(table: Any, location: str) -> Finder:
-    mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
-    if mode not in ("none", "name", "id"):
-        raise UnsupportedError(
-            f"Delta table {location}: delta.columnMapping.mode is {mode!r}; supported are none, "
-            "name and id"
-        )
-    return by_id if mode == "id" else by_name
 
 
 def _placed(store: Store, path: str) -> tuple[Store, str]:

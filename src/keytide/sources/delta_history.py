@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -208,30 +208,24 @@ def _commit(number: int, uri: str, text: bytes) -> FileCommit:
             f"{uri}: a line is not a valid action of a Delta log ({type(error).__name__}: "
             f"{error}); restore the file from a backup, or read an earlier version"
         ) from error
-    return FileCommit(number, _rows_of(info, added, removed), removed - added.keys())
 
+    # The kind of rows in files, given whether the files changed data.
 
-def _rows_of(
-    info: Mapping[str, Any], added: Mapping[str, bool], removed: Iterable[str]
-) -> dict[str, RowsAre]:
-    """The kind of rows in files, given whether the files changed data."""
-    new = _new_rows(info)
-    return {
+    # The kind of rows in new files, by operation.
+    operation = str(info.get("operation") or "")
+    if operation == "RESTORE":
+        new = RowsAre.KNOWN
+    elif operation in _TAKES_OVER:
+        new = RowsAre.TAKEN_OVER
+    elif operation == "DELETE":
+        new = RowsAre.COPIED
+    else:
+        told = info.get("operationParameters") or {}
+        conditions = (told.get(name) for name in ("predicate", "replaceWhere"))
+        is_partial = any(condition not in (None, "", "[]") for condition in conditions)
+        new = RowsAre.NEW if operation in _WRITES and not is_partial else RowsAre.MIXED
+    rows_of = {
         path: RowsAre.KNOWN if path in removed else new if changes else RowsAre.COPIED
         for path, changes in added.items()
     }
-
-
-def _new_rows(info: Mapping[str, Any]) -> RowsAre:
-    """The kind of rows in new files, by operation."""
-    operation = str(info.get("operation") or "")
-    if operation == "RESTORE":
-        return RowsAre.KNOWN
-    if operation in _TAKES_OVER:
-        return RowsAre.TAKEN_OVER
-    if operation == "DELETE":
-        return RowsAre.COPIED
-    told = info.get("operationParameters") or {}
-    conditions = (told.get(name) for name in ("predicate", "replaceWhere"))
-    is_partial = any(condition not in (None, "", "[]") for condition in conditions)
-    return RowsAre.NEW if operation in _WRITES and not is_partial else RowsAre.MIXED
+    return FileCommit(number, rows_of, removed - added.keys())

@@ -103,7 +103,23 @@ def create_external(
     """
     near = catalog.store_for(name)
     try:
-        definition, doubts = _definition(wanted, near)
+        given = checked_options(wanted.options)
+        columns = arrow_schema(wanted.fields) if wanted.fields else None
+        found = Elsewhere.at(wanted.format, wanted.location, given, near, columns)
+        source = found.source.pin()
+        made = external_schema(
+            wanted.fields or fields_of(source.schema),
+            wanted.primary_key,
+            given,
+            format_=found.format,
+            location=found.location,
+            on_read=not wanted.fields,
+            comment=wanted.comment,
+            time_millis=_now_ms(),
+        )
+        check_ties(found.format, TableOptions.parse(given))
+        _check_types(made[0], source.schema)
+        definition, doubts = made
     except KeytideError as error:
         raise type(error)(f"table {name}: {error}") from error
     entry = catalog.create_external(name, definition, exists_ok=exists_ok)
@@ -178,26 +194,6 @@ def is_named_in_catalog(format_: str, options: Mapping[str, str]) -> bool:
     """
     opening = source_options(options)
     return any(option in opening for option in format_named(format_.lower()).named_by)
-
-
-def _definition(wanted: NewExternalTable, near: Store) -> tuple[TableSchema, list[str]]:
-    given = checked_options(wanted.options)
-    columns = arrow_schema(wanted.fields) if wanted.fields else None
-    found = Elsewhere.at(wanted.format, wanted.location, given, near, columns)
-    source = found.source.pin()
-    made = external_schema(
-        wanted.fields or fields_of(source.schema),
-        wanted.primary_key,
-        given,
-        format_=found.format,
-        location=found.location,
-        on_read=not wanted.fields,
-        comment=wanted.comment,
-        time_millis=_now_ms(),
-    )
-    check_ties(found.format, TableOptions.parse(given))
-    _check_types(made[0], source.schema)
-    return made
 
 
 def _check_apart(location: str, near: Store) -> None:

@@ -107,12 +107,6 @@ def _options(given: UpsertKeys, properties: Mapping[str, str]) -> dict[str, str]
     return {key: value for key, value in told.items() if value is not None}
 
 
-def _primary_key(given: UpsertKeys, properties: Mapping[str, str]) -> list[str]:
-    """The columns of the primary key, empty if it is unknown."""
-    told = properties.get(_PRIMARY_KEY, "")
-    return [*given.primary_key] or [name.strip() for name in told.split(",") if name.strip()]
-
-
 @dataclass(frozen=True)
 class FederatedHandle(ExternalHandle):
     """A federated table at one version, and the change of a statement. See `ChangedByKey`."""
@@ -220,7 +214,10 @@ class FederatedTables:
     def _schema(self, name: str, pinned: AppendableSource) -> TableSchema:
         """The existing columns with the keys. Raises `InvalidError` for invalid keys."""
         given, properties = self.tables.get(name, UpsertKeys()), pinned.properties
-        key = _primary_key(given, properties)
+
+        # The columns of the primary key, empty if it is unknown.
+        told = properties.get(_PRIMARY_KEY, "")
+        key = [*given.primary_key] or [name.strip() for name in told.split(",") if name.strip()]
         if not key:
             raise InvalidError(
                 f"table {self.name}.{name}: its primary key is not known; give it with "
@@ -378,7 +375,17 @@ class _Metadata(ExternalMetadata):
     ) -> int:
         told = read_fragments(fragments)
         refuse_taken_keys(table, told, partial(_outcomes, table))
-        rows = _appended(table, told)
+
+        # The versions that a statement appends, one for each key. Versions within one commit could
+        # be ordered only by their position in files, which engines do not guarantee.
+        schema = table.view.schema.arrow_schema()
+        gone = [_tombstones(table, each.rows) for each in _are(told, "gone")]
+        made = [each.rows.select(schema.names).cast(schema) for each in _are(told, "made")]
+        every = from_arrow(pa.concat_tables([schema.empty_table(), *gone, *made]))
+        # A new row is as new as the tombstone of its key. Otherwise the statement would have been
+        # refused.
+        last = every.unique(table.view.schema.primary_keys, keep="last", maintain_order=True)
+        rows = to_arrow(last, schema)
         if rows.num_rows:
             self._append(table, rows)
         return sum(int(each.facts["rows"]) for each in told)
@@ -482,22 +489,6 @@ def _outcomes(
 # -- versions to append ----------------------------------------------------------------------------
 
 
-def _appended(table: FederatedHandle, told: Sequence[Told]) -> pa.Table:
-    """The versions that a statement appends, one for each key.
-
-    Versions within one commit could be ordered only by their position in files, which engines do
-    not guarantee.
-    """
-    schema = table.view.schema.arrow_schema()
-    gone = [_tombstones(table, each.rows) for each in _are(told, "gone")]
-    made = [each.rows.select(schema.names).cast(schema) for each in _are(told, "made")]
-    every = from_arrow(pa.concat_tables([schema.empty_table(), *gone, *made]))
-    # A new row is as new as the tombstone of its key. Otherwise the statement would have been
-    # refused.
-    last = every.unique(table.view.schema.primary_keys, keep="last", maintain_order=True)
-    return to_arrow(last, schema)
-
-
 def _are(told: Sequence[Told], what: str) -> list[Told]:
     return [each for each in told if each.facts.get(VERSIONS) == what]
 
@@ -506,7 +497,23 @@ def _tombstones(table: FederatedHandle, gone: pa.Table) -> pa.Table:
     """Whole rows that are tombstones, with NULL where allowed (rule R15)."""
     schema, taken = table.view.schema.arrow_schema(), _version_columns(table)
     (mark,) = table.view.options.tombstone_key
-    marker = _marker(table, schema.field(mark).type)
+
+    # A value of the tombstone key that means "deleted" (rules R6 to R8).
+    type_ = schema.field(mark).type
+    assert table.began_ns is not None
+    text = table.view.options.tombstone_string_key_value
+    if pa.types.is_boolean(type_):
+        marker = pa.scalar(True)
+    elif pa.types.is_string(type_):
+        marker = pa.scalar("D" if text is None else text)
+    elif pa.types.is_binary(type_) or pa.types.is_fixed_size_binary(type_):
+        width = type_.byte_width if pa.types.is_fixed_size_binary(type_) else 1
+        marker = pa.scalar(b"\x01" * width, type_)
+    elif pa.types.is_timestamp(type_) or pa.types.is_date(type_):
+        began = pa.scalar(table.began_ns // 1000, pa.timestamp("us"))
+        marker = began.cast(type_, safe=False)
+    else:
+        marker = pa.scalar(1, pa.int32()).cast(type_)
     columns = [
         pa.repeat(marker, gone.num_rows)
         if field.name == mark
@@ -516,23 +523,6 @@ def _tombstones(table: FederatedHandle, gone: pa.Table) -> pa.Table:
         for field in schema
     ]
     return pa.table(columns, names=schema.names).cast(schema)
-
-
-def _marker(table: FederatedHandle, type_: pa.DataType) -> pa.Scalar:
-    """A value of the tombstone key that means "deleted" (rules R6 to R8)."""
-    assert table.began_ns is not None
-    text = table.view.options.tombstone_string_key_value
-    if pa.types.is_boolean(type_):
-        return pa.scalar(True)
-    if pa.types.is_string(type_):
-        return pa.scalar("D" if text is None else text)
-    if pa.types.is_binary(type_) or pa.types.is_fixed_size_binary(type_):
-        width = type_.byte_width if pa.types.is_fixed_size_binary(type_) else 1
-        return pa.scalar(b"\x01" * width, type_)
-    if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
-        began = pa.scalar(table.began_ns // 1000, pa.timestamp("us"))
-        return began.cast(type_, safe=False)
-    return pa.scalar(1, pa.int32()).cast(type_)
 
 
 class _InsertSink(ConnectorInsertSink):

@@ -49,30 +49,23 @@ def check_csv(open_: Opening, delimiter: str, quote: str) -> None:
     follows. Other quotes are a part of their value.
     """
     with open_() as opened:
-        if not _holds(opened, quote.encode()):
+        sign = quote.encode()
+        if not any(sign in block for block in _blocks(opened)):
             return
     with open_() as opened:
-        _check_quotes(opened, delimiter, quote)
-
-
-def _check_quotes(opened: pa.NativeFile, delimiter: str, quote: str) -> None:
-    # A value can be as large as a block. The limit of this process is only ever raised.
-    csv.field_size_limit(max(csv.field_size_limit(), _BLOCK_BYTES))
-    text = io.TextIOWrapper(opened, encoding="utf-8-sig", newline="")
-    reader = csv.reader(text, delimiter=delimiter, quotechar=quote, strict=True)
-    try:
-        deque(reader, maxlen=0)
-    except csv.Error as error:
-        raise InvalidError(
-            f"line {reader.line_num}: {error}; close each quote that opens a value, and double "
-            "the quotes inside of it"
-        ) from error
-    finally:
-        text.detach()
-
-
-def _holds(opened: pa.NativeFile, sign: bytes) -> bool:
-    return any(sign in block for block in _blocks(opened))
+        # A value can be as large as a block. The limit of this process is only ever raised.
+        csv.field_size_limit(max(csv.field_size_limit(), _BLOCK_BYTES))
+        text = io.TextIOWrapper(opened, encoding="utf-8-sig", newline="")
+        reader = csv.reader(text, delimiter=delimiter, quotechar=quote, strict=True)
+        try:
+            deque(reader, maxlen=0)
+        except csv.Error as error:
+            raise InvalidError(
+                f"line {reader.line_num}: {error}; close each quote that opens a value, and double "
+                "the quotes inside of it"
+            ) from error
+        finally:
+            text.detach()
 
 
 def _blocks(opened: pa.NativeFile) -> Iterator[bytes]:
@@ -341,7 +334,10 @@ class JsonFiles(FileFormat):
             if declared is None:
                 types = pl.read_ndjson(text, infer_schema_length=None).schema if names else {}
                 return FileFacts(_arrow_schema(pl.Schema(types)), None)
-            return FileFacts(_named(declared, names), None)
+            return FileFacts(
+                pa.schema([field for field in declared if names is None or field.name in names]),
+                None,
+            )
 
     def batches(
         self,
@@ -362,10 +358,6 @@ class JsonFiles(FileFormat):
                 ),
             ):
                 yield _typed(batch, wanted)
-
-
-def _named(declared: pa.Schema, names: frozenset[str] | None) -> pa.Schema:
-    return pa.schema([field for field in declared if names is None or field.name in names])
 
 
 def _as_read_of_json(type_: pa.DataType) -> pa.DataType:

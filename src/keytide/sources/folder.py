@@ -142,7 +142,7 @@ class PinnedFolder:
     def schema(self) -> pa.Schema:
         """See `PinnedSource`. The columns of files come first, then those of paths."""
         types = dict(self._file_types)
-        for name in self._partition_names:
+        for name in [*self._partitions[0]] if self.files else []:
             types.pop(name, None)
             types[name] = self._partition_type(name)
         return pa.schema(list(types.items()))
@@ -184,10 +184,6 @@ class PinnedFolder:
                 f"{self.files[other].path}; all paths must have the same ones"
             )
         return found
-
-    @property
-    def _partition_names(self) -> list[str]:
-        return [*self._partitions[0]] if self.files else []
 
     @cached_property
     def _file_types(self) -> dict[str, pa.DataType]:

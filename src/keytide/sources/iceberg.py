@@ -205,7 +205,14 @@ def planned(predicate: Predicate, schema: pa.Schema, expressions: ModuleType) ->
         return expressions.NotNull(name) if _is_plain(name) else _all(expressions)
     if not isinstance(predicate, Comparison | In) or not _is_plain(predicate.column):
         return _all(expressions)
-    if not _is_ordered_alike(schema.field(predicate.column).type):
+
+    # Whether values of a type have the same order in Iceberg. Bounds do not include NaN.
+    type_ = schema.field(predicate.column).type
+    checks = (pa.types.is_integer, pa.types.is_string, pa.types.is_date)
+    is_ordered_alike = any(check(type_) for check in checks) or (
+        pa.types.is_timestamp(type_) and type_.unit == "us"
+    )
+    if not is_ordered_alike:
         return _all(expressions)
     if isinstance(predicate, In):
         if len(predicate.values) > _VALUES_MAX:
@@ -222,14 +229,6 @@ def _all(expressions: ModuleType) -> Any:
 
 def _is_plain(name: str) -> bool:
     return "." not in name  # a dot would mean a nested field there
-
-
-def _is_ordered_alike(type_: pa.DataType) -> bool:
-    """Whether values of a type have the same order in Iceberg. Bounds do not include NaN."""
-    checks = (pa.types.is_integer, pa.types.is_string, pa.types.is_date)
-    return any(check(type_) for check in checks) or (
-        pa.types.is_timestamp(type_) and type_.unit == "us"
-    )
 
 
 # -- the commits from which the rows of an Iceberg table's files come ------------------------------
@@ -407,8 +406,20 @@ class PinnedIceberg:
             return []
         with self.place.errors():
             entries = self._entries
-            ordered = places(self._origins())
-            deletes = self._planned(about_key)
+
+            files = [
+                (entry.snapshot_id, entry.file_sequence_number or entry.sequence_number or 0)
+                for entry in self._entries
+            ]
+            ordered = places(origins_of(files, self._ancestors(), self._removed_by))
+
+            # The paths of files that may have wanted rows, with their delete files.
+            expressions = library("pyiceberg.expressions", "iceberg", self.place.shown)
+            condition = expressions.AlwaysTrue()
+            if about_key is not None and self._keeps_names(about_key):
+                condition = planned(about_key, self.schema, expressions)
+            scan = self._table.scan(row_filter=condition, snapshot_id=self.snapshot_id)
+            deletes = {task.file.file_path: tuple(task.delete_files) for task in scan.plan_files()}
             found = [
                 self._part(
                     entry, place.commit, place.is_in_order, deletes[entry.data_file.file_path]
@@ -448,13 +459,6 @@ class PinnedIceberg:
         data = [entry for entry in entries if _content(entry.data_file) == _DATA]
         return sorted(data, key=lambda entry: entry.sequence_number or 0)
 
-    def _origins(self) -> list[Any]:
-        files = [
-            (entry.snapshot_id, entry.file_sequence_number or entry.sequence_number or 0)
-            for entry in self._entries
-        ]
-        return origins_of(files, self._ancestors(), self._removed_by)
-
     def _ancestors(self) -> dict[int, SnapshotFacts]:
         found: dict[int, SnapshotFacts] = {}
         snapshot = self._snapshot
@@ -485,15 +489,6 @@ class PinnedIceberg:
             for entry in part
             if entry.status.name == "DELETED" and _content(entry.data_file) == _DATA
         ]
-
-    def _planned(self, about_key: Predicate | None) -> dict[str, tuple[Any, ...]]:
-        """The paths of files that may have wanted rows, with their delete files."""
-        expressions = library("pyiceberg.expressions", "iceberg", self.place.shown)
-        condition = expressions.AlwaysTrue()
-        if about_key is not None and self._keeps_names(about_key):
-            condition = planned(about_key, self.schema, expressions)
-        scan = self._table.scan(row_filter=condition, snapshot_id=self.snapshot_id)
-        return {task.file.file_path: tuple(task.delete_files) for task in scan.plan_files()}
 
     def _keeps_names(self, about_key: Predicate) -> bool:
         """Whether names are the same as at this snapshot, because plans use current names."""

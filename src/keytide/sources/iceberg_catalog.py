@@ -159,7 +159,10 @@ class IcebergPlace:
         except KeytideError:
             raise
         except Exception as error:
-            if not isinstance(error, _PLAIN_ERRORS) and not _is_of_library(error):
+            if (
+                not isinstance(error, _PLAIN_ERRORS)
+                and type(error).__module__.split(".")[0] not in _LIBRARIES
+            ):
                 raise
             text = self._without_secrets(" ".join(str(error).split()) or type(error).__name__)
             raise _translated(error, self.shown, text) from None
@@ -246,10 +249,6 @@ def _options_of_store(location: str, near: Store) -> tuple[tuple[str, str], ...]
 
 _PLAIN_ERRORS = (OSError, ValueError, NotImplementedError, pa.ArrowException)
 _LIBRARIES = ("pyiceberg", "sqlalchemy", "requests", "pydantic_core", "botocore")
-
-
-def _is_of_library(error: Exception) -> bool:
-    return type(error).__module__.split(".")[0] in _LIBRARIES
 
 
 _NOT_FOUND = ("NoSuchTableError", "NoSuchNamespaceError", "NoSuchIcebergTableError")

@@ -237,7 +237,11 @@ class ForeignFile:
         placed = schema.append(pa.field(POSITION, pa.int64()))
         with reading(self.uri), self.open() as opened:
             file = pq.ParquetFile(opened, pre_buffer=True, coerce_int96_timestamp_unit="us")
-            names = self._names(file, columns)
+
+            # The names of columns in the file, except those that it lacks.
+            fields = list(file.schema_arrow)
+            found = {column.name: self.find(fields, column.stored) for column in columns}
+            names = {name: fields[i].name for name, i in found.items() if i is not None}
             groups = groups_that_may_meet(file, schema, names, about_key)
             for first, batch in _read(file, list(names.values()), groups, rows_max):
                 keep = _alive(self.dead, first, batch.num_rows)
@@ -245,12 +249,6 @@ class ForeignFile:
                 positions = pa.array(np.arange(first, first + batch.num_rows))
                 made = pa.record_batch([*arrays, positions], schema=placed)
                 yield made if keep is None else made.filter(keep)
-
-    def _names(self, file: pq.ParquetFile, columns: Sequence[StoredColumn]) -> dict[str, str]:
-        """The names of columns in the file, except those that it lacks."""
-        fields = list(file.schema_arrow)
-        found = {column.name: self.find(fields, column.stored) for column in columns}
-        return {name: fields[i].name for name, i in found.items() if i is not None}
 
     def _column(self, batch: pa.RecordBatch, name: str | None, column: StoredColumn) -> pa.Array:
         if name is None:
@@ -313,7 +311,9 @@ def _fitted(array: pa.Array, stored: pa.DataType, wanted: pa.DataType, find: Fin
         )  # some writers name list elements differently
     if not pa.types.is_nested(wanted):
         return array if array.type.equals(wanted) else array.cast(wanted)
-    if not _is_alike(array.type, wanted):
+    checks = (pa.types.is_struct, pa.types.is_map, pa.types.is_list)
+    is_alike = any(check(array.type) and check(wanted) for check in checks)
+    if not is_alike:
         raise MisfitError("the shapes differ")
     if pa.types.is_struct(wanted):
         return _struct(array, stored, wanted, find)
@@ -330,11 +330,6 @@ def _fitted(array: pa.Array, stored: pa.DataType, wanted: pa.DataType, find: Fin
     return _relisted(
         array, wanted, _fitted(array.values, stored.value_type, wanted.value_type, find)
     )
-
-
-def _is_alike(found: pa.DataType, wanted: pa.DataType) -> bool:
-    checks = (pa.types.is_struct, pa.types.is_map, pa.types.is_list)
-    return any(check(found) and check(wanted) for check in checks)
 
 
 def _struct(array: pa.Array, stored: pa.DataType, wanted: pa.DataType, find: Finder) -> pa.Array:
@@ -452,7 +447,11 @@ def _groups(parts: Sequence[SourcePart], rows_max: int) -> Iterator[list[int]]:
     group: list[int] = []
     rows = 0
     for place, part in enumerate(parts):
-        own = _rows_of(part, rows_max)
+        # The number of rows of a part. A part of unknown size counts as large.
+        if part.rows is not None:
+            own = part.rows
+        else:
+            own = rows_max if part.stored_bytes is None else part.stored_bytes // _ROW_BYTES
         if group and (rows + own > rows_max or len(group) == _AT_ONCE):
             yield group
             group, rows = [], 0
@@ -460,10 +459,3 @@ def _groups(parts: Sequence[SourcePart], rows_max: int) -> Iterator[list[int]]:
         rows += own
     if group:
         yield group
-
-
-def _rows_of(part: SourcePart, rows_max: int) -> int:
-    """The number of rows of a part. A part of unknown size counts as large."""
-    if part.rows is not None:
-        return part.rows
-    return rows_max if part.stored_bytes is None else part.stored_bytes // _ROW_BYTES

@@ -160,19 +160,18 @@ class ChangesTask:
         ):
             for cut, side in ((then, self.before), (now, self.after)):
                 for rows in side.frames(memory_bytes - 2 * share):
-                    cut.add(_with_columns_of(empty, rows))
+                    # Rows with the columns and types of the newer version.
+                    with_columns_of = rows.select(
+                        (pl.col(name) if name in rows.columns else pl.lit(None).alias(name)).cast(
+                            type_
+                        )
+                        for name, type_ in empty.schema.items()
+                    )
+                    cut.add(with_columns_of)
             for before, after in zip(then.parts(), now.parts(), strict=True):
                 told = difference(pl.concat([empty, *before]), pl.concat([empty, *after]), key)
                 if told.height:
                     yield with_shown_kind(told, names)
-
-
-def _with_columns_of(after: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows with the columns and types of the newer version."""
-    return rows.select(
-        (pl.col(name) if name in rows.columns else pl.lit(None).alias(name)).cast(type_)
-        for name, type_ in after.schema.items()
-    )
 
 
 # -- external tables as tables of a connector ------------------------------------------------------

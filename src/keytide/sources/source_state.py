@@ -141,7 +141,17 @@ class PinnedExternal:
         lacking = [name for name in self.view.schema.names if name not in there]
         if not lacking:
             return
-        role = _role(self.view.schema, lacking)
+
+        # The role of a missing column without which rows cannot be merged.
+        schema = self.view.schema
+        options = TableOptions.parse(schema.options)
+        roles = (
+            ("in its primary key", schema.primary_keys),
+            ("as its watermark key", options.watermark_key),
+            ("as its tombstone key", options.tombstone_key),
+        )
+        found = [role for role, names in roles if set(names) & set(lacking)]
+        role = f" {found[0]}" if found else ""
         way_out = (
             "CALL sys.refresh, or ExternalTable.refresh, updates the columns"
             if is_read_on_demand(self.view.schema) and not role
@@ -151,18 +161,6 @@ class PinnedExternal:
             f"table {self.name}: {self} has no column {lacking[0]!r}, which the definition "
             f"has{role}; columns: {', '.join(there) or 'none'}. {way_out}"
         )
-
-
-def _role(schema: TableSchema, lacking: list[str]) -> str:
-    """The role of a missing column without which rows cannot be merged."""
-    options = TableOptions.parse(schema.options)
-    roles = (
-        ("in its primary key", schema.primary_keys),
-        ("as its watermark key", options.watermark_key),
-        ("as its tombstone key", options.tombstone_key),
-    )
-    found = [role for role, names in roles if set(names) & set(lacking)]
-    return f" {found[0]}" if found else ""
 
 
 def source_of(schema: TableSchema, near: Store, *, anew: bool = False) -> Source:

@@ -87,15 +87,6 @@ def _comparable(name: str, type_: pl.DataType) -> pl.Expr:
     return pl.col(name) + 0.0 if type_.is_float() else pl.col(name)
 
 
-def undecided_keys(versions: pl.DataFrame, order: TieOrder) -> pl.DataFrame:
-    """The keys whose latest versions tie, but differ in the compared columns.
-
-    Without duplicates, as a frame of the key columns. REQUIRES: `versions` are sorted by the order.
-    """
-    deciding = [*order.sequence_terms(versions.schema), pl.col(SEQUENCE_NUMBER), IS_ADD]
-    return _differing_keys(versions, order, deciding)
-
-
 def refuse_ties(versions: pl.DataFrame, order: TieOrder, table: str) -> None:
     """Raise `InvalidError` for a key whose latest versions tie but differ.
 
@@ -109,23 +100,6 @@ def refuse_ties(versions: pl.DataFrame, order: TieOrder, table: str) -> None:
             f"'{keys.UPSERT_ON_TIE}' is 'error'; use a '{keys.WATERMARK_KEY}' that distinguishes "
             f"them, or define the table with another '{keys.UPSERT_ON_TIE}'"
         )
-
-
-def are_freshest(
-    versions: pl.DataFrame, order: MergeOrder, *, numbers_decide: bool = True
-) -> pl.Series:
-    """Which versions tie with the last one of their key, except for compared columns.
-
-    Without `numbers_decide`, only the sequence fields are compared. REQUIRES: `versions` are sorted
-    by the order.
-    """
-    deciding = order.sequence_terms(versions.schema)
-    if numbers_decide:
-        deciding += [pl.col(SEQUENCE_NUMBER), IS_ADD]
-    told = _told(versions, order, deciding)
-    if not _has_repeats(told, order):
-        return versions.select(order.last_of_key()).to_series()
-    return told.select(_are_as_the_last(told, order)).to_series()
 
 
 def _differing_keys(
@@ -285,7 +259,15 @@ class KeyMerge:
         """
         budget = budget_of(memory_bytes)
         for group in _groups(frames, self.order.key, budget, cuts):
-            yield from self._of_group(group, budget, undecided)
+            # The rows of a group. If it is too large, versions are merged step by step. Merging is
+            # associative, so rows can replace the versions that they were merged from.
+            held: list[pl.DataFrame] = []
+            for frame in group:
+                held.append(frame)
+                if _bytes_of(held) > budget and not self.refuses_ties:
+                    held = self._merged(pl.concat(held), undecided)
+            if held:
+                yield from self._merged(pl.concat(held), undecided)
 
     def sorted_out(
         self, frames: Iterable[pl.DataFrame], memory_bytes: int, cuts: Cuts
@@ -297,45 +279,27 @@ class KeyMerge:
         """
         budget = budget_of(memory_bytes)
         for group in _groups(frames, self.order.key, budget, cuts):
-            yield from self._sorted_out(group, budget)
+            # Like `_of_group`. The latest version so far replaces all others.
+            held: list[pl.DataFrame] = []
+            for frame in group:
+                held.append(frame)
+                if _bytes_of(held) > budget:
+                    kept, older = self._parted(pl.concat(held))
+                    held = [kept]
+                    yield SortedOut(older[PLACE], kept[PLACE].clear())
+            if held:
+                kept, older = self._parted(pl.concat(held))
+                is_add = kept.select(IS_ADD).to_series()
+                tied = _occurs_again(kept, self.order.key)
+                if not self.refuses_ties:
+                    tied = tied & is_add
+                lost = pl.concat([older[PLACE], kept.filter(~tied & ~is_add)[PLACE]])
+                yield SortedOut(lost, kept.filter(tied)[PLACE])
 
     @cached_property
     def engine(self) -> MergeEngine:
         """The engine of the definition with this order."""
         return self.view.engine_in(self.order)
-
-    def _of_group(
-        self, frames: Iterator[pl.DataFrame], budget: int, undecided: list[pl.DataFrame]
-    ) -> Iterator[pl.DataFrame]:
-        """The rows of a group. If it is too large, versions are merged step by step.
-
-        Merging is associative, so rows can replace the versions that they were merged from.
-        """
-        held: list[pl.DataFrame] = []
-        for frame in frames:
-            held.append(frame)
-            if _bytes_of(held) > budget and not self.refuses_ties:
-                held = self._merged(pl.concat(held), undecided)
-        if held:
-            yield from self._merged(pl.concat(held), undecided)
-
-    def _sorted_out(self, frames: Iterator[pl.DataFrame], budget: int) -> Iterator[SortedOut]:
-        """Like `_of_group`. The latest version so far replaces all others."""
-        held: list[pl.DataFrame] = []
-        for frame in frames:
-            held.append(frame)
-            if _bytes_of(held) > budget:
-                kept, older = self._parted(pl.concat(held))
-                held = [kept]
-                yield SortedOut(older[PLACE], kept[PLACE].clear())
-        if held:
-            kept, older = self._parted(pl.concat(held))
-            is_add = kept.select(IS_ADD).to_series()
-            tied = _occurs_again(kept, self.order.key)
-            if not self.refuses_ties:
-                tied = tied & is_add
-            lost = pl.concat([older[PLACE], kept.filter(~tied & ~is_add)[PLACE]])
-            yield SortedOut(lost, kept.filter(tied)[PLACE])
 
     def _parted(self, versions: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         """The latest versions of each key that tie by number, and the other versions.
@@ -344,7 +308,20 @@ class KeyMerge:
         """
         occurs_again = _occurs_again(versions, self.order.key)
         sorted_ = self.order.sort(versions.filter(occurs_again))
-        fresh = are_freshest(sorted_, self.order, numbers_decide=not self.refuses_ties)
+
+        # Which versions tie with the last one of their key, except for compared columns. Without
+        # `numbers_decide`, only the sequence fields are compared. REQUIRES: `versions` are sorted
+        # by the order.
+        order = self.order
+        numbers_decide = not self.refuses_ties
+        deciding = order.sequence_terms(sorted_.schema)
+        if numbers_decide:
+            deciding += [pl.col(SEQUENCE_NUMBER), IS_ADD]
+        told = _told(sorted_, order, deciding)
+        if not _has_repeats(told, order):
+            fresh = sorted_.select(order.last_of_key()).to_series()
+        else:
+            fresh = told.select(_are_as_the_last(told, order)).to_series()
         return pl.concat([versions.filter(~occurs_again), sorted_.filter(fresh)]), sorted_.filter(
             ~fresh
         )
@@ -360,7 +337,11 @@ class KeyMerge:
             assert isinstance(order, TieOrder)
             refuse_ties(sorted_, order, self.view.name)
         elif isinstance(order, TieOrder) and not self.has_whole_rows:
-            tied = undecided_keys(sorted_, order)
+            # The keys whose latest versions tie, but differ in the compared columns. Without
+            # duplicates, as a frame of the key columns. REQUIRES: `versions` are sorted by the
+            # order.
+            deciding = [*order.sequence_terms(sorted_.schema), pl.col(SEQUENCE_NUMBER), IS_ADD]
+            tied = _differing_keys(sorted_, order, deciding)
             undecided += [tied] if tied.height else []
         with self.view.reading():
             return [lone, self.engine.merge(sorted_, in_key_order=False)]

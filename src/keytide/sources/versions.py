@@ -190,7 +190,14 @@ class ShownRows:
         live = rows.filter(IS_ADD)
         if self._check is not None:
             live = live.filter(self._check)
-        self._refuse_nulls(live)
+
+        for column in self.view.schema.select(self.columns):
+            if not column.type.nullable and live[column.name].null_count():
+                raise DataError(
+                    f"table {self.view.name}: column {column.name!r} is {column.type.sql()} in its "
+                    "definition, but a row has NULL; define the column without NOT NULL, or "
+                    "correct the row in the source"
+                )
         return live.select(self.columns)
 
     @cached_property
@@ -200,12 +207,3 @@ class ShownRows:
         return row_filter(
             self.condition, self.view.schema.select(sorted(columns_of(self.condition)))
         )
-
-    def _refuse_nulls(self, rows: pl.DataFrame) -> None:
-        for column in self.view.schema.select(self.columns):
-            if not column.type.nullable and rows[column.name].null_count():
-                raise DataError(
-                    f"table {self.view.name}: column {column.name!r} is {column.type.sql()} in its "
-                    "definition, but a row has NULL; define the column without NOT NULL, or "
-                    "correct the row in the source"
-                )

@@ -106,7 +106,9 @@ def described(settings: Mapping[str, str], running: int | None = None) -> Capaci
     local = _LOCAL.fullmatch(settings.get("spark.master", ""))
     own = _number(settings, "spark.default.parallelism")
     seen = None if own is not None else running
-    slots = _slots_here(local, seen) if local else _slots_there(settings, seen)
+    slots = (
+        (seen if local[1] == "*" else int(local[1] or 1)) if local else _slots_there(settings, seen)
+    )
     slices = _number(settings, _SLICES) or own
     if slices is None:
         slices = (slots or 1) if local else 2 if "spark.master" in settings else 1
@@ -114,24 +116,17 @@ def described(settings: Mapping[str, str], running: int | None = None) -> Capaci
     return Capacity(own if slots is None else slots, beside or 1, max(1, slices))
 
 
-def _slots_here(local: re.Match[str], seen: int | None) -> int | None:
-    return seen if local[1] == "*" else int(local[1] or 1)
-
-
 def _slots_there(settings: Mapping[str, str], seen: int | None) -> int | None:
     """The slots of executors in processes of their own."""
-    stated = _stated(settings)
-    return None if stated is None else max(stated, seen or 1)
-
-
-def _stated(settings: Mapping[str, str]) -> int | None:
     cpus = _number(settings, "spark.task.cpus") or 1
     all_cores = _number(settings, "spark.cores.max")
     in_all = None if all_cores is None else max(1, all_cores // cpus)
     executors, beside = _executors(settings), _beside(settings)
     if executors is None or beside is None:
-        return in_all
-    return executors * beside if in_all is None else min(executors * beside, in_all)
+        stated = in_all
+    else:
+        stated = executors * beside if in_all is None else min(executors * beside, in_all)
+    return None if stated is None else max(stated, seen or 1)
 
 
 def _beside(settings: Mapping[str, str]) -> int | None:

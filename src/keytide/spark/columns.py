@@ -207,7 +207,14 @@ def spark_condition(predicate: Predicate, fields: Sequence[Field], schema: Struc
         return F.rtrim(column(name)) if _is_char(by_name[name]) else column(name)
 
     def literal(name: str, value: Any) -> Column:
-        return _literal(value, by_name[name], schema)
+        field = by_name[name]
+        type_ = schema[field.name].dataType
+        if isinstance(type_, TimestampType | TimestampNTZType):
+            micros = value * {"ms": 1000, "us": 1}[field.type.to_arrow().unit]
+            return _time(micros, has_zone=isinstance(type_, TimestampType))
+        if _is_char(field):
+            value = value.rstrip(" ")
+        return F.lit(value).cast(type_)
 
     def build(node: Predicate) -> Column:
         if isinstance(node, Comparison):
@@ -219,7 +226,12 @@ def spark_condition(predicate: Predicate, fields: Sequence[Field], schema: Struc
         if isinstance(node, IsNull):
             return column(node.column).isNull()
         if isinstance(node, Like):
-            return column(node.column).like(_like_pattern(node.pattern))
+            # The pattern with a backslash only where Spark accepts one.
+            like_pattern = "".join(
+                character if is_wildcard or character not in "%_\\" else "\\" + character
+                for character, is_wildcard in like_parts(node.pattern)
+            )
+            return column(node.column).like(like_pattern)
         if isinstance(node, Not):
             return ~build(node.term)
         connective = and_ if isinstance(node, And) else or_
@@ -258,24 +270,6 @@ def _time(micros: int, *, has_zone: bool) -> Column:
     return F.lit(text).cast(TimestampNTZType())
 
 
-def _literal(value: Any, field: Field, schema: StructType) -> Column:
-    type_ = schema[field.name].dataType
-    if isinstance(type_, TimestampType | TimestampNTZType):
-        micros = value * {"ms": 1000, "us": 1}[field.type.to_arrow().unit]
-        return _time(micros, has_zone=isinstance(type_, TimestampType))
-    if _is_char(field):
-        value = value.rstrip(" ")
-    return F.lit(value).cast(type_)
-
-
-def _like_pattern(pattern: str) -> str:
-    """The pattern with a backslash only where Spark accepts one."""
-    return "".join(
-        character if is_wildcard or character not in "%_\\" else "\\" + character
-        for character, is_wildcard in like_parts(pattern)
-    )
-
-
 # -- the bucket of each row as a column of a DataFrame ---------------------------------------------
 
 
@@ -289,7 +283,16 @@ def with_bucket(rows: DataFrame, view: TableView, buckets: int, name: str) -> Da
     if view.bucket_function != "default" or not _are_whole_numbers(fields, rows.schema):
         return rows.select("*", _by_udf(fields, view, buckets).alias(name))
     kept = [quoted(column) for column in rows.columns]
-    steps, bucket = _murmur3_modulo(_words(fields), buckets)
+
+    # The 4-byte words of the binary row of some columns, each as a BIGINT from 0 to 2^32 - 1.
+    words = [_ZERO] * (header_size_bytes(len(fields)) // 4)
+    for field in fields:
+        mask = _SLOT_MASKS.get(field.type.root)
+        if mask is None:
+            words += [_low_half(_value(field)), f"shiftrightunsigned({_value(field)}, 32)"]
+        else:
+            words += [f"({_value(field)} & {mask}L)", _ZERO]
+    steps, bucket = _murmur3_modulo(words, buckets)
     if knows_aliases(rows.sparkSession):
         stepped = rows.selectExpr(*kept, *steps)
     else:  # one query per step, which takes twice as long to plan
@@ -312,18 +315,6 @@ def _are_whole_numbers(fields: Sequence[Field], rows: StructType) -> bool:
 
 def _value(field: Field) -> str:
     return f"coalesce(CAST({quoted(field.name)} AS BIGINT), {_ZERO})"
-
-
-def _words(fields: Sequence[Field]) -> list[str]:
-    """The 4-byte words of the binary row of some columns, each as a BIGINT from 0 to 2^32 - 1."""
-    words = [_ZERO] * (header_size_bytes(len(fields)) // 4)
-    for field in fields:
-        mask = _SLOT_MASKS.get(field.type.root)
-        if mask is None:
-            words += [_low_half(_value(field)), f"shiftrightunsigned({_value(field)}, 32)"]
-        else:
-            words += [f"({_value(field)} & {mask}L)", _ZERO]
-    return words
 
 
 def _murmur3_modulo(words: Sequence[str], buckets: int) -> tuple[list[str], str]:
@@ -466,7 +457,9 @@ def order_by_bucket(df: DataFrame) -> Order:
 
 def _stays(view: TableView, df: DataFrame, partitions: int | None, live: LiveFiles) -> bool:
     """Whether rows stay in their partitions."""
-    if _scatters(view):
+    # Whether any number of tasks can write to one bucket, because its rows are never merged.
+    one_place = not view.schema.partition_keys and view.options.bucket <= 1
+    if one_place and not view.kind.has_key:
         return True
     chosen = view.options.write_distribution
     if chosen == "none" and view.kind.has_key and not is_apache_spark(df.sparkSession):
@@ -477,30 +470,22 @@ def _stays(view: TableView, df: DataFrame, partitions: int | None, live: LiveFil
         )
     if chosen != "auto":
         return chosen == "none"
-    if partitions is None or view.schema.partition_keys or _has_files(live):
+    if (
+        partitions is None
+        or view.schema.partition_keys
+        or any(not bucket.is_empty for bucket in live.buckets.values())
+    ):
         return False
     if why_brought_together(view.schema, view.options) is not None:
         return False
     planned = planned_bytes(df)
     if planned <= _SMALL_BYTES:
         return False
-    return _runs(partitions, planned, view) < view.options.compaction_trigger_runs
 
-
-def _scatters(view: TableView) -> bool:
-    """Whether any number of tasks can write to one bucket, because its rows are never merged."""
-    one_place = not view.schema.partition_keys and view.options.bucket <= 1
-    return one_place and not view.kind.has_key
-
-
-def _has_files(live: LiveFiles) -> bool:
-    return any(not bucket.is_empty for bucket in live.buckets.values())
-
-
-def _runs(partitions: int, planned: int, view: TableView) -> int:
-    """The number of runs that each bucket gets from this number of partitions."""
+    # The number of runs that each bucket gets from this number of partitions.
     held = _ROWS_PER_PLANNED * planned / max(partitions, 1)
-    return partitions * math.ceil(held / view.options.write_buffer_bytes)
+    runs = partitions * math.ceil(held / view.options.write_buffer_bytes)
+    return runs < view.options.compaction_trigger_runs
 
 
 def _threads(df: DataFrame, partitions: int | None) -> int:

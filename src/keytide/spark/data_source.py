@@ -171,11 +171,6 @@ class ChangeStream:
         )
 
 
-def change_stream_schema(schema: pa.Schema) -> StructType:
-    """The columns of a stream of changes, given the columns of the rows."""
-    return spark_schema(pa.schema([pa.field(ROW_KIND, pa.string()), *schema]))
-
-
 def _columns(schema: TableSchema) -> StructType:
     return spark_schema(arrow_schema(schema.fields))
 
@@ -298,7 +293,7 @@ class KeytideSource(DataSource):
         if options.tells_kinds:
             rows = options.columns_of_changes()
             self.settled = options.settled_at(rows)
-            return change_stream_schema(rows.schema)
+            return spark_schema(pa.schema([pa.field(ROW_KIND, pa.string()), *rows.schema]))
         rows = options.columns_of_rows()
         self.settled = options.settled_at(rows)
         return spark_schema(rows.schema)

@@ -232,18 +232,14 @@ def fill(transaction: Transaction, df: DataFrame) -> None:
 def _feed(transaction: Transaction, task: WriteTask, df: DataFrame, live: LiveFiles) -> None:
     limit = transaction.view.options.driver_work_bytes_max
     if place_of(df.sparkSession, limit, bytes_of_rows(df)).is_driver:
-        _feed_here(transaction, task, df)
+        # Let the driver write rows that it collects from Spark: a job in the JVM only, with no
+        # shuffle.
+        with on_driver():
+            rows = df.toArrow()
+        feed(transaction, task, rows)
     else:
         task, df = distributed(task, df, live)
         Executors().feed(BufferedTask(task), df, transaction.take, stored_row_bytes(live))
-
-
-def _feed_here(transaction: Transaction, task: WriteTask, df: DataFrame) -> None:
-    """Let the driver write rows that it collects from Spark: a job in the JVM only, with no
-    shuffle."""
-    with on_driver():
-        rows = df.toArrow()
-    feed(transaction, task, rows)
 
 
 def check_columns(schema: StructType, view: TableView) -> None:

@@ -186,7 +186,10 @@ class WholeTask:
         try:
             for page in checked_pages(source, row_id, type(source).__name__):
                 if page.num_rows:
-                    self.change.apply(source, self._given(page))
+                    repeated = [v.take(pa.repeat(0, page.num_rows)) for v in self.values]
+                    values = stored_values(repeated, self.fields, self.table)
+                    names = [*(field.name for field in self.fields), ROW_ID]
+                    self.change.apply(source, pa.record_batch([*values, *page.columns], names))
                     rows += page.num_rows
             return SplitResult(rows, source.finish())
         except BaseException:
@@ -195,12 +198,6 @@ class WholeTask:
             raise
         finally:
             source.close()
-
-    def _given(self, row_ids: pa.RecordBatch) -> pa.RecordBatch:
-        repeated = [v.take(pa.repeat(0, row_ids.num_rows)) for v in self.values]
-        values = stored_values(repeated, self.fields, self.table)
-        names = [*(field.name for field in self.fields), ROW_ID]
-        return pa.record_batch([*values, *row_ids.columns], names)
 
 
 @dataclass(frozen=True)

@@ -255,7 +255,11 @@ def missing_file_error(report: str) -> KeytideError | None:
     if not pinned:
         return None
     if scheme == "file" and os.path.isfile(path):
-        return _not_shared(path, report)
+        hosts = ", ".join(dict.fromkeys(_HOST.findall(report))) or "an executor"
+        return SetupError(
+            f"{path} exists for the driver on {this_host()}, but not for a task on {hosts}. "
+            f"{HOW_TO_SHARE}"
+        )
     # Branches of a table share files, so assume the snapshot that was read last.
     return _gone(path, *pinned[-1])
 
@@ -270,14 +274,6 @@ def _gone(path: str, view: TableView | None, snapshot_ids: tuple[int, ...]) -> D
         return storage_error("read", path, FileNotFoundError())
     reason = str(missing_file(path))
     return view.files.why_gone(view.store, view.name, snapshot_ids, reason) or DataError(reason)
-
-
-def _not_shared(path: str, report: str) -> SetupError:
-    hosts = ", ".join(dict.fromkeys(_HOST.findall(report))) or "an executor"
-    return SetupError(
-        f"{path} exists for the driver on {this_host()}, but not for a task on {hosts}. "
-        f"{HOW_TO_SHARE}"
-    )
 
 
 def _keep(place: tuple[str, str], read: tuple[TableView | None, tuple[int, ...]]) -> None:
@@ -315,16 +311,15 @@ def both_errors(found: KeytideError, error: Exception, report: str) -> Exception
     """An error of both classes, with the message of `found` and Spark's full text."""
     name, known = type(found).__name__, type(error)
     # pyspark raises an unknown exception of the JVM in another form
-    both = _class_of_both(name, PySparkException if _is_unknown(known) else known)
+    sparks = PySparkException if (known.__name__ == "UnknownException") else known
+    ours: type[KeytideError] = getattr(errors, name)
+    members = {"__module__": ours.__module__, "__doc__": ours.__doc__}
+    both = _CLASSES.setdefault((name, sparks), type(name, (_Said, ours, sparks), members))
     made: Any = both.__new__(both, str(found))
     made.__dict__.update(error.__dict__)
     made.args, made.report = (str(found),), report
     in_words: Exception = made
     return in_words
-
-
-def _is_unknown(sparks: type[Exception]) -> bool:
-    return sparks.__name__ == "UnknownException"
 
 
 class _Said:
@@ -336,12 +331,6 @@ class _Said:
 
     def __str__(self) -> str:
         return str(self.args[0])
-
-
-def _class_of_both(name: str, sparks: type[Exception]) -> type[Exception]:
-    ours: type[KeytideError] = getattr(errors, name)
-    members = {"__module__": ours.__module__, "__doc__": ours.__doc__}
-    return _CLASSES.setdefault((name, sparks), type(name, (_Said, ours, sparks), members))
 
 
 _CLASSES: dict[tuple[str, type[Exception]], type[Exception]] = {}

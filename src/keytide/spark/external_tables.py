@@ -174,14 +174,14 @@ def plain_files(table: ExternalHandle, merging: Merging, locate: Locate) -> Plai
         return None  # Spark does not distinguish names that differ only in case
     parts = [part for part in versions.parts if isinstance(part, ParquetPart)]
     files = [file for part in parts if (file := part.plain_file(names)) is not None]
-    if len(files) < len(versions.parts) or not _differ_by_name(files) or _lack_any(files):
+    if (
+        len(files) < len(versions.parts)
+        or len({path.rpartition("/")[2] for _, path in files}) != len(files)
+        or _lack_any(files)
+    ):
         return None
     uris = [uri for file in files if (uri := locate(*file)) is not None]
     return PlainFiles(tuple(uris), *told_apart(files)) if len(uris) == len(files) else None
-
-
-def _differ_by_name(files: Sequence[tuple[Store, str]]) -> bool:
-    return len({path.rpartition("/")[2] for _, path in files}) == len(files)
 
 
 def _lack_any(files: Sequence[tuple[Store, str]]) -> bool:
@@ -379,7 +379,15 @@ def merged_to_spark(
         return None
     files = plain_files(table, merging, locate_in(spark))
     if files is None:
-        return _merged(merging, scan.schema, spark)
+        # The rows, all of them read in Python.
+        schema = scan.schema
+        # Other tasks have read the versions, so it would be too late to fetch whole rows only for
+        # the keys that need them.
+        whole = replace(merging, compares_rows=not merging.versions.are_in_order)
+        task = MergeTask(whole.by_key, whole.shown, schema)
+        count = sum(part.rows or 0 for part in merging.versions.parts) or None
+        dealt = dealt_by_key(merging.versions, whole.columns_read, spark, count)
+        return Executors().made(task, dealt, spark_schema(schema))
     return rows_of_files(table, merging, files, scan.schema, spark)
 
 
@@ -389,14 +397,3 @@ def _is_worth_dealing(merging: Merging) -> bool:
     has_one = len(parts) == 1 and not isinstance(parts[0], ParquetPart)
     size = bytes_of(merging.versions, merging.columns_read)
     return bool(parts) and not has_one and size is not None and size > _SMALL_BYTES
-
-
-def _merged(merging: Merging, schema: pa.Schema, spark: SparkSession) -> DataFrame:
-    """The rows, all of them read in Python."""
-    # Other tasks have read the versions, so it would be too late to fetch whole rows only for the
-    # keys that need them.
-    whole = replace(merging, compares_rows=not merging.versions.are_in_order)
-    task = MergeTask(whole.by_key, whole.shown, schema)
-    count = sum(part.rows or 0 for part in merging.versions.parts) or None
-    dealt = dealt_by_key(merging.versions, whole.columns_read, spark, count)
-    return Executors().made(task, dealt, spark_schema(schema))

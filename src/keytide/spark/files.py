@@ -161,37 +161,32 @@ def known_parquet_files(
     """
     session: Any = spark._jsparkSession
     try:
-        relation = _relation(sizes, schema, options, spark.sparkContext, session)
+        context = spark.sparkContext
+        jvm, gateway = context._jvm, context._gateway
+        hadoop = jvm.org.apache.hadoop.fs
+        sources = jvm.org.apache.spark.sql.execution.datasources
+        utils, none = jvm.org.apache.spark.api.python.PythonUtils, jvm.scala.Option.empty()
+        cache = sources.FileStatusCache.getOrCreate(session)
+        paths = jvm.java.util.ArrayList()
+        for uri, size in sizes.items():
+            path = hadoop.Path(uri)
+            found = gateway.new_array(hadoop.FileStatus, 1)
+            found[0] = hadoop.FileStatus(size, False, 1, _BLOCK_BYTES, 0, path)
+            cache.putLeafFiles(path, found)
+            paths.append(path)
+        given = utils.toScalaMap(dict(options))
+        index = sources.InMemoryFileIndex(
+            session, utils.toSeq(paths), given, none, cache, none, none
+        )
+        columns = session.parseDataType(schema.json()).asNullable()
+        no_columns = jvm.org.apache.spark.sql.types.StructType()
+        format_ = sources.parquet.ParquetFileFormat()
+        relation = sources.HadoopFsRelation(
+            index, no_columns, columns, none, format_, given, session
+        )
         return DataFrame(session.baseRelationToDataFrame(relation), spark)
     except (Py4JError, TypeError):  # to py4j, a class that does not exist is a package
         return None
-
-
-def _relation(
-    sizes: Mapping[str, int],
-    schema: StructType,
-    options: Mapping[str, str],
-    context: Any,
-    session: Any,
-) -> Any:
-    jvm, gateway = context._jvm, context._gateway
-    hadoop = jvm.org.apache.hadoop.fs
-    sources = jvm.org.apache.spark.sql.execution.datasources
-    utils, none = jvm.org.apache.spark.api.python.PythonUtils, jvm.scala.Option.empty()
-    cache = sources.FileStatusCache.getOrCreate(session)
-    paths = jvm.java.util.ArrayList()
-    for uri, size in sizes.items():
-        path = hadoop.Path(uri)
-        found = gateway.new_array(hadoop.FileStatus, 1)
-        found[0] = hadoop.FileStatus(size, False, 1, _BLOCK_BYTES, 0, path)
-        cache.putLeafFiles(path, found)
-        paths.append(path)
-    given = utils.toScalaMap(dict(options))
-    index = sources.InMemoryFileIndex(session, utils.toSeq(paths), given, none, cache, none, none)
-    columns = session.parseDataType(schema.json()).asNullable()
-    no_columns = jvm.org.apache.spark.sql.types.StructType()
-    format_ = sources.parquet.ParquetFileFormat()
-    return sources.HadoopFsRelation(index, no_columns, columns, none, format_, given, session)
 
 
 # -- the files of a change feed as lines, and the order of the lines -------------------------------

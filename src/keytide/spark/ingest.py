@@ -159,10 +159,11 @@ class DeadLetters:
         """
         table = self._table()
         raw = F.col("raw")
+        holds_text = bool(table.schema.field("raw").type.with_nullable(True) == STRING)
         rows = letters.select(
             F.sha2(raw, 256).alias("digest"),
             F.col("reason"),
-            (_as_text(raw) if _holds_text(table) else raw).alias("raw"),
+            (_as_text(raw) if holds_text else raw).alias("raw"),
             F.lit(batch_id).cast("long").alias("batch_id"),
         )
         append(table, rows, Author.fresh())
@@ -187,10 +188,6 @@ def _check(table: StoredTable) -> None:
         f"{', '.join((f'{n} {t.sql()}' for n, t in wanted.items()))}; give a new name, and the "
         "table is created"
     )
-
-
-def _holds_text(table: StoredTable) -> bool:
-    return bool(table.schema.field("raw").type.with_nullable(True) == STRING)
 
 
 def _as_text(raw: Column) -> Column:
@@ -337,7 +334,8 @@ class _Ingestion:
 
     def apply(self, messages: DataFrame, batch_id: int) -> None:
         """Apply one micro-batch. Repeating the call for the same batch has no effect."""
-        author = Author(_commit_user(messages.sparkSession), batch_id)
+        query = messages.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        author = Author(f"keytide-ingest-{query}", batch_id)
         table = self._table.pinned()
         if self._merges_schema:
             table = grown_with(table, messages, self._spec, author)
@@ -348,7 +346,9 @@ class _Ingestion:
                 return
             found = self._applied(transaction, messages)
         if isinstance(found, BatchReport):
-            self._report(found)
+            self.reports.append(found)
+            if self._on_batch is not None:
+                self._on_batch(found)
             return
         # The table had no place to store which values are omitted.
         storing_omitted(table, found)
@@ -421,7 +421,12 @@ class _Ingestion:
         if place.is_driver:
             _feed_here(task, rows.select(*names), take)
         else:
-            shuffled = _by_bucket(rows, transaction.view, layout.spread).select(*names)
+            # Shuffle the rows so that all rows of a bucket are in one task.
+            keys = [column(name) for name in transaction.view.schema.partition_keys]
+            count = tasks_for_rows(rows)
+            if not keys:
+                count = min(count, layout.spread)
+            shuffled = rows.repartition(count, *keys, column(_BUCKET)).select(*names)
             Executors().feed(task, shuffled, take)
 
     def _keep_rejected(
@@ -438,11 +443,6 @@ class _Ingestion:
         if rejected:
             self._dead_letters.keep(letters, batch_id)
         return rejected
-
-    def _report(self, report: BatchReport) -> None:
-        self.reports.append(report)
-        if self._on_batch is not None:
-            self._on_batch(report)
 
 
 # -- on executors ------------------------------------------------------------------------------
@@ -486,7 +486,10 @@ def _decode_batch(
     rows = rows.set_column(at, "_ordinal", numbers)
     rows = rows.append_column(BLOCK, batch.column(BLOCK).take(places))
     schema = _decoded_schema(spec)
-    yield _padded(rows.append_column(_BUCKET, _buckets(rows, view, spread)), schema)
+    columns = [rows.column(f.name).combine_chunks() for f in view.bucket_fields]
+    types = [f.type for f in view.bucket_fields]
+    buckets = pa.array(bucket_ids(columns, types, spread, view.bucket_function), pa.int32())
+    yield _padded(rows.append_column(_BUCKET, buckets), schema)
     letters = {_RAW: rejected.column("raw"), _REASON: rejected.column("reason")}
     yield _padded(pa.table(letters), schema)
     if tombstones + control:
@@ -512,12 +515,6 @@ def _padded(table: pa.Table, schema: pa.Schema) -> pa.Table:
         for f in schema
     ]
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _buckets(rows: pa.Table, view: TableView, spread: int) -> pa.Array:
-    columns = [rows.column(f.name).combine_chunks() for f in view.bucket_fields]
-    types = [f.type for f in view.bucket_fields]
-    return pa.array(bucket_ids(columns, types, spread, view.bucket_function), pa.int32())
 
 
 @dataclass(frozen=True)
@@ -580,15 +577,6 @@ def _layout(transaction: Transaction, rows: DataFrame) -> Layout:
     return transaction.task().layout.for_tasks(writers_for_rows(rows))
 
 
-def _by_bucket(rows: DataFrame, view: TableView, spread: int) -> DataFrame:
-    """Shuffle the rows so that all rows of a bucket are in one task."""
-    keys = [column(name) for name in view.schema.partition_keys]
-    count = tasks_for_rows(rows)
-    if not keys:
-        count = min(count, spread)
-    return rows.repartition(count, *keys, column(_BUCKET))
-
-
 def _omitted_names(decoded: DataFrame, view: TableView) -> list[str]:
     """The columns that some changes omit, if the table could store that, but does not yet."""
     if OMITTED in view.schema.by_name or not stores_omitted(view):
@@ -608,8 +596,3 @@ def _default_checkpoint(catalog: Catalog, table: StoredTable) -> str:
             "default for object stores and catalog services"
         )
     return f"{folder}/_checkpoints/{table.name}"
-
-
-def _commit_user(spark: SparkSession) -> str:
-    query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-    return f"keytide-ingest-{query}"

@@ -258,21 +258,19 @@ def _checked(original: Any, source: str, check: Check) -> Any:
     @wraps(original)
     def checked(self: Any, *arguments: Any, **named: Any) -> Any:
         given = signature(original).bind(self, *arguments, **named).arguments
-        session, source_before, mode_before = _set_before(self)
+
+        # The session, the format and the mode of a reader or writer of Spark Connect.
+        if hasattr(self, "_write"):
+            session, source_before, mode_before = self._spark, self._write.source, self._write.mode
+        elif hasattr(self, "_write_proto"):
+            session, source_before, mode_before = self._session, self._write_proto.format, None
+        else:
+            session, source_before, mode_before = self._client, self._format, None
         if str(given.get("format") or source_before).lower() == source:
             check(session, given.get("mode") or mode_before)
         return original(self, *arguments, **named)
 
     return checked
-
-
-def _set_before(use: Any) -> tuple[Any, str | None, str | None]:
-    """The session, the format and the mode of a reader or writer of Spark Connect."""
-    if hasattr(use, "_write"):
-        return use._spark, use._write.source, use._write.mode
-    if hasattr(use, "_write_proto"):
-        return use._session, use._write_proto.format, None
-    return use._client, use._format, None
 
 
 def settings_of_gateway() -> dict[str, str]:

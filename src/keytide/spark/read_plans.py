@@ -54,7 +54,6 @@ from keytide.read.key_ranges import by_key_range
 from keytide.read.plain_files import PlainShape, PlainSplit, has_floats, split_plain, stored_fields
 from keytide.read.scan import FramesTask, ReadTask, Scan, naming_expired
 from keytide.read.sections import PlannedFile, columns_without_nulls
-from keytide.snapshot.state import TableView
 from keytide.spark.capacity import pack, tasks_for
 from keytide.spark.columns import batch_schema, column, spark_batches, spark_condition, spark_schema
 from keytide.spark.error_translation import pin, speak_plainly
@@ -78,21 +77,6 @@ _STRETCH = 1 << _STRETCH_SHIFT
 _WORDS = _STRETCH >> _WORD_SHIFT
 
 
-def without_dead_rows(
-    rows: DataFrame, view: TableView, files: Sequence[PlannedFile], spark: SparkSession
-) -> DataFrame:
-    """Remove the rows that deletion vectors mark from rows that Spark's file reader reads, lazily.
-
-    `files` are the files that Spark reads, each of them with a vector. The driver reads the
-    vectors, and broadcasts their bitmaps when the frame is evaluated. Raises `DataError` when a
-    file or a vector is missing or corrupt.
-    """
-    known_by, values = told_apart([view.data_file(file.entry) for file in files])
-    found = [dead_positions(view.store, f.dead_rows) for f in files if f.dead_rows is not None]
-    marks = pa.table([values, bitmaps_of(found)], names=[FILE, BITS])
-    return without_marked(rows, spark.createDataFrame(marks), known_by)
-
-
 def without_marked(rows: DataFrame, bitmaps: DataFrame, known_by: str) -> DataFrame:
     """Remove the rows that bitmaps mark from rows that Spark's file reader reads, lazily.
 
@@ -102,7 +86,14 @@ def without_marked(rows: DataFrame, bitmaps: DataFrame, known_by: str) -> DataFr
     # The table may have a column that is named `_metadata` too.
     metadata = rows.metadataColumn("_metadata")
     marked = rows.join(F.broadcast(bitmaps), metadata[known_by] == bitmaps[FILE], "left")
-    dead = _bit(bitmaps[BITS], metadata["row_index"])
+
+    # Whether a row is deleted: 1 or 0. NULL in a stretch or a file without deleted rows.
+    bits = bitmaps[BITS]
+    row = metadata["row_index"]
+    stretch = F.get(bits, F.shiftright(row, _STRETCH_SHIFT).cast("int"))
+    word = F.shiftright(row, _WORD_SHIFT).bitwiseAND(F.lit(_WORDS - 1))
+    in_word = row.bitwiseAND(F.lit((1 << _WORD_SHIFT) - 1))
+    dead = F.getbit(F.get(stretch, word.cast("int")), in_word.cast("int"))
     return marked.where(F.coalesce(dead, F.lit(0)) == 0).drop(FILE, BITS)
 
 
@@ -129,14 +120,6 @@ def _size(path: Path) -> int:
         raise missing_file(str(path)) from error
     except OSError as error:
         raise storage_error("read", str(path), error) from error
-
-
-def _bit(bits: Column, row: Column) -> Column:
-    """Whether a row is deleted: 1 or 0. NULL in a stretch or a file without deleted rows."""
-    stretch = F.get(bits, F.shiftright(row, _STRETCH_SHIFT).cast("int"))
-    word = F.shiftright(row, _WORD_SHIFT).bitwiseAND(F.lit(_WORDS - 1))
-    in_word = row.bitwiseAND(F.lit((1 << _WORD_SHIFT) - 1))
-    return F.getbit(F.get(stretch, word.cast("int")), in_word.cast("int"))
 
 
 def bitmaps_of(files: Sequence[npt.NDArray[np.int64]]) -> pa.Array:
@@ -192,7 +175,9 @@ def native_rows(
     view = scan.view
     places = [view.data_file(file.entry) for file in files]
     uris = [uri for store, path in places if (uri := locate(store, path)) is not None]
-    fields = view.schema.select(_columns_read(scan))
+    fields = view.schema.select(
+        tuple(dict.fromkeys((*scan.columns, *sorted(columns_of(scan.predicate)))))
+    )
     old_fields = stored_fields(view, shape, fields)
     stored = [old for old in old_fields if old is not None]
     folders = {uri.removesuffix(f"/{path}") for (_, path), uri in zip(places, uris, strict=True)}
@@ -201,12 +186,25 @@ def native_rows(
     sizes = dict(zip(uris, (file.meta.file_size for file in files), strict=True))
     rows = _parquet(sizes, stored, spark, with_kinds=shape.has_retracts)
     if shape.has_dead_rows:
-        rows = without_dead_rows(rows, view, files, spark)
+        # Remove the rows that deletion vectors mark from rows that Spark's file reader reads,
+        # lazily. `files` are the files that Spark reads, each of them with a vector. The driver
+        # reads the vectors, and broadcasts their bitmaps when the frame is evaluated. Raises
+        # `DataError` when a file or a vector is missing or corrupt.
+        known_by, values = told_apart([view.data_file(file.entry) for file in files])
+        found = [dead_positions(view.store, f.dead_rows) for f in files if f.dead_rows is not None]
+        marks = pa.table([values, bitmaps_of(found)], names=[FILE, BITS])
+        rows = without_marked(rows, spark.createDataFrame(marks), known_by)
     if shape.has_retracts:
         rows = rows.where(f"{quoted(VALUE_KIND)} IN (0, 2)")
     rows = with_floats_read(rows, stored)
     target = spark_schema(arrow_schema(fields))
-    if not _are_as_stored(fields, stored):
+
+    # Whether columns have the names and types that are stored in files, and are nullable.
+    are_as_stored = len(fields) == len(stored) and all(
+        new.name == old.name and new.type.with_nullable(True) == old.type.with_nullable(True)
+        for new, old in zip(fields, stored, strict=True)
+    )
+    if not are_as_stored:
         rows = rows.select(
             [_mapped(old, new) for old, new in zip(old_fields, target.fields, strict=True)]
         )
@@ -228,18 +226,6 @@ def with_floats_read(rows: DataFrame, fields: Sequence[Field]) -> DataFrame:
     return rows.selectExpr(
         [f"coalesce({name}, {name}) AS {name}" if floats else name for name, floats in names]
     )
-
-
-def _are_as_stored(fields: Sequence[Field], stored: Sequence[Field]) -> bool:
-    """Whether columns have the names and types that are stored in files, and are nullable."""
-    return len(fields) == len(stored) and all(
-        new.name == old.name and new.type.with_nullable(True) == old.type.with_nullable(True)
-        for new, old in zip(fields, stored, strict=True)
-    )
-
-
-def _columns_read(scan: Scan) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*scan.columns, *sorted(columns_of(scan.predicate)))))
 
 
 def _parquet(
@@ -401,7 +387,12 @@ def _merged(
     scan: Scan, reads: Sequence[ReadTask], bins: Sequence[ReadBin], spark: SparkSession
 ) -> DataFrame:
     schema = scan.schema
-    never_null = _never_null(scan, reads)
+
+    # The columns that have no NULL in any row of the tasks, according to statistics.
+    files = [file.entry for task in reads for file in task.bucket.files]
+    as_stored = scan.columns if scan.view.engine.picks_a_version else scan.view.order.key
+    fields = scan.view.schema.select([name for name in scan.columns if name in as_stored])
+    never_null = columns_without_nulls(files, fields, scan.view.schemas)
     tasks = [
         BinTask(tasks, schema, scan.view.name, never_null, scan.snapshot_ids) for tasks in bins
     ]
@@ -410,15 +401,13 @@ def _merged(
     if not never_null:
         return Executors().rows(tasks, target, spark, count)
     narrow = [StructField(f.name, f.dataType, f.name not in never_null) for f in target.fields]
-    return _all_nullable(Executors().rows(tasks, StructType(narrow), spark, count), schema)
 
-
-def _never_null(scan: Scan, tasks: Sequence[ReadTask]) -> frozenset[str]:
-    """The columns that have no NULL in any row of the tasks, according to statistics."""
-    files = [file.entry for task in tasks for file in task.bucket.files]
-    as_stored = scan.columns if scan.view.engine.picks_a_version else scan.view.order.key
-    fields = scan.view.schema.select([name for name in scan.columns if name in as_stored])
-    return columns_without_nulls(files, fields, scan.view.schemas)
+    # The same rows with nullable columns, so that the schema does not depend on statistics. Spark
+    # checks nullable values for NULL where rows enter the plan. A union with an empty DataFrame,
+    # which the optimizer removes, makes the columns nullable only after that point.
+    rows = Executors().rows(tasks, StructType(narrow), spark, count)
+    nothing = batch_schema(schema).empty_table()
+    return rows.unionAll(rows.sparkSession.createDataFrame(nothing, spark_schema(schema)))
 
 
 def _check_not_null(rows: pl.DataFrame, never_null: Collection[str], table: str) -> None:
@@ -431,16 +420,6 @@ def _check_not_null(rows: pl.DataFrame, never_null: Collection[str], table: str)
                 "spark.read.format('keytide') reads the table without these statistics; "
                 "overwrite the table with its rows"
             )
-
-
-def _all_nullable(rows: DataFrame, schema: pa.Schema) -> DataFrame:
-    """The same rows with nullable columns, so that the schema does not depend on statistics.
-
-    Spark checks nullable values for NULL where rows enter the plan. A union with an empty
-    DataFrame, which the optimizer removes, makes the columns nullable only after that point.
-    """
-    nothing = batch_schema(schema).empty_table()
-    return rows.unionAll(rows.sparkSession.createDataFrame(nothing, spark_schema(schema)))
 
 
 # -- changes as Spark plans ------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from keytide.snapshot.live_files import LiveFiles
 from keytide.spark.capacity import held_setting
@@ -47,15 +47,16 @@ def counted_batches(rows: DataFrame, known_row_bytes: float = 0) -> Iterator[Non
     spark, schema = rows.sparkSession, rows.schema
     is_long = max(row_bytes(schema), known_row_bytes) > _LONG_ROW
     is_nested = not _NESTED.isdisjoint(field.dataType.typeName() for field in schema)
-    if is_long or is_nested or not is_apache_spark(spark) or _limited_by_user(spark):
+    if (
+        is_long
+        or is_nested
+        or not is_apache_spark(spark)
+        or any(spark.conf.get(name, None) not in {None, ours} for name, ours in _OURS.items())
+    ):
         yield
         return
     with held_setting(spark, _ROWS, _ROWS_MAX), held_setting(spark, _BYTES, _UNLIMITED):
         yield
-
-
-def _limited_by_user(spark: SparkSession) -> bool:
-    return any(spark.conf.get(name, None) not in {None, ours} for name, ours in _OURS.items())
 
 
 def stored_row_bytes(live: LiveFiles) -> float:

@@ -98,11 +98,6 @@ class Workers(Protocol):
         ...
 
 
-def workers_at(place: Place, spark: SparkSession) -> Workers:
-    """The workers for a place."""
-    return DriverWorkers(spark) if place.is_driver else ExecutorWorkers(spark, place.known_bytes)
-
-
 def one_by_one(scanned: Scanned) -> Iterator[Scanned]:
     """The splits, one at a time."""
     for split in scanned.splits:
@@ -136,7 +131,10 @@ class ExecutorWorkers:
     def _read(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
         check_python(self.spark)
         schema = spark_schema(scanned_schema(scanned, passed))
-        tasks, count = _scan_tasks(scanned, passed), self._scans(scanned)
+        tasks, count = (
+            _scan_tasks(scanned, passed),
+            min(len(scanned.splits), tasks_for(self.spark, scanned.stored_bytes)),
+        )
         dealt = [ScanTasks(tuple(tasks[first::count])) for first in range(count)]
         return Executors().rows(dealt, schema, self.spark)
 
@@ -148,9 +146,6 @@ class ExecutorWorkers:
         """
         is_little = self.count == 1 and tasks_for(self.spark, scanned.stored_bytes) == 1
         return self._read(scanned, passed).hint("broadcast" if is_little else "merge")
-
-    def _scans(self, scanned: Scanned) -> int:
-        return min(len(scanned.splits), tasks_for(self.spark, scanned.stored_bytes))
 
     def feed_splits(
         self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None], *, moved: bool
@@ -258,9 +253,18 @@ class DriverMerge:
     def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
         """See `MergeHost.merge`. REQUIRES: `bytes_of` returns a size."""
         if self.query.is_plain:
-            self._local().merge(scanned, sinks, take)
+            # The local engine's host, over rows that were collected from Spark.
+            relations = tuple(map(_brought, self.query.bound.relations))
+            bound = replace(self.query.bound, relations=relations)
+            local = LocalMergeHost(replace(self.query, bound=bound), self.memory_bytes)
+            local.merge(scanned, sinks, take)
             return
-        view, query = self._with_source()
+
+        # The view of the source, and the query over it.
+        if self.query.match.view is not None:
+            view, query = self.query.match.view, self.query
+        else:
+            view, query = _SOURCE, self.query.with_source(_SOURCE)[1]
         source = self.source()
         if self._columns and scanned.among is not None:
             scanned = scanned.among(distinct_values(source, self._columns))
@@ -275,12 +279,6 @@ class DriverMerge:
         except PySparkException as error:
             raise query.bound.refused(reason_of(error)) from error
 
-    def _local(self) -> LocalMergeHost:
-        """The local engine's host, over rows that were collected from Spark."""
-        relations = tuple(map(_brought, self.query.bound.relations))
-        bound = replace(self.query.bound, relations=relations)
-        return LocalMergeHost(replace(self.query, bound=bound), self.memory_bytes)
-
     # -- the source
 
     @property
@@ -288,12 +286,6 @@ class DriverMerge:
         """The source, if it is a table or given rows."""
         view = self.query.match.view
         return next((r for r in self.query.bound.relations if r.view == view), None)
-
-    def _with_source(self) -> tuple[str, MergeQuery]:
-        """The view of the source, and the query over it."""
-        if self.query.match.view is not None:
-            return self.query.match.view, self.query
-        return _SOURCE, self.query.with_source(_SOURCE)[1]
 
     def source(self) -> pa.Table:
         """The rows of the source."""
@@ -373,7 +365,13 @@ class SparkRowHost:
     ) -> None:
         """See `Host.change`. Runs at most one Spark job."""
         constants = self._constants(scanned.is_exact)
-        workers = workers_at(self._place(scanned.stored_bytes, constants), self.spark)
+
+        # The workers for a place.
+        place = self._place(scanned.stored_bytes, constants)
+        spark = self.spark
+        workers = (
+            DriverWorkers(spark) if place.is_driver else ExecutorWorkers(spark, place.known_bytes)
+        )
         if constants is None:
             self._computed(workers, scanned, change, take)
             return

@@ -608,7 +608,15 @@ def _names(lake: LakeOfTables) -> list[str]:
 
 
 def _views(tables: Iterable[str], name: str) -> dict[str, str]:
-    _check_name(name)
+    try:
+        places = [place for _, place, _, _ in Formatter().parse(name) if place is not None]
+    except ValueError as error:
+        raise InvalidError(f"name is {name!r}: {error}") from None
+    if not places or any(place not in _PLACES for place in places):
+        raise InvalidError(
+            f"name is {name!r}; expected a string with {{table}}, and optionally {{database}}, "
+            "such as '{database}_{table}'"
+        )
     views: dict[str, str] = {}
     lowered: dict[str, str] = {}
     for each in tables:
@@ -622,15 +630,3 @@ def _views(tables: Iterable[str], name: str) -> dict[str, str]:
             )
         views[view] = each
     return views
-
-
-def _check_name(name: str) -> None:
-    try:
-        places = [place for _, place, _, _ in Formatter().parse(name) if place is not None]
-    except ValueError as error:
-        raise InvalidError(f"name is {name!r}: {error}") from None
-    if not places or any(place not in _PLACES for place in places):
-        raise InvalidError(
-            f"name is {name!r}; expected a string with {{table}}, and optionally {{database}}, "
-            "such as '{database}_{table}'"
-        )

@@ -252,21 +252,18 @@ def register(spark: SparkSession) -> None:
     check_python(spark)
     # This makes the session active. Spark checks in the active session whether the name is taken.
     spark.createDataFrame([], "nothing int")
-    _take_in(spark)
-    mark_streams(FORMAT, STREAM)
-    steady_writers(FORMAT)
-    refuse_what_they_lack(FORMAT)
-    keep_views_new(FORMAT)
-    speak_plainly()
 
-
-def _take_in(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(KeytideSource)
     except PySparkException as error:
         # Spark has found the module `pyspark_keytide`, and does not allow replacing it.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+    mark_streams(FORMAT, STREAM)
+    steady_writers(FORMAT)
+    refuse_what_they_lack(FORMAT)
+    keep_views_new(FORMAT)
+    speak_plainly()
 
 
 def _defaults(known: Mapping[str, str]) -> dict[str, str]:
@@ -287,7 +284,10 @@ def _defaults(known: Mapping[str, str]) -> dict[str, str]:
         "spark.driver.defaultJavaOptions": _ARROW_IN_JAVA,
         "spark.executor.defaultJavaOptions": _ARROW_IN_JAVA,
     }
-    paths = _own_import_path()
+
+    # The folder that workers need on their path to import this copy of keytide, if any.
+    folder = str(Path(__file__).resolve().parents[2])
+    paths = None if folder in site.getsitepackages() else folder
     if paths is not None:
         shared["spark.executorEnv.PYTHONPATH"] = paths
     if "spark.remote" in known:
@@ -326,12 +326,6 @@ def _use_this_python(known: Mapping[str, str], given: Mapping[str, str]) -> None
         variable = "PYSPARK_" + role.upper().replace(".", "_")
         own = sys.executable if is_local else os.environ.get(variable, sys.executable)
         os.environ[variable] = settings.get(f"spark.pyspark.{role}", own)
-
-
-def _own_import_path() -> str | None:
-    """The folder that workers need on their path to import this copy of keytide, if any."""
-    folder = str(Path(__file__).resolve().parents[2])
-    return None if folder in site.getsitepackages() else folder
 
 
 def _driver_memory_gib() -> int:

@@ -120,7 +120,10 @@ class SourceOptions:
 
     def _scan(self, table: StoredTable, columns: Sequence[str] | None) -> Scan:
         wanted = self.columns if columns is None else columns
-        where, skipped = self.given.value("where"), self._skipped
+        where, skipped = (
+            self.given.value("where"),
+            (bool(self.given.value("skip-upsert")), bool(self.given.value("skip-upsert-delete"))),
+        )
         if self.settled is None or self.travels:
             return scan_table(
                 table, wanted, where, skip_upsert=skipped[0], skip_upsert_delete=skipped[1],
@@ -151,10 +154,6 @@ class SourceOptions:
         """The selected columns, None for all."""
         columns: tuple[str, ...] | None = self.given.value(COLUMNS_READ)
         return columns
-
-    @property
-    def _skipped(self) -> tuple[bool, bool]:
-        return bool(self.given.value("skip-upsert")), bool(self.given.value("skip-upsert-delete"))
 
     @property
     def travels(self) -> bool:

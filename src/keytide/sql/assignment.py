@@ -80,7 +80,9 @@ def _is_assignable(source: pa.DataType, target: pa.DataType) -> bool:
             for s, t in ((source.key_type, target.key_type), (source.item_type, target.item_type))
         )
     if types.is_list(target):
-        return _is_list(source) and _is_assignable(source.value_type, target.value_type)
+        return bool(
+            types.is_list(source) or types.is_large_list(source) or types.is_fixed_size_list(source)
+        ) and _is_assignable(source.value_type, target.value_type)
     if types.is_struct(target):
         return (
             types.is_struct(source)
@@ -114,12 +116,6 @@ def _class(type_: pa.DataType) -> str:
     return str(type_)
 
 
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(
-        types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_)
-    )
-
-
 def _stored(array: pa.Array, target: pa.DataType) -> pa.Array:
     if array.type.equals(target):
         return array
@@ -139,23 +135,23 @@ def _stored(array: pa.Array, target: pa.DataType) -> pa.Array:
         values = _stored(whole.values, target.value_type)
         return pa.ListArray.from_arrays(whole.offsets, values, type=target, mask=_mask(whole))
     if types.is_timestamp(target):
-        return _stored_timestamp(array, target)
+        # Smaller fractions of a second are truncated. Strings and times without a zone are in UTC.
+        if not types.is_timestamp(array.type):
+            unit = "ns" if target.unit == "ns" else "us"
+            if _class(array.type) == "text":
+                array = pc.replace_substring_regex(array, _TOO_FINE[unit], r"\1")
+            array = array.cast(pa.timestamp(unit))
+        # The same instants in UTC, because rounding down must not depend on the time zone.
+        array = array.cast(pa.timestamp(array.type.unit, tz=array.type.tz and "UTC"))
+        array = pc.floor_temporal(array, unit=_UNIT_NAMES[target.unit])
+        return array.cast(pa.timestamp(target.unit, array.type.tz)).cast(target)
     if types.is_floating(target):
-        return _stored_float(array, target)
+        if types.is_decimal(array.type):
+            array = array.cast(
+                pa.string()
+            )  # the nearest number, which Arrow's own cast does not give
+        return array.cast(pa.float64()).cast(target, safe=False)
     return cast_exactly(array, target)
-
-
-def _stored_timestamp(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Smaller fractions of a second are truncated. Strings and times without a zone are in UTC."""
-    if not types.is_timestamp(array.type):
-        unit = "ns" if target.unit == "ns" else "us"
-        if _class(array.type) == "text":
-            array = pc.replace_substring_regex(array, _TOO_FINE[unit], r"\1")
-        array = array.cast(pa.timestamp(unit))
-    # The same instants in UTC, because rounding down must not depend on the time zone.
-    array = array.cast(pa.timestamp(array.type.unit, tz=array.type.tz and "UTC"))
-    array = pc.floor_temporal(array, unit=_UNIT_NAMES[target.unit])
-    return array.cast(pa.timestamp(target.unit, array.type.tz)).cast(target)
 
 
 def _cut(array: pa.Array, field: Field) -> pa.Array:
@@ -173,12 +169,6 @@ _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 _TOO_FINE = {"us": r"(\.\d{6})\d+", "ns": r"(\.\d{9})\d+"}
 """Digits of a string that no Arrow unit can hold."""
 _UNIT_NAMES = {"s": "second", "ms": "millisecond", "us": "microsecond", "ns": "nanosecond"}
-
-
-def _stored_float(array: pa.Array, target: pa.DataType) -> pa.Array:
-    if types.is_decimal(array.type):
-        array = array.cast(pa.string())  # the nearest number, which Arrow's own cast does not give
-    return array.cast(pa.float64()).cast(target, safe=False)
 
 
 def _mask(array: pa.Array) -> pa.Array | None:

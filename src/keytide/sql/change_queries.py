@@ -415,16 +415,17 @@ def merge_query(
         _branch(when, values, match, source.alias_or_name)
         for when, values in zip(statement.whens, given, strict=True)
     )
-    sides = {alias: target, source.alias_or_name: _relation_of(bound, match.view)}
+    sides = {
+        alias: target,
+        source.alias_or_name: next(
+            (relation for relation in bound.relations if relation.view == match.view), None
+        ),
+    }
     is_plain = match.is_all and _moves_columns_only(statement.whens, given, sides)
     made = MergedRows(table, branches)
     query = MergeQuery(bound, target.view, alias, target, made, match, is_plain)
     _choose_branch(bound.tree, alias, branches)
     return query
-
-
-def _relation_of(bound: BoundQuery, view: str | None) -> Relation | None:
-    return next((relation for relation in bound.relations if relation.view == view), None)
 
 
 def _moves_columns_only(

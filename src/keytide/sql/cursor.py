@@ -117,16 +117,16 @@ def refusing_slips() -> Iterator[None]:
     try:
         yield
     except (SqlglotError, *PARSER_SLIPS) as error:
-        if not _is_of_parser(error):
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        is_of_parser = str(frame.f_globals.get("__name__")).partition(".")[0] in (
+            "sqlglot",
+            "sqlglotc",
+        )
+        if not is_of_parser:
             raise
         raise InvalidError(
             "a part of the statement cannot be interpreted; write it in a simpler form"
         ) from error
-
-
-def _is_of_parser(error: BaseException) -> bool:
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return str(frame.f_globals.get("__name__")).partition(".")[0] in ("sqlglot", "sqlglotc")
 
 
 def is_plain_name(text: str) -> bool:
@@ -186,7 +186,23 @@ class Cursor:
     ) -> None:
         self.text = text
         self._whole = tokens
-        self._tokens = _words(text, tokens)
+
+        # Tokens, with those split that the tokenizer joins, as in PRIMARY KEY.
+        words: list[Token] = []
+        for token in tokens:
+            start, end = int(token.start), int(token.end) + 1
+            if (
+                " " not in token.text
+                or token.token_type in _QUOTED
+                or not _JOINED.fullmatch(text, start, end)
+            ):
+                words.append(token)
+                continue
+            words += [
+                Token(TokenType.VAR, word.group(), start=word.start(), end=word.end() - 1)
+                for word in _WORD.finditer(text, start, end)
+            ]
+        self._tokens = words
         self._position = 0
         self.hints = dict(hints)
 
@@ -339,7 +355,8 @@ class Cursor:
     def value(self) -> exp.Expr:
         """An expression up to a comma or bracket outside of all brackets."""
         start = self.start
-        return self._tree(start, start + len(self.until()))
+        end = start + len(self.until())
+        return parse_tree(self.text, [t for t in self._whole if start <= t.start < end], start)
 
     def rest(self) -> list[Token]:
         """The remaining tokens, without consuming them."""
@@ -365,9 +382,6 @@ class Cursor:
         """Consume all remaining tokens."""
         self._position = len(self._tokens)
 
-    def _tree(self, start: int, end: int) -> exp.Expr:
-        return parse_tree(self.text, [t for t in self._whole if start <= t.start < end], start)
-
     def _comes(self, words: Sequence[str]) -> bool:
         return all(self.peek(i) == word for i, word in enumerate(words))
 
@@ -383,25 +397,6 @@ _DEPTH = {TokenType.L_PAREN: 1, TokenType.LT: 1, TokenType.R_PAREN: -1, TokenTyp
 _QUOTED = frozenset({TokenType.STRING, TokenType.IDENTIFIER})
 _JOINED = re.compile(r"[A-Za-z]+(\s+[A-Za-z]+)+")
 _WORD = re.compile(r"\S+")
-
-
-def _words(text: str, tokens: Sequence[Token]) -> list[Token]:
-    """Tokens, with those split that the tokenizer joins, as in PRIMARY KEY."""
-    words: list[Token] = []
-    for token in tokens:
-        start, end = int(token.start), int(token.end) + 1
-        if (
-            " " not in token.text
-            or token.token_type in _QUOTED
-            or not _JOINED.fullmatch(text, start, end)
-        ):
-            words.append(token)
-            continue
-        words += [
-            Token(TokenType.VAR, word.group(), start=word.start(), end=word.end() - 1)
-            for word in _WORD.finditer(text, start, end)
-        ]
-    return words
 
 
 # -- the types of a query's parts, computed by sqlglot ---------------------------------------------

@@ -73,8 +73,23 @@ def merge_into(tree: exp.Expr, cursor: Cursor) -> Merge:
     _refuse_one_name(target, source, cursor)
     _refuse_many_rows(condition, cursor)
     branches = tuple(_when(each, target, cursor) for each in whens.expressions)
-    _refuse_unreachable(branches, whens.expressions, cursor)
-    pairs = exp.select("*").from_(target).join(source, on=condition, join_type=_side(branches))
+
+    # Refuse a WHEN that follows one of its kind without a condition: it can never apply.
+    closed: set[str] = set()
+    for branch, node in zip(branches, whens.expressions, strict=True):
+        if branch.kind in closed:
+            raise cursor.error_at(
+                _place(node, cursor),
+                f"an earlier WHEN {branch.kind} has no condition, so this one is never used; put "
+                "the one without a condition last",
+            )
+        if branch.condition is None:
+            closed.add(branch.kind)
+
+    # The join type that keeps the unmatched rows that the branches need.
+    sides = {_ALWAYS[branch.kind] for branch in branches} - {""}
+    side = "FULL" if len(sides) == 2 else next(iter(sides), "INNER")
+    pairs = exp.select("*").from_(target).join(source, on=condition, join_type=side)
     return Merge(name, cursor.query(pairs), branches)
 
 
@@ -103,12 +118,6 @@ def _is_given(clause: Any) -> bool:
 
 
 _ALWAYS = {"MATCHED": "", "NOT MATCHED": "RIGHT", "NOT MATCHED BY SOURCE": "LEFT"}
-
-
-def _side(branches: Sequence[When]) -> str:
-    """The join type that keeps the unmatched rows that the branches need."""
-    sides = {_ALWAYS[branch.kind] for branch in branches} - {""}
-    return "FULL" if len(sides) == 2 else next(iter(sides), "INNER")
 
 
 def _when(node: exp.Expr, target: exp.Table, cursor: Cursor) -> When:
@@ -168,22 +177,6 @@ def _insert_when(then: exp.Insert, condition: exp.Expr | None, cursor: Cursor) -
 
 def _times(name: str, names: Sequence[str]) -> int:
     return [each.lower() for each in names].count(name.lower())
-
-
-def _refuse_unreachable(
-    branches: Sequence[When], nodes: Sequence[exp.Expr], cursor: Cursor
-) -> None:
-    """Refuse a WHEN that follows one of its kind without a condition: it can never apply."""
-    closed: set[str] = set()
-    for branch, node in zip(branches, nodes, strict=True):
-        if branch.kind in closed:
-            raise cursor.error_at(
-                _place(node, cursor),
-                f"an earlier WHEN {branch.kind} has no condition, so this one is never used; put "
-                "the one without a condition last",
-            )
-        if branch.condition is None:
-            closed.add(branch.kind)
 
 
 def _target(table: exp.Expr | None, cursor: Cursor, what: str) -> str:
@@ -266,7 +259,16 @@ def _refuse_many_rows(tree: exp.Expr | None, cursor: Cursor) -> None:
     An engine gets the rows of a table in parts, so a window would end at the end of a part.
     """
     for node in () if tree is None else tree.walk(prune=lambda n: isinstance(n, exp.Query)):
-        what = _many(node)
+        if isinstance(node, exp.Window):
+            what = "aggregates many rows"
+        elif isinstance(node, exp.AggFunc):
+            what = "depends on many rows"
+        else:
+            is_spreading = isinstance(node, exp.Anonymous) and node.name.lower() in _SPREADING
+            if is_spreading or (isinstance(node, exp.UDTF) and not isinstance(node, exp.Values)):
+                what = "returns several rows for one row"
+            else:
+                what = None
         if what is not None:
             name = node.sql(dialect="spark")
             raise cursor.error_at(
@@ -278,17 +280,6 @@ def _refuse_many_rows(tree: exp.Expr | None, cursor: Cursor) -> None:
 
 
 _LONG = 60
-
-
-def _many(node: exp.Expr) -> str | None:
-    if isinstance(node, exp.Window):
-        return "aggregates many rows"
-    if isinstance(node, exp.AggFunc):
-        return "depends on many rows"
-    is_spreading = isinstance(node, exp.Anonymous) and node.name.lower() in _SPREADING
-    if is_spreading or (isinstance(node, exp.UDTF) and not isinstance(node, exp.Values)):
-        return "returns several rows for one row"
-    return None
 
 
 # -- the grammar of AUTO CDC -----------------------------------------------------------------------

@@ -115,7 +115,11 @@ def _optional(tree: exp.Expr) -> Iterator[tuple[exp.Expr, str]]:
     for node in tree.walk():
         is_clause = not isinstance(node, exp.Func | exp.Binary | exp.Cast | exp.DataType)
         for name, value in node.args.items():
-            if name in _KEPT or node.arg_types.get(name) or not _is_given(value):
+            if (
+                name in _KEPT
+                or node.arg_types.get(name)
+                or not (value is not None and value is not False and value != [])
+            ):
                 continue
             if (is_clause or isinstance(value, exp.Expr)) and not _is_note(node, name, value):
                 yield node, name
@@ -125,10 +129,6 @@ _KEPT = frozenset(
     ("this", "expression", "expressions", "quoted", "is_string", "table", "db", "alias", "from_",
      "with_", "where", "joins", "group", "having", "order", "limit", "offset", "distinct")
 )  # fmt: skip
-
-
-def _is_given(value: Any) -> bool:
-    return value is not None and value is not False and value != []
 
 
 def _is_note(node: exp.Expr, name: str, value: Any) -> bool:
@@ -200,7 +200,16 @@ def with_parameters(text: str, parameters: Parameters) -> str:
                 f"the parameters are {kinds[0]}, but the placeholders are {kinds[1]}",
             )
     values = _by_name(text, places, parameters) if isinstance(parameters, Mapping) else parameters
-    _check_count(places, values, parameters)
+
+    if isinstance(parameters, str | bytes) or not isinstance(parameters, Sequence | Mapping):
+        raise InvalidError(
+            f"the parameters are {shown(parameters)}; give a list, or a dict by name"
+        )
+    if len(places) != len(values):
+        raise InvalidError(
+            f"the SQL text has {counted(len(places), 'placeholder')}, but "
+            f"{counted(len(values), 'value')} were given; give one for each ?"
+        )
     parts, end = [], 0
     for place, value in zip(places, values, strict=True):
         parts += [text[end : place.start], _literal(value, place.told)]
@@ -254,16 +263,6 @@ def _by_name(text: str, places: Sequence[_Place], named: Mapping[str, Any]) -> l
     return [named[name] for name in names]
 
 
-def _check_count(places: Sequence[_Place], values: Sequence[Any], given: Parameters) -> None:
-    if isinstance(given, str | bytes) or not isinstance(given, Sequence | Mapping):
-        raise InvalidError(f"the parameters are {shown(given)}; give a list, or a dict by name")
-    if len(places) != len(values):
-        raise InvalidError(
-            f"the SQL text has {counted(len(places), 'placeholder')}, but "
-            f"{counted(len(values), 'value')} were given; give one for each ?"
-        )
-
-
 def _literal(value: Any, place: str) -> str:
     """A value as an SQL literal."""
     value = value.item() if hasattr(value, "item") and not isinstance(value, str) else value
@@ -272,7 +271,7 @@ def _literal(value: Any, place: str) -> str:
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
     if isinstance(value, str):
-        return _parameters_text(value)
+        return "'" + value.replace("'", "''") + "'"
     if isinstance(value, bytes | bytearray):
         return f"X'{value.hex()}'"
     if isinstance(value, Integral | Decimal | Real):
@@ -288,10 +287,6 @@ def _literal(value: Any, place: str) -> str:
         "string, boolean, bytes, date, time or None; use a separate placeholder for each value "
         "of a list"
     )
-
-
-def _parameters_text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 def _number(value: Integral | Decimal | Real) -> str:

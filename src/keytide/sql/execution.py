@@ -234,7 +234,23 @@ def _create(catalog: AttachedCatalog, engine: Engine, statement: CreateTable) ->
     if known is not None:
         raise AlreadyExistsError(f"table {known} already exists; drop it, or choose another name")
     if statement.query is not None:
-        return _create_as(catalog, engine, statement, statement.query)
+        if statement.columns:
+            raise InvalidError(
+                f"table {statement.name}: CREATE TABLE ... AS takes its columns from the query; "
+                "remove the column list (PRIMARY KEY is allowed)"
+            )
+        rows = engine.rows(bind(statement.query, catalog))
+        wanted = NewTable(
+            engine.schema(rows),
+            statement.primary_key,
+            statement.partition_by,
+            statement.options,
+            statement.comment,
+        )
+        written = catalog.create_filled(
+            statement.name, wanted, lambda transaction: engine.fill(transaction, rows)
+        )
+        return _written(statement.name, written)
     source = None if statement.like is None else table_of(catalog, statement.like)
     _create_empty(catalog, statement, source)
     return changed()
@@ -252,28 +268,6 @@ def _create_empty(
         options = {**schema.options, **options}
     wanted = NewTable(columns, keys, partitions, options, statement.comment)
     return catalog.create_table(statement.name, wanted, exists_ok=statement.exists_ok)
-
-
-def _create_as(
-    catalog: AttachedCatalog, engine: Engine, statement: CreateTable, query: Query
-) -> Result:
-    if statement.columns:
-        raise InvalidError(
-            f"table {statement.name}: CREATE TABLE ... AS takes its columns from the query; "
-            "remove the column list (PRIMARY KEY is allowed)"
-        )
-    rows = engine.rows(bind(query, catalog))
-    wanted = NewTable(
-        engine.schema(rows),
-        statement.primary_key,
-        statement.partition_by,
-        statement.options,
-        statement.comment,
-    )
-    written = catalog.create_filled(
-        statement.name, wanted, lambda transaction: engine.fill(transaction, rows)
-    )
-    return _written(statement.name, written)
 
 
 def _create_external(
@@ -392,7 +386,31 @@ def _insert(catalog: AttachedCatalog, engine: Engine, statement: Insert) -> Resu
     catalog = catalog.pinned()
     table = table_of(catalog, statement.table)
     chosen, rows = _rows(catalog, engine, statement)
-    columns = _assignment(statement, table, len(chosen.schema(rows)))
+
+    # The source of each table column: a position in the query, or a constant.
+    width = len(chosen.schema(rows))
+    fields = {f.name: f for f in table.schema.fields}
+    constants = _partition_values(statement.partition, table)
+    named = [column_of(name, fields, table.name) for name in statement.columns]
+    targets = named or [name for name in fields if name not in constants]
+    if len(set(targets)) < len(targets) or set(targets) & set(constants):
+        raise InvalidError(
+            f"table {table.name}: INSERT names a column twice, in its column list "
+            f"({', '.join(statement.columns)}) and in its PARTITION ({', '.join(constants)}); "
+            "name each once"
+        )
+    if len(targets) != width:
+        raise InvalidError(
+            f"table {table.name}: the query returns {counted(width, 'column')}, but the "
+            f"statement names {len(targets)}: {', '.join(targets)}"
+        )
+    places: dict[str, int | pa.Scalar] = {name: i for i, name in enumerate(targets)}
+    for name, field in fields.items():
+        if name in constants:
+            places[name] = constants[name]
+        elif name not in places:
+            places[name] = pa.scalar(None, field.type.to_arrow())
+    columns = {name: places[name] for name in fields}
     assigned = chosen.assigned(rows, columns, table)
     if statement.overwrite:
         static = _partition_values(statement.partition, table)
@@ -415,32 +433,6 @@ def _rows(catalog: AttachedCatalog, engine: Engine, statement: Insert) -> tuple[
     if not bound.tree.find(exp.Table):  # constants need no cluster
         return local, local.rows(bound)
     return engine, engine.rows(bound)
-
-
-def _assignment(statement: Insert, table: StoredTable, width: int) -> dict[str, int | pa.Scalar]:
-    """The source of each table column: a position in the query, or a constant."""
-    fields = {f.name: f for f in table.schema.fields}
-    constants = _partition_values(statement.partition, table)
-    named = [column_of(name, fields, table.name) for name in statement.columns]
-    targets = named or [name for name in fields if name not in constants]
-    if len(set(targets)) < len(targets) or set(targets) & set(constants):
-        raise InvalidError(
-            f"table {table.name}: INSERT names a column twice, in its column list "
-            f"({', '.join(statement.columns)}) and in its PARTITION ({', '.join(constants)}); "
-            "name each once"
-        )
-    if len(targets) != width:
-        raise InvalidError(
-            f"table {table.name}: the query returns {counted(width, 'column')}, but the "
-            f"statement names {len(targets)}: {', '.join(targets)}"
-        )
-    places: dict[str, int | pa.Scalar] = {name: i for i, name in enumerate(targets)}
-    for name, field in fields.items():
-        if name in constants:
-            places[name] = constants[name]
-        elif name not in places:
-            places[name] = pa.scalar(None, field.type.to_arrow())
-    return {name: places[name] for name in fields}
 
 
 def _partition_values(

@@ -36,7 +36,14 @@ from keytide.types import Field
 def prepare(tree: exp.Query) -> None:
     """Normalize the names of results and of WITH for the following steps."""
     _name_results(tree)
-    _spell_local_names(tree)
+
+    # Write names of WITH as in their definition: `FROM T` can also mean `WITH t`.
+    for given in tree.find_all(exp.With):
+        spelled = {cte.alias.lower(): cte.alias for cte in given.expressions}
+        for node in given.parent.find_all(exp.Table) if given.parent is not None else ():
+            name = node.this
+            if not node.db and isinstance(name, exp.Identifier):
+                name.set("this", spelled.get(name.name.lower(), name.name))
 
 
 def table_nodes(tree: exp.Expr, text: str) -> tuple[list[exp.Table], list[exp.Table]]:
@@ -52,7 +59,11 @@ def table_nodes(tree: exp.Expr, text: str) -> tuple[list[exp.Table], list[exp.Ta
     mentions = {id(source): (scope, source) for scope in scopes for _, source in scope.references}
     for scope, source in mentions.values():
         if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier):
-            (local if _is_local_name(scope, source) else names).append(source)
+            (
+                local
+                if (not source.db and isinstance(scope.sources.get(source.alias_or_name), Scope))
+                else names
+            ).append(source)
     return names, local
 
 
@@ -61,8 +72,10 @@ def name_of(node: exp.Table) -> str:
     return ".".join(part.name for part in node.parts)
 
 
-def split_system_name(name: str) -> tuple[str, str | None]:
-    """Split `db.t$files` into `db.t` and `files`. A branch stays: `db.t$branch_b`, `files`."""
+def lake_name(node: exp.Table, catalog: AttachedCatalog) -> tuple[str, str | None]:
+    """The table of a node, and its system table if it names one."""
+    # Split `db.t$files` into `db.t` and `files`. A branch stays: `db.t$branch_b`, `files`.
+    name = in_own_spelling(catalog, name_of(node))
     table, branch = split_branch(name)
     table, _, system = table.partition("$")
     if branch is not None:
@@ -71,28 +84,9 @@ def split_system_name(name: str) -> tuple[str, str | None]:
     return table, system or None
 
 
-def lake_name(node: exp.Table, catalog: AttachedCatalog) -> tuple[str, str | None]:
-    """The table of a node, and its system table if it names one."""
-    return split_system_name(in_own_spelling(catalog, name_of(node)))
-
-
 def start_of(node: exp.Table) -> int:
     """The position of a table name in the text."""
     return int(node.this.meta["start"])
-
-
-def _spell_local_names(tree: exp.Expr) -> None:
-    """Write names of WITH as in their definition: `FROM T` can also mean `WITH t`."""
-    for given in tree.find_all(exp.With):
-        spelled = {cte.alias.lower(): cte.alias for cte in given.expressions}
-        for node in given.parent.find_all(exp.Table) if given.parent is not None else ():
-            name = node.this
-            if not node.db and isinstance(name, exp.Identifier):
-                name.set("this", spelled.get(name.name.lower(), name.name))
-
-
-def _is_local_name(scope: Scope, node: exp.Table) -> bool:
-    return not node.db and isinstance(scope.sources.get(node.alias_or_name), Scope)
 
 
 _NAMED = (exp.Alias, exp.Aliases, exp.Column, exp.Dot, exp.Star)
@@ -136,7 +130,11 @@ def duckdb_unnest(node: exp.Expr) -> exp.Expr:
     value = node.expressions[0]
     if spread.shape is _Shape.ENTRIES:
         value = exp.Anonymous(this="map_entries", expressions=[value])
-    depth = [] if spread.shape is _Shape.VALUES else [_named_argument("max_depth", 2)]
+    depth = (
+        []
+        if spread.shape is _Shape.VALUES
+        else [exp.PropertyEQ(this=exp.to_identifier("max_depth"), expression=exp.Literal.number(2))]
+    )
     query = exp.select(exp.Explode(this=value.copy(), expressions=depth))
     if spread.has_ordinality:
         query = query.select(exp.Anonymous(this="generate_subscripts", expressions=[
@@ -255,10 +253,6 @@ def _relation(node: exp.Expr, source: exp.Expr, spread: _Spread) -> exp.Expr:
     return exp.Table(this=source, alias=alias)
 
 
-def _named_argument(name: str, value: int) -> exp.Expr:
-    return exp.PropertyEQ(this=exp.to_identifier(name), expression=exp.Literal.number(value))
-
-
 def _is_left_on_true(join: exp.Join) -> bool:
     condition = join.args.get("on")
     is_true = isinstance(condition, exp.Boolean) and condition.this
@@ -317,18 +311,15 @@ def _names(column: exp.Column, scope: Scope | None, database: str) -> bool:
             (source, *others) = found
             if others or not isinstance(source, exp.Table):
                 return False
-            return _is_full_name(column, source, database)
+
+            if source.alias:
+                return False
+            wanted = [part.name for part in column.parts[:-1]]
+            have = [part.name for part in source.parts]
+            given = [database, *have] if len(have) == 1 else have
+            return len(wanted) == len(given) and all(map(_same, wanted, given))
         scope = scope.parent
     return False
-
-
-def _is_full_name(column: exp.Column, table: exp.Table, database: str) -> bool:
-    if table.alias:
-        return False
-    wanted = [part.name for part in column.parts[:-1]]
-    have = [part.name for part in table.parts]
-    given = [database, *have] if len(have) == 1 else have
-    return len(wanted) == len(given) and all(map(_same, wanted, given))
 
 
 def _same(one: str, other: str) -> bool:

@@ -163,7 +163,15 @@ def version_name_of(
             missing_ok = cursor.accept("IF", "EXISTS")
             return DropVersionName(table, kind, _name(cursor, kind), missing_ok)
         if cursor.accept("RENAME", kind):
-            return _renamed(cursor, table, kind)
+            old = _name(cursor, kind)
+            cursor.expect("TO")
+            new = _name(cursor, kind)
+            names = (
+                {"tag": old, "target_tag": new}
+                if kind == "TAG"
+                else {"from_branch": old, "to_branch": new}
+            )
+            return Call(f"sys.rename_{kind.lower()}", (), {"table": table, **names})
     return None
 
 
@@ -184,16 +192,6 @@ def _created(
     span = _time_span(cursor) if cursor.accept("RETAIN") else None
     retained = None if span is None else f"{span.total_seconds():.0f} s"
     return CreateVersionName(table, kind, name, version, retained, taken)
-
-
-def _renamed(cursor: Cursor, table: str, kind: VersionNameKind) -> Call:
-    old = _name(cursor, kind)
-    cursor.expect("TO")
-    new = _name(cursor, kind)
-    names = (
-        {"tag": old, "target_tag": new} if kind == "TAG" else {"from_branch": old, "to_branch": new}
-    )
-    return Call(f"sys.rename_{kind.lower()}", (), {"table": table, **names})
 
 
 def _name(cursor: Cursor, kind: str) -> str:
@@ -328,18 +326,15 @@ def options_in_hints(text: str, tokens: Sequence[Token]) -> dict[int, _Hint]:
             if token is None or token.token_type == TokenType.SEMICOLON:
                 place, message = comment.start(), "a hint belongs into a statement"
                 raise error_at(text, place, message)
-            found[end] = {**found.get(end, {}), **_hint(comment)}
+
+            # The leading blanks give its tokens their positions in the whole text.
+            start = comment.start("inside")
+            inside = Cursor(comment.string, tokenize(" " * start + comment["inside"]))
+            inside.expect("OPTIONS")
+            given = options(inside)
+            inside.expect_end()
+            found[end] = {**found.get(end, {}), **given}
     return found
-
-
-def _hint(comment: re.Match[str]) -> dict[str, str]:
-    # The leading blanks give its tokens their positions in the whole text.
-    start = comment.start("inside")
-    inside = Cursor(comment.string, tokenize(" " * start + comment["inside"]))
-    inside.expect("OPTIONS")
-    given = options(inside)
-    inside.expect_end()
-    return given
 
 
 # -- statements ------------------------------------------------------------------------------------
@@ -355,23 +350,19 @@ def _create(cursor: Cursor) -> Statement:
         return create_flow(cursor)
     replaces = cursor.accept("OR", "REPLACE")
     if replaces or cursor.peek() == "VIEW":
-        return _create_view(cursor, replaces)
+        cursor.expect("VIEW")
+        exists_ok = cursor.accept("IF", "NOT", "EXISTS")
+        if exists_ok and replaces:
+            raise cursor.error("OR REPLACE and IF NOT EXISTS cannot be combined")
+        name = cursor.table()
+        columns = cursor.listed(lambda: cursor.name("a column")) if cursor.peek() == "(" else []
+        comment = cursor.string() if cursor.accept("COMMENT") else None
+        cursor.expect("AS")
+        if cursor.peek() not in ("SELECT", "WITH", "VALUES", "("):
+            raise cursor.error("expected a query")
+        text = cursor.text[cursor.start : cursor.end]
+        return CreateView(name, text, _query(cursor), tuple(columns), comment, replaces, exists_ok)
     return create_table(cursor, _query)
-
-
-def _create_view(cursor: Cursor, replaces: bool) -> CreateView:
-    cursor.expect("VIEW")
-    exists_ok = cursor.accept("IF", "NOT", "EXISTS")
-    if exists_ok and replaces:
-        raise cursor.error("OR REPLACE and IF NOT EXISTS cannot be combined")
-    name = cursor.table()
-    columns = cursor.listed(lambda: cursor.name("a column")) if cursor.peek() == "(" else []
-    comment = cursor.string() if cursor.accept("COMMENT") else None
-    cursor.expect("AS")
-    if cursor.peek() not in ("SELECT", "WITH", "VALUES", "("):
-        raise cursor.error("expected a query")
-    text = cursor.text[cursor.start : cursor.end]
-    return CreateView(name, text, _query(cursor), tuple(columns), comment, replaces, exists_ok)
 
 
 def _insert(cursor: Cursor) -> Insert:
@@ -579,7 +570,14 @@ def _literal(cursor: Cursor) -> object:
     start, tree = cursor.start, cursor.value()
     try:
         if isinstance(tree, exp.Cast) and tree.this.is_string:
-            return _moment(tree.to.this, str(tree.this.this))
+            # The value of `DATE '...'` and `TIMESTAMP '...'`, in UTC unless it contains an offset.
+            kind = tree.to.this
+            text = str(tree.this.this)
+            if kind == exp.DType.DATE:
+                return date.fromisoformat(text)
+            if kind in (exp.DType.TIMESTAMPNTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPTZ):
+                return datetime.fromisoformat(text)
+            raise ValueError(kind)
         value: object = tree.to_py()
     except ValueError:
         raise cursor.error_at(
@@ -588,15 +586,6 @@ def _literal(cursor: Cursor) -> object:
             "TIMESTAMP '2026-01-31 12:00:00'",
         ) from None
     return float(value) if isinstance(value, Decimal) else value
-
-
-def _moment(kind: exp.DType, text: str) -> date:
-    """The value of `DATE '...'` and `TIMESTAMP '...'`, in UTC unless it contains an offset."""
-    if kind == exp.DType.DATE:
-        return date.fromisoformat(text)
-    if kind in (exp.DType.TIMESTAMPNTZ, exp.DType.TIMESTAMPLTZ, exp.DType.TIMESTAMPTZ):
-        return datetime.fromisoformat(text)
-    raise ValueError(kind)
 
 
 _STATEMENTS: dict[str, Callable[[Cursor], Statement]] = {

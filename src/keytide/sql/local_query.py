@@ -356,7 +356,17 @@ def _settle(running: Future[T], query: Callable[[], T]) -> None:
 
 def _rows(answer: duckdb.DuckDBPyRelation) -> pa.Table:
     found, types = answer.to_arrow_table(), [str(t) for t in answer.types]
-    return _with_plain_integers(found, types)
+
+    # Sums of integers, which DuckDB returns in 128 bits, as BIGINT if they fit.
+    rows = found
+    for i, type_ in enumerate(types):
+        if type_ == "HUGEINT":
+            try:
+                narrow = rows.column(i).cast(pa.int64())
+            except pa.ArrowInvalid:
+                continue
+            rows = rows.set_column(i, rows.schema.field(i).name, narrow)
+    return rows
 
 
 class _Stream:
@@ -395,18 +405,6 @@ def source_of(relation: Relation) -> Any:
 def streamed(rows: Batches) -> Any:
     """Rows as something that DuckDB reads; their errors are raised as they are."""
     return _Stream(rows)
-
-
-def _with_plain_integers(rows: pa.Table, types: list[str]) -> pa.Table:
-    """Sums of integers, which DuckDB returns in 128 bits, as BIGINT if they fit."""
-    for i, type_ in enumerate(types):
-        if type_ == "HUGEINT":
-            try:
-                narrow = rows.column(i).cast(pa.int64())
-            except pa.ArrowInvalid:
-                continue
-            rows = rows.set_column(i, rows.schema.field(i).name, narrow)
-    return rows
 
 
 def first_line(error: Exception) -> str:

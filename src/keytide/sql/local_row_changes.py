@@ -56,8 +56,9 @@ class LocalRowHost:
         text = self.query.text_for("duckdb", (ROW,), duckdb_unnest, duckdb_spelling)
         memory = _within(self.memory_bytes)
         with _database(self.query, self.allows_external_files, memory) as connection:
+            schema = pa.schema([pa.field(c.name, c.type) for c in scanned.columns])
             self._computed(
-                text, connection, _no_rows(scanned.columns)
+                text, connection, pa.RecordBatch.from_pylist([], schema)
             )  # errors must be raised even if there are no rows
             cursors = [connection.cursor() for _ in scanned.splits]
 
@@ -226,11 +227,6 @@ class _Target:
         except KeytideError as error:
             self.error = error  # an Arrow stream transports only the message
             raise
-
-
-def _no_rows(columns: Sequence[ColumnHandle]) -> pa.RecordBatch:
-    schema = pa.schema([pa.field(c.name, c.type) for c in columns])
-    return pa.RecordBatch.from_pylist([], schema)
 
 
 def _within(memory_bytes: int) -> dict[str, str]:

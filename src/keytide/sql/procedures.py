@@ -212,21 +212,16 @@ def _remove_orphan_files(
 ) -> pa.Table:
     """For a table, or for each table of a database: `shop.*`."""
     if table.endswith(_EVERY):
-        return _orphans_of_all(catalog, table.removesuffix(_EVERY), older_than, dry_run)
+        database = table.removesuffix(_EVERY)
+        names = [name for name in catalog.tables() if name.partition(".")[0] == database]
+        if not names:
+            raise NotFoundError(f"there is no table in the database {database!r}")
+        gone = [_remove_orphan_files(catalog, name, older_than, dry_run) for name in names]
+        return pa.concat_tables(gone).add_column(0, "table", pa.array(names, pa.string()))
     return remove_orphan_files(table_of(catalog, table), older_than, dry_run=dry_run).to_arrow()
 
 
 _EVERY = ".*"
-
-
-def _orphans_of_all(
-    catalog: Catalog, database: str, older_than: Moment | None, dry_run: bool
-) -> pa.Table:
-    names = [name for name in catalog.tables() if name.partition(".")[0] == database]
-    if not names:
-        raise NotFoundError(f"there is no table in the database {database!r}")
-    gone = [_remove_orphan_files(catalog, name, older_than, dry_run) for name in names]
-    return pa.concat_tables(gone).add_column(0, "table", pa.array(names, pa.string()))
 
 
 _CONSUMERS = texts("consumer_id")

@@ -109,26 +109,24 @@ class _Pusher:
 
     def same(self, node: exp.Expr) -> Predicate | None:
         """A predicate with the same meaning as `node`, including NULL results."""
-        found = self._positive(node)
-        return negation(found) if found and node.args.get("negate") else found
-
-    def _positive(self, node: exp.Expr) -> Predicate | None:
         if isinstance(node, exp.Paren):
-            return self.same(node.this)
-        if isinstance(node, exp.And):
+            found = self.same(node.this)
+        elif isinstance(node, exp.And):
             parts = [self.same(part) for part in node.flatten()]
-            return None if None in parts else conjunction(part for part in parts if part)
-        if isinstance(node, exp.Or):
-            return _any_of([self.same(part) for part in node.flatten()])
-        if isinstance(node, exp.Not):
+            found = None if None in parts else conjunction(part for part in parts if part)
+        elif isinstance(node, exp.Or):
+            found = _any_of([self.same(part) for part in node.flatten()])
+        elif isinstance(node, exp.Not):
             inner = self.same(node.this)
-            return inner and negation(inner)
-        if isinstance(node, exp.Column):
+            found = inner and negation(inner)
+        elif isinstance(node, exp.Column):
             field = self._field(node)
             is_flag = field is not None and field.type.root == "BOOLEAN"
-            return Comparison(field.name, "=", value=True) if field and is_flag else None
-        read = _READERS.get(type(node))
-        return None if read is None else read(self, node)
+            found = Comparison(field.name, "=", value=True) if field and is_flag else None
+        else:
+            read = _READERS.get(type(node))
+            found = None if read is None else read(self, node)
+        return negation(found) if found and node.args.get("negate") else found
 
     def _of_a_char(self, node: exp.Expr) -> Predicate | None:
         """Equality with a string. An engine that respects trailing blanks keeps fewer rows."""
@@ -424,7 +422,9 @@ def _conditions(tree: exp.Expr) -> Iterator[exp.Expr]:
             yield from map(_plain, (node.this, node.expression))
         elif isinstance(node, exp.Join) and node.args.get("on") is not None:
             yield _plain(node.args["on"])
-        elif isinstance(node, exp.If) and not _is_of_a_value(node):
+        elif isinstance(node, exp.If) and not (
+            isinstance(node.parent, exp.Case) and node.parent.args.get("this") is not None
+        ):
             yield _plain(node.this)
         elif node.meta.get(CONDITION):
             yield _plain(node)
@@ -434,11 +434,6 @@ def _plain(node: exp.Expr) -> exp.Expr:
     while isinstance(node, exp.Paren):
         node = node.this
     return node
-
-
-def _is_of_a_value(branch: exp.If) -> bool:
-    """Whether it belongs to a CASE that compares one value with several."""
-    return isinstance(branch.parent, exp.Case) and branch.parent.args.get("this") is not None
 
 
 # -- types -----------------------------------------------------------------------------------------

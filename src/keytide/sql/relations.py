@@ -202,27 +202,23 @@ def _relation(node: exp.Table, view: str, query: Query, catalog: AttachedCatalog
         return replace(given, view=view, table=catalog.pin(given.table))
     if given is not None:
         return replace(given, view=view)
-    attached = _attached(node, view, query, catalog)
-    return _of_lake(node, view, query, catalog) if attached is None else attached
 
-
-def _attached(
-    node: exp.Table, view: str, query: Query, catalog: AttachedCatalog
-) -> AttachedRelation | None:
     name = name_of(node)
     session: ConnectorSession = catalog.statement or ConnectorSession()
     if catalog.find_attached(name) is None:
-        return None
-    if query.hints.get(node.this.meta["end"] + 1):
-        message = f"{name} is attached and does not support OPTIONS"
-        raise error_at(query.text, start_of(node), message)
-    version = _version_number(node.args.get("version"), name)
-    try:
-        target = target_of(catalog, name, session, version)
-    except NotFoundError as error:
-        raise NotFoundError(str(error_at(query.text, start_of(node), str(error)))) from error
-    assert target is not None
-    return AttachedRelation(view, *target, session, name.partition(".")[0])
+        attached = None
+    else:
+        if query.hints.get(node.this.meta["end"] + 1):
+            message = f"{name} is attached and does not support OPTIONS"
+            raise error_at(query.text, start_of(node), message)
+        version = _version_number(node.args.get("version"), name)
+        try:
+            target = target_of(catalog, name, session, version)
+        except NotFoundError as error:
+            raise NotFoundError(str(error_at(query.text, start_of(node), str(error)))) from error
+        assert target is not None
+        attached = AttachedRelation(view, *target, session, name.partition(".")[0])
+    return _of_lake(node, view, query, catalog) if attached is None else attached
 
 
 def _of_lake(node: exp.Table, view: str, query: Query, catalog: AttachedCatalog) -> Relation:
@@ -457,7 +453,12 @@ def _needs(tree: exp.Expr, fields: Mapping[str, Sequence[Field]]) -> _Needs:
         validate_qualify_columns=True, isolate_tables=False,
     )  # fmt: skip
     # A remaining wildcard can mean any column, so all columns are read.
-    is_whole = _has_wildcards(tree) or any(
+
+    # Whether the engine determines the columns of something itself. For example, PIVOT groups by
+    # the columns that it does not name.
+    found = tree.find_all(exp.Pivot, exp.Columns, exp.Star)
+    has_wildcards = not all(isinstance(node, exp.Star) and _is_known_star(node) for node in found)
+    is_whole = has_wildcards or any(
         not isinstance(star.parent, exp.Count) for star in qualified.find_all(exp.Star)
     )
     needs: _Needs = {}
@@ -476,15 +477,6 @@ def _keeps_names(source: exp.Table) -> bool:
     return _only_given(source, {"this", "alias", "joins", "sample"}) and not (
         alias is not None and alias.columns
     )
-
-
-def _has_wildcards(tree: exp.Expr) -> bool:
-    """Whether the engine determines the columns of something itself.
-
-    For example, PIVOT groups by the columns that it does not name.
-    """
-    found = tree.find_all(exp.Pivot, exp.Columns, exp.Star)
-    return not all(isinstance(node, exp.Star) and _is_known_star(node) for node in found)
 
 
 def _is_known_star(star: exp.Star) -> bool:

@@ -120,8 +120,18 @@ def evolution_of(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> 
     table = table_of(catalog, statement.table)
     writable_view(table.pinned())
     found = _source_columns(catalog, engine, statement)
-    spelled = _as_spelled(found, table)
-    starred = _starred(found, spelled, table)
+
+    # The name in the table for each column of the source.
+    known = table.schema.names
+    lower = {name.lower() for name in known}
+    spelled = {
+        name: column_of(name, known, table.name) if name.lower() in lower else name
+        for name in found.names
+    }
+
+    # The columns of the source that SET * and INSERT * mean. The table computes some itself.
+    computed = generation_texts(TableOptions.parse(table.schema.options))
+    starred = [name for name in found.names if spelled[name] not in computed]
     source = statement.pairs.tree.args["joins"][0].this.alias_or_name or "source"
     own = {spelled[name]: exp.column(name, table=source, quoted=True) for name in starred}
     whens = tuple(
@@ -157,7 +167,9 @@ def _source_columns(catalog: AttachedCatalog, engine: Engine, statement: Merge) 
             f"table {statement.table}: the source {name} has two columns {twice!r} (names are "
             "case-insensitive), so WITH SCHEMA EVOLUTION cannot choose one; rename one with AS"
         )
-    return pa.schema([f for f in found if f.name.lower() != ROW_KIND and not _has_no_type(f)])
+    return pa.schema(
+        [f for f in found if f.name.lower() != ROW_KIND and not bool(pa.types.is_null(f.type))]
+    )
 
 
 def _only_table(bound: BoundQuery) -> Relation | None:
@@ -165,26 +177,6 @@ def _only_table(bound: BoundQuery) -> Relation | None:
     source = bound.tree.args["from_"].this
     views = {relation.view: relation for relation in bound.relations}
     return None if source.args.get("pivots") else views.get(source.name)
-
-
-def _has_no_type(field: pa.Field) -> bool:
-    return bool(pa.types.is_null(field.type))
-
-
-def _as_spelled(found: pa.Schema, table: StoredTable) -> dict[str, str]:
-    """The name in the table for each column of the source."""
-    known = table.schema.names
-    lower = {name.lower() for name in known}
-    return {
-        name: column_of(name, known, table.name) if name.lower() in lower else name
-        for name in found.names
-    }
-
-
-def _starred(found: pa.Schema, spelled: dict[str, str], table: StoredTable) -> list[str]:
-    """The columns of the source that SET * and INSERT * mean. The table computes some itself."""
-    computed = generation_texts(TableOptions.parse(table.schema.options))
-    return [name for name in found.names if spelled[name] not in computed]
 
 
 def _evolving(when: When, table: StoredTable, source: str) -> Iterator[str]:
@@ -359,11 +351,6 @@ def update_query(catalog: AttachedCatalog, statement: Update, target: Target) ->
     return row_query(statement.query, catalog, target.name, values)
 
 
-def target_now(catalog: AttachedCatalog, name: str, session: ConnectorSession) -> Target:
-    """The current state of a table. Raises `NotFoundError` if it does not exist."""
-    return _finder(catalog, name, session)[0]()
-
-
 def _change(target: Target, engine: Engine, query: RowQuery, change: RowChange) -> Changed:
     return change_rows(
         target.connector,
@@ -457,7 +444,7 @@ def explain_change(
     catalog: AttachedCatalog, engine: Engine, statement: Delete | Update | Merge
 ) -> Result:
     """The plan of a statement, without reading or changing rows. Raises as the statement."""
-    target = target_now(catalog, statement.table, ConnectorSession())
+    target = _finder(catalog, statement.table, ConnectorSession())[0]()
     if isinstance(statement, Merge) and statement.evolves:
         lines = _evolving_lines(evolution_of(catalog, engine, statement), target, engine)
     elif isinstance(statement, Merge):

@@ -276,7 +276,14 @@ def create_view(catalog: AttachedCatalog, engine: Engine, statement: CreateView)
     """Store a view if its query can run. Raises as `Lake.create_view`, and as `bind`."""
     name = statement.name if "." in statement.name else f"{catalog.database}.{statement.name}"
     view = StoredView(name, statement.text, catalog.database, statement.columns, statement.comment)
-    _check_columns(_columns(catalog, engine, statement.text), view)
+
+    found = _columns(catalog, engine, statement.text)
+    names = view.columns or tuple(found.names)
+    if len(names) != len(found.names):
+        raise InvalidError(
+            f"view {view.name} names {counted(len(names), 'column')}, but its query returns "
+            f"{len(found.names)}: {', '.join(found.names)}"
+        )
     tree = statement.query.tree
     own = tree.named_selects if isinstance(tree, exp.Query) else []
     _check_names(view.columns or own, view)
@@ -291,15 +298,6 @@ def create_view(catalog: AttachedCatalog, engine: Engine, statement: CreateView)
 def _columns(catalog: AttachedCatalog, engine: Engine, text: str) -> pa.Schema:
     query = parse_query(f"SELECT * FROM ({text}\n) AS of_view LIMIT 0")
     return engine.schema(engine.rows(bind(query, catalog)))
-
-
-def _check_columns(found: pa.Schema, view: StoredView) -> None:
-    names = view.columns or tuple(found.names)
-    if len(names) != len(found.names):
-        raise InvalidError(
-            f"view {view.name} names {counted(len(names), 'column')}, but its query returns "
-            f"{len(found.names)}: {', '.join(found.names)}"
-        )
 
 
 def _check_names(names: Sequence[str], view: StoredView) -> None:

@@ -204,7 +204,15 @@ def without_idle_brackets(tokens: Sequence[Token]) -> list[Token]:
     Of such a chain three pairs remain: the outer ones can be a part of the syntax, as in a call of
     a function or a subquery. More pairs never change what SQL means.
     """
-    closing = _closing(tokens)
+    # The place of the closing parenthesis of each opening one that has one.
+    pairs: dict[int, int] = {}
+    opened: list[int] = []
+    for place, token in enumerate(tokens):
+        if token.token_type == TokenType.L_PAREN:
+            opened.append(place)
+        elif token.token_type == TokenType.R_PAREN and opened:
+            pairs[opened.pop()] = place
+    closing = pairs
     dropped: set[int] = set()
     for start, end in closing.items():
         chain = all(
@@ -214,15 +222,3 @@ def without_idle_brackets(tokens: Sequence[Token]) -> list[Token]:
         if chain:
             dropped |= {start, end}
     return [token for place, token in enumerate(tokens) if place not in dropped]
-
-
-def _closing(tokens: Sequence[Token]) -> dict[int, int]:
-    """The place of the closing parenthesis of each opening one that has one."""
-    pairs: dict[int, int] = {}
-    opened: list[int] = []
-    for place, token in enumerate(tokens):
-        if token.token_type == TokenType.L_PAREN:
-            opened.append(place)
-        elif token.token_type == TokenType.R_PAREN and opened:
-            pairs[opened.pop()] = place
-    return pairs

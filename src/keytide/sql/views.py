@@ -56,7 +56,15 @@ def with_views(
         within = _qualified(parsed, view)
         query = replace(query, text=parsed.text, hints={**query.hints, **parsed.hints})
         query = with_views(within, query, catalog, (*inside, view))
-        node.replace(_in_place_of(node, within, view))
+
+        alias = node.args.get("alias") or exp.TableAlias()
+        if alias.this is None:
+            alias.set("this", exp.to_identifier(node.name, quoted=True))
+        if view.columns and not alias.columns:
+            named = [exp.to_identifier(column, quoted=True) for column in view.columns]
+            alias.set("columns", named)
+        around = {key: value for key, value in node.args.items() if key in _KEPT and value}
+        node.replace(exp.Subquery(this=within, alias=alias, **around))
     return query
 
 
@@ -73,16 +81,12 @@ def _view_of(
         return None
     except (NotFoundError, UnsupportedError) as error:
         # Case is ignored, because the name was written in SQL.
-        view = catalog.find_view(whole) if _may_be_view(whole) else None
+        view = catalog.find_view(whole) if (whole.count(".") < 2) else None
         if view is None and inside:
             raise type(error)(f"view {inside[-1].name} cannot be read: {error}") from error
         return view
     except KeytideError:
         return None  # reading the table raises the error
-
-
-def _may_be_view(name: str) -> bool:
-    return name.count(".") < 2
 
 
 def _refuse_travel(node: exp.Table, view: StoredView, query: Query) -> None:
@@ -116,17 +120,6 @@ def _qualified(parsed: Query, view: StoredView) -> exp.Query:
             if not table.alias:
                 table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
     return within
-
-
-def _in_place_of(node: exp.Table, within: exp.Query, view: StoredView) -> exp.Subquery:
-    alias = node.args.get("alias") or exp.TableAlias()
-    if alias.this is None:
-        alias.set("this", exp.to_identifier(node.name, quoted=True))
-    if view.columns and not alias.columns:
-        named = [exp.to_identifier(column, quoted=True) for column in view.columns]
-        alias.set("columns", named)
-    around = {key: value for key, value in node.args.items() if key in _KEPT and value}
-    return exp.Subquery(this=within, alias=alias, **around)
 
 
 _KEPT = ("joins", "laterals", "pivots", "sample")

@@ -101,7 +101,14 @@ class CacheFolder:
         if not self.takes(len(data)):
             return
         with self._troubles():
-            self._make_folders(key)
+            if not self._is_ours():
+                os.makedirs(self.root, _FOLDER_MODE, exist_ok=True)
+                with suppress(FileExistsError):
+                    os.mkdir(self._folder, _FOLDER_MODE)
+                self._is_ours()
+            for folder in (os.path.dirname(self._path(key)), self._new):
+                with suppress(FileExistsError):
+                    os.mkdir(folder, _FOLDER_MODE)
             temporary = self._reserve(key, cost)
             if temporary is not None:
                 self._publish(key, temporary, data, cost)
@@ -161,16 +168,6 @@ class CacheFolder:
         return True
 
     # -- adding entries -------------------------------------------------------------------------
-
-    def _make_folders(self, key: str) -> None:
-        if not self._is_ours():
-            os.makedirs(self.root, _FOLDER_MODE, exist_ok=True)
-            with suppress(FileExistsError):
-                os.mkdir(self._folder, _FOLDER_MODE)
-            self._is_ours()
-        for folder in (os.path.dirname(self._path(key)), self._new):
-            with suppress(FileExistsError):
-                os.mkdir(folder, _FOLDER_MODE)
 
     def _reserve(self, key: str, cost: int) -> _Temporary | None:
         """An empty file that reserves space for the bytes, None if there is no space.

@@ -351,7 +351,11 @@ class ObjectStore(Store):
                     for meta in self._metas(prefix, last):
                         modified_ms = round(meta["last_modified"].timestamp() * 1000)
                         last = meta["path"]
-                        yield ObjectInfo(self._relative(last), meta["size"], modified_ms)
+                        yield ObjectInfo(
+                            (last[len(self.prefix) + 1 :] if self.prefix else last),
+                            meta["size"],
+                            modified_ms,
+                        )
                     return
                 except BaseError as error:
                     pause = _pause_after(error, pauses)
@@ -436,9 +440,6 @@ class ObjectStore(Store):
     def _directory(self, path: str) -> str | None:
         path = path.strip("/")
         return self._key(path) if path else self.prefix or None
-
-    def _relative(self, key: str) -> str:
-        return key[len(self.prefix) + 1 :] if self.prefix else key
 
     @contextmanager
     def _errors(self, action: str, path: str) -> Iterator[None]:

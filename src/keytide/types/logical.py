@@ -92,7 +92,14 @@ class AtomicType(DataType):
             if given != (name in PARAMETERS_OF[self.root]):
                 word = "takes no" if given else "needs a"
                 raise InvalidError(f"Type {self.root} {word} {name}")
-        self._check_ranges()
+
+        if self.length is not None:
+            self._check("length", self.length, 1, LENGTH_MAX)
+        if self.root == "DECIMAL":
+            self._check("precision", self.precision, 1, DECIMAL_PRECISION_MAX)
+            self._check("scale", self.scale, 0, self.precision)
+        elif self.precision is not None:
+            self._check("precision", self.precision, 0, 9)
 
     def to_json(self) -> str:
         """The stored text, for example ``DECIMAL(10, 2) NOT NULL``."""
@@ -111,7 +118,9 @@ class AtomicType(DataType):
         # Any zone is correct: the values count from the epoch in UTC, and a zone only affects
         # display.
         zone = "UTC" if self.root == "TIMESTAMP_LTZ" else None
-        return pa.timestamp(_timestamp_unit(self.precision or 0), tz=zone)
+        precision = self.precision or 0
+        timestamp_unit = "ms" if precision <= 3 else "us" if precision <= 6 else "ns"
+        return pa.timestamp(timestamp_unit, tz=zone)
 
     @property
     def is_nested(self) -> bool:
@@ -125,15 +134,6 @@ class AtomicType(DataType):
             return f"TIMESTAMP({self.precision}) WITH LOCAL TIME ZONE"
         parameters = [getattr(self, name) for name in PARAMETERS_OF[self.root]]
         return f"{self.root}({', '.join(map(str, parameters))})" if parameters else self.root
-
-    def _check_ranges(self) -> None:
-        if self.length is not None:
-            self._check("length", self.length, 1, LENGTH_MAX)
-        if self.root == "DECIMAL":
-            self._check("precision", self.precision, 1, DECIMAL_PRECISION_MAX)
-            self._check("scale", self.scale, 0, self.precision)
-        elif self.precision is not None:
-            self._check("precision", self.precision, 0, 9)
 
     def _check(self, name: str, value: Any, low: int, high: Any) -> None:
         if not low <= value <= high:
@@ -367,10 +367,6 @@ def arrow_schema(fields: Sequence[Field]) -> pa.Schema:
     return pa.schema([f.to_arrow() for f in fields])
 
 
-def _timestamp_unit(precision: int) -> str:
-    return "ms" if precision <= 3 else "us" if precision <= 6 else "ns"
-
-
 # -- type changes of columns that keep every value exactly -----------------------------------------
 
 
@@ -384,7 +380,18 @@ def widened(old: DataType, new: DataType, path: tuple[str, ...]) -> DataType:
     if isinstance(old, MapType) and isinstance(new, MapType) and _is_same(old.key, new.key):
         return replace(old, value=widened(old.value, new.value, (*path, "value")))
     if isinstance(old, RowType) and isinstance(new, RowType):
-        return _widened_row(old, new, path)
+        names, wanted = [f.name for f in old.fields], [f.name for f in new.fields]
+        if names != wanted:
+            raise InvalidError(
+                f"column {path_text(path)} has the fields {', '.join(names)}, found "
+                f"{', '.join(wanted)}; add, drop, rename and move fields by their paths, such as "
+                f"{path_text((*path, names[0]))}"
+            )
+        members = (
+            replace(member, type=widened(member.type, wider.type, (*path, member.name)))
+            for member, wider in zip(old.fields, new.fields, strict=True)
+        )
+        return replace(old, fields=tuple(members))
     if isinstance(old, AtomicType) and isinstance(new, AtomicType) and holds_all(old, new):
         return new.with_nullable(old.nullable)
     if _is_same(old, new):
@@ -394,21 +401,6 @@ def widened(old: DataType, new: DataType, path: tuple[str, ...]) -> DataType:
         f"be widened, so that it can hold every stored value exactly. {_wider_types(old)}. "
         "Otherwise add a column and write the values to it"
     )
-
-
-def _widened_row(old: RowType, new: RowType, path: tuple[str, ...]) -> RowType:
-    names, wanted = [f.name for f in old.fields], [f.name for f in new.fields]
-    if names != wanted:
-        raise InvalidError(
-            f"column {path_text(path)} has the fields {', '.join(names)}, found "
-            f"{', '.join(wanted)}; add, drop, rename and move fields by their paths, such as "
-            f"{path_text((*path, names[0]))}"
-        )
-    members = (
-        replace(member, type=widened(member.type, wider.type, (*path, member.name)))
-        for member, wider in zip(old.fields, new.fields, strict=True)
-    )
-    return replace(old, fields=tuple(members))
 
 
 def _is_same(old: DataType, new: DataType) -> bool:

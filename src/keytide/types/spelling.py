@@ -63,11 +63,6 @@ def parse_sql_type(text: str) -> DataType:
     return _whole(TypeText(text), _sql_type)
 
 
-def parse_stored_text(text: str) -> DataType:
-    """Parse a scalar type of a schema file. Raises InvalidError like `parse_sql_type`."""
-    return _whole(TypeText(text), _stored_type)
-
-
 class TypeText:
     """A cursor over the tokens of one type text."""
 
@@ -191,18 +186,15 @@ def _row(text: TypeText) -> DataType:
     while not text.accept(close):
         if fields:
             text.expect(",")
-        fields.append(_sql_field(text))
+
+        name = _unquoted(text.take())
+        text.accept(":")
+        type_ = _sql_type(text)
+        text.accept("COMMENT")
+        description = _unquoted(text.take()) if text.peek().startswith("'") else None
+        default = text.take() if text.accept("DEFAULT") else None
+        fields.append(Field(-1, name, type_, description, default))
     return RowType(tuple(fields), nullability(text))
-
-
-def _sql_field(text: TypeText) -> Field:
-    name = _unquoted(text.take())
-    text.accept(":")
-    type_ = _sql_type(text)
-    text.accept("COMMENT")
-    description = _unquoted(text.take()) if text.peek().startswith("'") else None
-    default = text.take() if text.accept("DEFAULT") else None
-    return Field(-1, name, type_, description, default)
 
 
 def _unquoted(token: str) -> str:
@@ -218,29 +210,27 @@ def _atomic_type(text: TypeText, synonym_of: Mapping[str, str]) -> DataType:
     text.take()
     if root == "DOUBLE":
         text.accept("PRECISION")
-    made = _with_parameters(text, root)
-    return made.with_nullable(nullability(text))
 
-
-def _with_parameters(text: TypeText, root: str) -> AtomicType:
     # Omitted parameters have the format's defaults: DECIMAL(10, 0), CHAR(1), TIME(0), TIMESTAMP(6).
     if root in ("STRING", "BYTES"):
-        return STRING if root == "STRING" else BYTES
-    if root == "DECIMAL":
+        made = STRING if root == "STRING" else BYTES
+    elif root == "DECIMAL":
         precision, *scale = _numbers(text, at_most=2) or [10]
-        return AtomicType(root, precision=precision, scale=scale[0] if scale else 0)
-    if root in ("CHAR", "VARCHAR", "BINARY", "VARBINARY"):
-        return AtomicType(root, length=(_numbers(text, at_most=1) or [1])[0])
-    if root == "TIME":
+        made = AtomicType(root, precision=precision, scale=scale[0] if scale else 0)
+    elif root in ("CHAR", "VARCHAR", "BINARY", "VARBINARY"):
+        made = AtomicType(root, length=(_numbers(text, at_most=1) or [1])[0])
+    elif root == "TIME":
         precision = (_numbers(text, at_most=1) or [0])[0]
         text.accept("WITHOUT", "TIME", "ZONE")
-        return AtomicType(root, precision=precision)
-    if root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
-        return _timestamp(text, root)
-    if root in ("GEOMETRY", "GEOGRAPHY"):
+        made = AtomicType(root, precision=precision)
+    elif root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
+        made = _timestamp(text, root)
+    elif root in ("GEOMETRY", "GEOGRAPHY"):
         default = "OGC:CRS84" if root == "GEOMETRY" else "OGC:CRS84, SPHERICAL"
-        return AtomicType(root, crs=_raw_parameters(text) or default)
-    return AtomicType(root)
+        made = AtomicType(root, crs=_raw_parameters(text) or default)
+    else:
+        made = AtomicType(root)
+    return made.with_nullable(nullability(text))
 
 
 def _timestamp(text: TypeText, root: str) -> AtomicType:
@@ -294,7 +284,7 @@ def parse_field(value: Mapping[str, Any]) -> Field:
 
 def _type_from_json(value: Any, ids: Iterator[int]) -> DataType:
     if isinstance(value, str):
-        return parse_stored_text(value)
+        return _whole(TypeText(value), _stored_type)
     if not isinstance(value, Mapping):
         raise InvalidError(f"A type must be a string or a JSON object, found {value!r}")
     head = TypeText(str(_member(value, "type")))

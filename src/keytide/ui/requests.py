@@ -189,17 +189,17 @@ class Runs:
                 return running.result()
             run.stop.send()
             wait([running], timeout=_GRACE_SECONDS)
-            raise InvalidError(self._reason(in_time, running))
 
-    def _reason(self, in_time: bool, running: Future[T]) -> str:
-        what = "was cancelled" if in_time else f"ran longer than {self.limit_seconds:g} s"
-        after = (
-            "It was stopped."
-            if running.done()
-            else "Its current step still runs to its end, and its result is dropped."
-        )
-        advice = "" if in_time else " Read less, or start keytide ui with a longer --query-timeout."
-        return f"The query {what}. {after}{advice}"
+            what = "was cancelled" if in_time else f"ran longer than {self.limit_seconds:g} s"
+            after = (
+                "It was stopped."
+                if running.done()
+                else "Its current step still runs to its end, and its result is dropped."
+            )
+            advice = (
+                "" if in_time else " Read less, or start keytide ui with a longer --query-timeout."
+            )
+            raise InvalidError(f"The query {what}. {after}{advice}")
 
     def _now(self) -> list[Run]:
         with self._lock:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -112,11 +112,6 @@ def refuse_changes(statements: Sequence[Statement]) -> None:
                 f"{_named(statement)} can change the lake, and these pages are read-only; restart "
                 f"them with keytide ui --allow-changes, or run the statement with keytide sql"
             )
-
-
-def changes_nothing(text: str) -> bool:
-    """Whether no statement of a text can change anything. Raises `InvalidError` as parsing it."""
-    return all(_is_plan(each) or isinstance(each, _LOOKING) for each in parse_statements(text))
 
 
 def _is_plan(statement: Statement) -> bool:
@@ -264,14 +259,16 @@ def run(site: Site, form: Form, here: Run) -> Response:
     ask = partial(answer, site.lake, wanted, allows_changes=site.allows_changes)
     try:
         # A statement that changes something is not stopped: nobody would know whether it was done.
-        found = site.runs.result(here, _stopped_by(ask)) if changes_nothing(wanted) else ask()
+        found = (
+            site.runs.result(here, (lambda stop: ask(stop=stop)))
+            if all(
+                _is_plan(each) or isinstance(each, _LOOKING) for each in parse_statements(wanted)
+            )
+            else ask()
+        )
     except KeytideError as error:
         return _page(site, text, status=400, problem=str(error))
     return _page(site, text, found)
-
-
-def _stopped_by(ask: Callable[..., Answer]) -> Callable[[Stop], Answer]:
-    return lambda stop: ask(stop=stop)
 
 
 def _page(

@@ -251,7 +251,21 @@ def outside_of(lake: Lake, name: str) -> Outside:
     """
     catalog = lake.catalog
     if catalog.find_attached(name) is not None:
-        return _attached(lake, name)
+        columns = tuple(_columns(describe(lake.catalog, name, extended=False)))
+        attached = name.partition(".")[0].lower()
+        if not _is_federated(lake, name):
+            connector = lake.catalog.attached[attached].name
+            return Outside(
+                name, f"table of connector {connector}", (("Attached as", attached),), columns
+            )
+        table = lake.table(name)
+        assert isinstance(table, FederatedTable)
+        schema = table.table_schema
+        facts = (("Attached as", attached), ("Format", table.format), ("Location", table.location))
+        options = tuple(sorted(given_options(schema).items()))
+        return Outside(
+            name, "federated table", facts, columns, schema.comment, options, has_source=True
+        )
     try:
         table = lake.table(name)
     except UnsupportedError:
@@ -277,24 +291,6 @@ def source_of(table: ForeignTable) -> Source:
     scan = table.scan()
     explained = scan.explain()
     return Source(scan.version, explained.parts, explained.rows)
-
-
-def _attached(lake: Lake, name: str) -> Outside:
-    columns = tuple(_columns(describe(lake.catalog, name, extended=False)))
-    attached = name.partition(".")[0].lower()
-    if not _is_federated(lake, name):
-        connector = lake.catalog.attached[attached].name
-        return Outside(
-            name, f"table of connector {connector}", (("Attached as", attached),), columns
-        )
-    table = lake.table(name)
-    assert isinstance(table, FederatedTable)
-    schema = table.table_schema
-    facts = (("Attached as", attached), ("Format", table.format), ("Location", table.location))
-    options = tuple(sorted(given_options(schema).items()))
-    return Outside(
-        name, "federated table", facts, columns, schema.comment, options, has_source=True
-    )
 
 
 def _is_federated(lake: Lake, name: str) -> bool:
@@ -376,13 +372,6 @@ def table_of(site: Site, asked: Asked) -> Table:
     return found
 
 
-def _foreign(site: Site, asked: Asked) -> ForeignTable:
-    found = site.lake.table(asked.table)
-    if isinstance(found, ForeignTable):
-        return found
-    raise NotFoundError(f"table {asked.table} is one of the lake's own, without a source elsewhere")
-
-
 def _tables(site: Site, asked: Asked) -> Response:
     listing = listing_of(
         site.lake, asked.text("database"), asked.text("search") or "", asked.number("page") or 1
@@ -398,7 +387,11 @@ def _overview(site: Site, asked: Asked) -> Response:
     try:
         table = table_of(site, asked)
     except UnsupportedError:  # a view, or a table whose rows another engine writes
-        return _outside(site, outside_of(site.lake, asked.table))
+        outside = outside_of(site.lake, asked.table)
+        tabs = _FOREIGN_TABS if outside.has_source else _FOREIGN_TABS[:1]
+        return site.page(
+            "outside.html", table=outside.name, view="overview", tabs=tabs, outside=outside
+        )
     overview = overview_of(table)
     recent = timeline_of(table.stored)
     return site.page(
@@ -407,16 +400,15 @@ def _overview(site: Site, asked: Asked) -> Response:
     )  # fmt: skip
 
 
-def _outside(site: Site, outside: Outside) -> Response:
-    tabs = _FOREIGN_TABS if outside.has_source else _FOREIGN_TABS[:1]
-    return site.page(
-        "outside.html", table=outside.name, view="overview", tabs=tabs, outside=outside
-    )
-
-
 def _source(site: Site, asked: Asked) -> Response:
     """What an external or federated table's source has now, which may take a while."""
-    table = _foreign(site, asked)
+    found = site.lake.table(asked.table)
+    if isinstance(found, ForeignTable):
+        table = found
+    else:
+        raise NotFoundError(
+            f"table {asked.table} is one of the lake's own, without a source elsewhere"
+        )
     template = "_source.html" if asked.text("part") else "source.html"
     return site.page(
         template, table=table.name, view="overview", tabs=_FOREIGN_TABS, source=source_of(table)
@@ -478,7 +470,16 @@ def _layout(site: Site, asked: Asked) -> Response:
 def _changes(site: Site, asked: Asked) -> Response:
     table = site.lake.table(asked.table)
     if not isinstance(table, Table):
-        return _changes_elsewhere(site, asked, table)
+        start, end = asked.text("start"), asked.text("end")
+        found = None
+        if start is not None:
+            changes = table.changes(start, end)
+            before, after = changes.versions
+            found = first_changes(changes, str(before), str(after), "diff", _COMPARED)
+        return site.page(
+            "changes.html", table=table.name, view="changes", tabs=_FOREIGN_TABS, changes=found,
+            start=start or "", end=end or "", mode="diff", modes=("diff",), newest=None,
+        )  # fmt: skip
     start, end = asked.text("start"), asked.text("end")
     mode = asked.text("mode") or _MODES[0]
     newest = table.metadata.latest_snapshot_id() or 0
@@ -490,19 +491,6 @@ def _changes(site: Site, asked: Asked) -> Response:
     return site.page(
         "changes.html", table=table.name, view="changes", changes=found, start=start or "",
         end=end or "", mode=mode, modes=_MODES, newest=newest,
-    )  # fmt: skip
-
-
-def _changes_elsewhere(site: Site, asked: Asked, table: ForeignTable) -> Response:
-    start, end = asked.text("start"), asked.text("end")
-    found = None
-    if start is not None:
-        changes = table.changes(start, end)
-        before, after = changes.versions
-        found = first_changes(changes, str(before), str(after), "diff", _COMPARED)
-    return site.page(
-        "changes.html", table=table.name, view="changes", tabs=_FOREIGN_TABS, changes=found,
-        start=start or "", end=end or "", mode="diff", modes=("diff",), newest=None,
     )  # fmt: skip
 
 

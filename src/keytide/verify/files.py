@@ -31,7 +31,7 @@ from keytide.format.index_files import (
     read_vectors,
 )
 from keytide.format.manifest import DataFileMeta, ManifestEntry
-from keytide.format.schema import KEY_PREFIX, SYSTEM_NAMES, TableSchema
+from keytide.format.schema import KEY_PREFIX, SYSTEM_NAMES
 from keytide.format.snapshot import CommitKind
 from keytide.key_index.sorted_runs import Head
 from keytide.read.runs import SYSTEM_COLUMNS
@@ -122,7 +122,31 @@ class FileCheck:
             raise DataError(f"damaged or not Parquet: {error}") from error
         expected = physical_schema(self.view.schema)
         for found in stored:
-            problem = _column_problem(found, expected)
+            # What is wrong with a stored column, for the readers of any engine.
+            place = expected.get_field_index(found.name)
+            if place < 0 and found.name in SYSTEM_NAMES:
+                problem = None  # row numbers, which some append tables have
+            elif place < 0:
+                problem = f"column {found.name!r}, which is not in its schema"
+            else:
+                other = expected.field(place)
+                own_id, schema_id = map(_field_id, (found, other))
+                if own_id is not None and own_id != schema_id:
+                    problem = (
+                        f"column {found.name!r} has the id {own_id}, but {schema_id} in its schema"
+                    )
+                else:
+                    decimals = [
+                        field.type for field in (found, other) if pa.types.is_decimal(field.type)
+                    ]
+                    if (
+                        len(decimals) == 2 and decimals[0].scale != decimals[1].scale
+                    ) or pa.types.is_nested(found.type) != pa.types.is_nested(other.type):
+                        problem = (
+                            f"column {found.name!r} is {found.type}, but {other.type} in its schema"
+                        )
+                    else:
+                        problem = None
             if problem is not None:
                 findings.add(
                     self.path, problem, f"the columns of schema {self.view.schema.id}", REWRITE
@@ -183,7 +207,21 @@ class _Rows:
             key = self._schema.trimmed_primary_key_fields()
             self._in_order = not is_out_of_order(self._entry, key)
         self._bounds = value_bounds([self._entry], self._schema.fields, check.view.schemas)
-        self._key_bounds = _key_statistics(self._meta, self._schema)
+
+        # Bounds of the key columns. Without columns if the writer stored none.
+        fields, stats = self._schema.trimmed_primary_key_fields(), self._meta.key_stats
+        if not fields or arity(stats.min_values) != len(fields):
+            self._key_bounds = pl.DataFrame()
+        else:
+            lows, highs = (decoded([row], fields) for row in (stats.min_values, stats.max_values))
+            types = polars_schema(fields)
+            self._key_bounds = pl.DataFrame(
+                {
+                    f"{name}.{end}": rows[name].cast(types[name])
+                    for end, rows in (("min", lows), ("max", highs))
+                    for name in types
+                }
+            )
         self._nulls = dict.fromkeys(self._schema.names, 0)
         self._numbers: list[int] = []
         self._first: pl.DataFrame | None = None
@@ -197,7 +235,12 @@ class _Rows:
         self.count += frame.height
         nulls = frame.select(self._schema.names).null_count().row(0, named=True)
         self._nulls = {name: self._nulls[name] + nulls[name] for name in nulls}
-        self._check_bounds(frame)
+
+        for f in self._schema.fields:
+            if self._has(f.name):
+                self._check_within(frame, f.name, self._bounds, "statistics say")
+        for name in self._schema.trimmed_primary_keys if self._key_bounds.width else ():
+            self._check_within(frame, name, self._key_bounds, "key statistics say")
         self._check_place(frame)
         self._check_required(frame)
         if self._is_keyed:
@@ -208,7 +251,14 @@ class _Rows:
         """Compare the totals of all rows."""
         meta = self._meta
         self._compare("rows", self.count, meta.row_count)
-        self._check_nulls()
+
+        bounds = held_by_python(self._bounds).row(0, named=True)
+        for f in self._schema.fields:
+            said = bounds[f"{f.name}.nulls"]
+            # Some writers count no NULLs if they did not look at the values.
+            is_known = said is not None and (said or bounds[f"{f.name}.min"] is not None)
+            if is_known and self._has(f.name):
+                self._compare(f"NULLs of column {f.name!r}", self._nulls[f.name], said)
         if not self._is_keyed or not self.count:
             return
         if not self._check.view.options.sequence_snapshot_ordering:
@@ -231,13 +281,6 @@ class _Rows:
 
     # -- columns --------------------------------------------------------------------------------
 
-    def _check_bounds(self, frame: pl.DataFrame) -> None:
-        for f in self._schema.fields:
-            if self._has(f.name):
-                self._check_within(frame, f.name, self._bounds, "statistics say")
-        for name in self._schema.trimmed_primary_keys if self._key_bounds.width else ():
-            self._check_within(frame, name, self._key_bounds, "key statistics say")
-
     def _check_within(self, frame: pl.DataFrame, name: str, bounds: pl.DataFrame, who: str) -> None:
         low, high = (bounds[f"{name}.{end}"] for end in ("min", "max"))
         if low.null_count() or high.null_count():
@@ -249,15 +292,6 @@ class _Rows:
                 f"column {name!r} has {_first(strange[name])}",
                 f"{_first(low)} to {_first(high)}, as {who}",
             )
-
-    def _check_nulls(self) -> None:
-        bounds = held_by_python(self._bounds).row(0, named=True)
-        for f in self._schema.fields:
-            said = bounds[f"{f.name}.nulls"]
-            # Some writers count no NULLs if they did not look at the values.
-            is_known = said is not None and (said or bounds[f"{f.name}.min"] is not None)
-            if is_known and self._has(f.name):
-                self._compare(f"NULLs of column {f.name!r}", self._nulls[f.name], said)
 
     def _check_required(self, frame: pl.DataFrame) -> None:
         rows = frame
@@ -352,22 +386,6 @@ class _Rows:
             )
 
 
-def _key_statistics(meta: DataFileMeta, schema: TableSchema) -> pl.DataFrame:
-    """Bounds of the key columns. Without columns if the writer stored none."""
-    fields, stats = schema.trimmed_primary_key_fields(), meta.key_stats
-    if not fields or arity(stats.min_values) != len(fields):
-        return pl.DataFrame()
-    lows, highs = (decoded([row], fields) for row in (stats.min_values, stats.max_values))
-    types = polars_schema(fields)
-    return pl.DataFrame(
-        {
-            f"{name}.{end}": rows[name].cast(types[name])
-            for end, rows in (("min", lows), ("max", highs))
-            for name in types
-        }
-    )
-
-
 def _repeats(names: Sequence[str]) -> pl.Expr:
     """Whether a row of sorted rows has the same key as the row before it."""
     same = [pl.col(name).eq_missing(pl.col(name).shift(1)) for name in names]
@@ -384,25 +402,6 @@ def _first(values: pl.Series) -> str:
     return repr(value)
 
 
-def _column_problem(found: pa.Field, expected: pa.Schema) -> str | None:
-    """What is wrong with a stored column, for the readers of any engine."""
-    place = expected.get_field_index(found.name)
-    if place < 0 and found.name in SYSTEM_NAMES:
-        return None  # row numbers, which some append tables have
-    if place < 0:
-        return f"column {found.name!r}, which is not in its schema"
-    other = expected.field(place)
-    own_id, schema_id = map(_field_id, (found, other))
-    if own_id is not None and own_id != schema_id:
-        return f"column {found.name!r} has the id {own_id}, but {schema_id} in its schema"
-    decimals = [field.type for field in (found, other) if pa.types.is_decimal(field.type)]
-    if len(decimals) == 2 and decimals[0].scale != decimals[1].scale:
-        return f"column {found.name!r} is {found.type}, but {other.type} in its schema"
-    if pa.types.is_nested(found.type) != pa.types.is_nested(other.type):
-        return f"column {found.name!r} is {found.type}, but {other.type} in its schema"
-    return None
-
-
 def _field_id(field: pa.Field) -> int | None:
     found = (field.metadata or {}).get(b"PARQUET:field_id")
     return None if found is None else int(found)
@@ -416,10 +415,6 @@ _HASH_BYTES = 4
 
 Place = tuple[bytes, int, str]
 """The partition, the bucket and the name of a data file."""
-
-
-def _place_of(entry: ManifestEntry) -> Place:
-    return entry.partition, entry.bucket, entry.file.file_name
 
 
 @dataclass(frozen=True)
@@ -484,7 +479,9 @@ class Indexes:
         kinds = (CommitKind.APPEND, CommitKind.COMPACT)
         if before is None or not seen.follows or seen.snapshot.commit_kind not in kinds:
             return
-        there = {_place_of(entry) for entry in seen.live.values()}
+        there = {
+            (entry.partition, entry.bucket, entry.file.file_name) for entry in seen.live.values()
+        }
         for place in sorted(there & before.rows.keys()):
             was, known = before.rows[place], now.rows.get(place, 0)
             if was is not None and known is not None and known < was:
@@ -525,19 +522,16 @@ class Indexes:
             if len(data) != index.file_size:
                 raise DataError(f"{len(data):,} bytes found, but {index.file_size:,} recorded")
             if index.index_type == HASH:
-                self._check_hashes(path, index)
+                if index.file_size != _HASH_BYTES * index.row_count:
+                    self.findings.add(
+                        path,
+                        f"{index.file_size:,} bytes",
+                        f"{_HASH_BYTES} for each of {counted(index.row_count, 'hash value')}",
+                    )
             elif index.index_type == KEY_INDEX:
                 self._check_keys(Head.decode(data, self.store.uri_of(path)), index, seen)
             else:
                 self._check_vectors(path, index, data, seen)
-
-    def _check_hashes(self, path: str, index: IndexFile) -> None:
-        if index.file_size != _HASH_BYTES * index.row_count:
-            self.findings.add(
-                path,
-                f"{index.file_size:,} bytes",
-                f"{_HASH_BYTES} for each of {counted(index.row_count, 'hash value')}",
-            )
 
     def _check_keys(self, head: Head, index: IndexFile, seen: Seen) -> None:
         """Check every byte of the index, and whether it matches the existing files."""

@@ -142,7 +142,22 @@ class _Documents:
         branch = Branch(
             self.store, table, self.folder, schemas, snapshots, tags, changelogs, listed
         )
-        self._check_numbers_follow()
+
+        for directory, number, path_of in (
+            (paths.schema_dir(), paths.parse_schema_name, paths.schema_path),
+            (paths.snapshot_dir(), paths.parse_snapshot_name, paths.snapshot_path),
+        ):
+            for before, after in itertools.pairwise(self._numbers(directory, number)):
+                if after != before + 1:
+                    self.findings.add(
+                        paths.join(self.folder, path_of(before + 1)),
+                        "missing",
+                        f"a file for each number from {before} to {after}",
+                    )
+        if self._numbers(paths.schema_dir(), paths.parse_schema_name)[:1] != [0]:
+            self.findings.add(
+                paths.join(self.folder, paths.schema_path(0)), "missing", "the first schema"
+            )
         self._check_hints(hints)
         self._check_tags(branch)
         self._check_consumers()
@@ -168,7 +183,25 @@ class _Documents:
         for number, schema in sorted(found.items()):
             path = paths.join(self.folder, paths.schema_path(number))
             with self.findings.reading(path, "a valid table definition"):
-                _check_schema(schema, number)
+                # Raise InvalidError for an impossible schema.
+                if schema.id != number:
+                    raise InvalidError(
+                        f"member 'id' is {schema.id}, but the file name says {number}"
+                    )
+                validate_schema(schema)
+                ids = [each.id for each in all_fields(schema.fields)]
+                if len(set(ids)) < len(ids) or min(ids) < 0:
+                    raise InvalidError(
+                        f"the ids of columns and nested fields are {ids}, which are not unique"
+                    )
+                if highest_field_id(schema.fields) > schema.highest_field_id:
+                    raise InvalidError(
+                        f"highestFieldId is {schema.highest_field_id}, but a column has the id "
+                        f"{highest_field_id(schema.fields)}"
+                    )
+                options = TableOptions.parse(schema.options)
+                for name in (*options.bucket_key, *options.sequence_field):
+                    schema.field(name)
                 sound[number] = schema
         for before, after in itertools.pairwise(sound.values()):
             if after.highest_field_id < before.highest_field_id:
@@ -193,23 +226,6 @@ class _Documents:
                 )
         return dict(sorted(found.items()))
 
-    def _check_numbers_follow(self) -> None:
-        for directory, number, path_of in (
-            (paths.schema_dir(), paths.parse_schema_name, paths.schema_path),
-            (paths.snapshot_dir(), paths.parse_snapshot_name, paths.snapshot_path),
-        ):
-            for before, after in itertools.pairwise(self._numbers(directory, number)):
-                if after != before + 1:
-                    self.findings.add(
-                        paths.join(self.folder, path_of(before + 1)),
-                        "missing",
-                        f"a file for each number from {before} to {after}",
-                    )
-        if self._numbers(paths.schema_dir(), paths.parse_schema_name)[:1] != [0]:
-            self.findings.add(
-                paths.join(self.folder, paths.schema_path(0)), "missing", "the first schema"
-            )
-
     def _numbers(self, directory: str, number: Callable[[str], int | None]) -> list[int]:
         names = self._names(directory)
         return sorted(found for name in names if (found := number(name)) is not None)
@@ -219,16 +235,14 @@ class _Documents:
         if directory not in self._listed:
             names = self.store.list_names(paths.join(self.folder, directory))
             if directory == paths.snapshot_dir():
-                names = self._decided(names)
+                # The names without those of snapshots that the place of commits did not accept.
+                # Requested after the listing: what is created or expires in between is out of its
+                # range.
+                newest = max(self.commits.ids(self.own), default=0)
+                numbers = ((name, paths.parse_snapshot_name(name)) for name in names)
+                names = [name for name, number in numbers if number is None or number <= newest]
             self._listed[directory] = names
         return self._listed[directory]
-
-    def _decided(self, names: list[str]) -> list[str]:
-        """The names without those of snapshots that the place of commits did not accept."""
-        # Requested after the listing: what is created or expires in between is out of its range.
-        newest = max(self.commits.ids(self.own), default=0)
-        numbers = ((name, paths.parse_snapshot_name(name)) for name in names)
-        return [name for name, number in numbers if number is None or number <= newest]
 
     def _hints(self) -> dict[paths.Hint, bytes]:
         found = {}
@@ -269,7 +283,13 @@ class _Documents:
             # After a rollback, another commit may have the same number.
             if of_same_id is None or of_same_id.uuid != tag.snapshot.uuid:
                 continue
-            if _as_known_of(of_same_id, tag.snapshot) != tag.snapshot:
+
+            # The snapshot without members that the copying engine did not know, and that rows do
+            # not need.
+            lost: dict[str, Any] = {
+                name: None for name in _DISPENSABLE if getattr(tag.snapshot, name) is None
+            }
+            if replace(of_same_id, **lost) != tag.snapshot:
                 self.findings.add(
                     branch.path(paths.tag_path(name)),
                     f"it differs from snapshot {tag.snapshot.id}, which it keeps",
@@ -292,35 +312,9 @@ class _Documents:
                 )
 
 
-def _as_known_of(snapshot: Snapshot, copy: Snapshot) -> Snapshot:
-    """The snapshot without members that the copying engine did not know, and that rows do not
-    need.
-    """
-    lost: dict[str, Any] = {name: None for name in _DISPENSABLE if getattr(copy, name) is None}
-    return replace(snapshot, **lost)
-
-
 _DISPENSABLE = ("writer_version", "properties", "next_row_id")
 
 _HINT_WAY_OUT = "Delete the hint: readers then list the snapshots"
-
-
-def _check_schema(schema: TableSchema, number: int) -> None:
-    """Raise InvalidError for an impossible schema."""
-    if schema.id != number:
-        raise InvalidError(f"member 'id' is {schema.id}, but the file name says {number}")
-    validate_schema(schema)
-    ids = [each.id for each in all_fields(schema.fields)]
-    if len(set(ids)) < len(ids) or min(ids) < 0:
-        raise InvalidError(f"the ids of columns and nested fields are {ids}, which are not unique")
-    if highest_field_id(schema.fields) > schema.highest_field_id:
-        raise InvalidError(
-            f"highestFieldId is {schema.highest_field_id}, but a column has the id "
-            f"{highest_field_id(schema.fields)}"
-        )
-    options = TableOptions.parse(schema.options)
-    for name in (*options.bucket_key, *options.sequence_field):
-        schema.field(name)
 
 
 # -- verifies manifest lists and manifests against each other. Each is read once -------------------

@@ -112,7 +112,12 @@ class _Walk:
 
     def step(self, path: str, snapshot: Snapshot, before: _Lists | None) -> _Lists | None:
         """The live files of a snapshot, checked against it and against the previous one."""
-        self._check_schema(path, snapshot)
+        if snapshot.schema_id not in self.branch.schemas:
+            self.findings.add(
+                self.branch.path(f"{paths.schema_dir()}/schema-{snapshot.schema_id}"),
+                "missing or damaged",
+                f"the schema that {path} names",
+            )
         base = self.manifests.listed(snapshot.base_manifest_list, snapshot.base_manifest_list_size)
         delta = self.manifests.listed(
             snapshot.delta_manifest_list, snapshot.delta_manifest_list_size
@@ -122,7 +127,11 @@ class _Walk:
         if start is None or changes is None or base is None or delta is None:
             return None
         self._check_changes(path, changes, start)
-        live = _after(start.live, changes)
+
+        changed = list(changes)
+        added = {e.identity: e for e in changed if e.kind is FileKind.ADD}
+        gone = {e.identity for e in changed if e.kind is FileKind.DELETE}
+        live = {i: e for i, e in {**start.live, **added}.items() if i not in gone}
         self._check_counts(path, snapshot, changes, live, before)
         self._check_layout(path, live, None if before is None else changes)
         names = frozenset(meta.file_name for meta in (*base, *delta))
@@ -157,14 +166,6 @@ class _Walk:
                 REWRITE,
             )
         return _Start(found, _deleted_by(entries))
-
-    def _check_schema(self, path: str, snapshot: Snapshot) -> None:
-        if snapshot.schema_id not in self.branch.schemas:
-            self.findings.add(
-                self.branch.path(f"{paths.schema_dir()}/schema-{snapshot.schema_id}"),
-                "missing or damaged",
-                f"the schema that {path} names",
-            )
 
     def _check_changes(self, path: str, changes: Iterable[ManifestEntry], start: _Start) -> None:
         seen: set[tuple[FileKind, Identity]] = set()
@@ -303,13 +304,6 @@ def _deleted_by(entries: Iterable[ManifestEntry]) -> frozenset[Identity]:
     return frozenset(entry.identity for entry in entries if entry.kind is FileKind.DELETE)
 
 
-def _after(start: Live, changes: Iterable[ManifestEntry]) -> dict[Identity, ManifestEntry]:
-    changed = list(changes)
-    added = {e.identity: e for e in changed if e.kind is FileKind.ADD}
-    gone = {e.identity for e in changed if e.kind is FileKind.DELETE}
-    return {i: e for i, e in {**start, **added}.items() if i not in gone}
-
-
 # -- checks two laws for all visible rows: one row per key, and no deleted row ---------------------
 
 
@@ -337,7 +331,20 @@ def check_one_row_per_key(scan: Scan, path: str, findings: Findings) -> None:
             repeated = pl.concat(hashes).filter(pl.col(_HASH).is_duplicated()) if hashes else None
             if repeated is not None and repeated.height:
                 alike = of_key.is_in(repeated[_HASH].unique().implode())
-                _tell(pl.concat(frame.filter(alike) for frame in _frames(scan)), path, findings)
+
+                # Report a duplicate key, if the keys are equal and not only their hashes.
+                keys = pl.concat(frame.filter(alike) for frame in _frames(scan))
+                twice = keys.group_by(keys.columns).len(_COUNT).filter(pl.col(_COUNT) > 1)
+                for row in twice.head(1).iter_rows(named=True):
+                    spelled = ", ".join(
+                        f"{name} = {value!r}" for name, value in row.items() if name != _COUNT
+                    )
+                    findings.add(
+                        path,
+                        f"{counted(row[_COUNT], 'row')} with the key {spelled}",
+                        "one row per key",
+                        REWRITE,
+                    )
                 return
 
 
@@ -365,19 +372,6 @@ def check_deletes_are_marked(scan: Scan, path: str, findings: Findings) -> None:
                         "each of them marked as deleted by a deletion vector",
                         REWRITE,
                     )
-
-
-def _tell(keys: pl.DataFrame, path: str, findings: Findings) -> None:
-    """Report a duplicate key, if the keys are equal and not only their hashes."""
-    twice = keys.group_by(keys.columns).len(_COUNT).filter(pl.col(_COUNT) > 1)
-    for row in twice.head(1).iter_rows(named=True):
-        spelled = ", ".join(f"{name} = {value!r}" for name, value in row.items() if name != _COUNT)
-        findings.add(
-            path,
-            f"{counted(row[_COUNT], 'row')} with the key {spelled}",
-            "one row per key",
-            REWRITE,
-        )
 
 
 def _frames(scan: Scan) -> Iterator[pl.DataFrame]:

@@ -165,7 +165,23 @@ class BucketWriter:
     ) -> Made:
         # Each batch needs its own names, because threads write batches.
         names = self.view.new_names()
-        versions = self._versions(batch, base)
+
+        # The rows of all buckets with their numbers, in merge order. Without a key, in the given
+        # order.
+        if not self.view.kind.keeps_versions:
+            # The rows in order of arrival, each with its own number, as the format counts rows.
+            firsts = np.array([base.first(bucket) for bucket in batch.buckets])
+            versions = batch.rows.with_columns(
+                pl.Series(SEQUENCE_NUMBER, _counted_from(firsts, batch)),
+                pl.Series(BUCKET_NUMBER, _bucket_numbers(batch)),
+            )
+        else:
+            numbered = self._with_sequence_numbers(batch, base).with_columns(
+                pl.Series(BUCKET_NUMBER, _bucket_numbers(batch))
+            )
+            is_padded = bool(self._options.sequence_auto_padding)
+            # Padded numbers come from the rows, so they do not follow the order of arrival.
+            versions = self._order_in(batch).sort(numbered, arrival_decides=not is_padded)
         writer = run_writer(self.view)
         names_of = files.of(names, self._options.data_file_prefix, writer.file_format)
         data = [
@@ -192,7 +208,13 @@ class BucketWriter:
         names_of: NamesOf,
         threads: int,
     ) -> list[ManifestEntry]:
-        runs, buckets = self._runs(batch, layer)
+        # The runs of the buckets, one after the other, and the number of rows in each bucket.
+        places, lengths = np.unique(layer[BUCKET_NUMBER].to_numpy(), return_counts=True)
+        left = zip(places.tolist(), lengths.tolist(), strict=True)
+        runs, buckets = (
+            to_arrow(layer, self._stored_schema),
+            {batch.buckets[place]: length for place, length in left},
+        )
         if len(buckets) == 1:
             (bucket,) = buckets
             metas = writer.write(
@@ -217,20 +239,6 @@ class BucketWriter:
             for (bucket, _), meta in zip(pieces, metas, strict=True)
         ]
 
-    def _versions(self, batch: BucketBatch, base: SequenceBase) -> pl.DataFrame:
-        """The rows of all buckets with their numbers, in merge order.
-
-        Without a key, in the given order.
-        """
-        if not self.view.kind.keeps_versions:
-            return _numbered_by_arrival(batch, base)
-        numbered = self._with_sequence_numbers(batch, base).with_columns(
-            pl.Series(BUCKET_NUMBER, _bucket_numbers(batch))
-        )
-        is_padded = bool(self._options.sequence_auto_padding)
-        # Padded numbers come from the rows, so they do not follow the order of arrival.
-        return self._order_in(batch).sort(numbered, arrival_decides=not is_padded)
-
     def _order_in(self, batch: BucketBatch) -> MergeOrder:
         order = self.view.order
         if len(batch.buckets) == 1:
@@ -254,17 +262,6 @@ class BucketWriter:
             for place, layer in enumerate(found)
         ]
 
-    def _runs(
-        self, batch: BucketBatch, layer: pl.DataFrame
-    ) -> tuple[pa.Table, dict[BucketId, int]]:
-        """The runs of the buckets, one after the other, and the number of rows in each bucket."""
-        places, lengths = np.unique(layer[BUCKET_NUMBER].to_numpy(), return_counts=True)
-        left = zip(places.tolist(), lengths.tolist(), strict=True)
-        return (
-            to_arrow(layer, self._stored_schema),
-            {batch.buckets[place]: length for place, length in left},
-        )
-
     @cached_property
     def _stored_schema(self) -> pa.Schema:
         return stored_schema(self.view)
@@ -279,15 +276,6 @@ class BucketWriter:
         is_add = rows.select(IS_ADD.alias("add"))["add"]
         padded = padded_sequence(rows[name], is_add, counter, paddings)
         return rows.with_columns(padded.alias(SEQUENCE_NUMBER))
-
-
-def _numbered_by_arrival(batch: BucketBatch, base: SequenceBase) -> pl.DataFrame:
-    """The rows in order of arrival, each with its own number, as the format counts rows."""
-    firsts = np.array([base.first(bucket) for bucket in batch.buckets])
-    return batch.rows.with_columns(
-        pl.Series(SEQUENCE_NUMBER, _counted_from(firsts, batch)),
-        pl.Series(BUCKET_NUMBER, _bucket_numbers(batch)),
-    )
 
 
 def _counted_from(firsts: Numbers | int, batch: BucketBatch) -> Numbers:
@@ -450,7 +438,14 @@ class InOrder:
         frame, cut = self.placing.cut(rows.frame, rows.table, self.view)
         keys = frame.select(self.view.schema.primary_keys)
         known = keys if self._last is None else pl.concat([self._last, keys])
-        if not _is_strictly_sorted(known):
+
+        # Whether each key is larger than the previous one.
+        above = pl.lit(value=False)
+        for name in reversed(known.columns):
+            column, before = pl.col(name), pl.col(name).shift(1)
+            above = (column > before) | ((column == before) & above)
+        is_first = pl.int_range(pl.len()) == 0
+        if not bool(known.select((above | is_first).all()).item()):
             raise OutOfOrderError
         self._last = known.tail(1)
         yield from cut.parts(frame)
@@ -640,13 +635,3 @@ def _equals_next(keys: pl.DataFrame) -> pl.Series:
     same = [pl.col(name).eq_missing(pl.col(name).shift(-1)) for name in keys.columns]
     is_last = pl.int_range(pl.len()) == pl.len() - 1
     return keys.select((pl.all_horizontal(same) & ~is_last).alias("equals")).to_series()
-
-
-def _is_strictly_sorted(keys: pl.DataFrame) -> bool:
-    """Whether each key is larger than the previous one."""
-    above = pl.lit(value=False)
-    for name in reversed(keys.columns):
-        column, before = pl.col(name), pl.col(name).shift(1)
-        above = (column > before) | ((column == before) & above)
-    is_first = pl.int_range(pl.len()) == 0
-    return bool(keys.select((above | is_first).all()).item())

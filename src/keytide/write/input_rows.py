@@ -229,13 +229,21 @@ def complete_rows(given: Rows, schema: TableSchema, options: TableOptions, table
     Raises the same errors as `incoming_rows`.
     """
     retracts = pc.invert(_is_add(given.kinds))
-    refused = _refused(given)
+
+    # Which rows are refused, whatever else is found.
+    flags = np.zeros(len(given.kinds), np.bool_)
+    for refusal in given.refusals:
+        flags |= refusal.rows
+    refused = pa.chunked_array([flags])
     columns = {
         name: _without_forbidden_nulls(column, schema.field(name), retracts, refused, schema, table)
         for name, column in zip(given.table.column_names, given.table.columns, strict=True)
     }
     for name in counted_columns(options) & columns.keys():
-        columns[name] = _counted(columns[name])
+        # 1 for each value, as the aggregate function `count` stores them.
+        column = columns[name]
+        one, none = pa.scalar(1, column.type), pa.scalar(None, column.type)
+        columns[name] = pc.if_else(column.is_valid(), one, none)
     rows = replace(given, table=pa.table(columns, schema=schema.arrow_schema()))
     ignored = ignored_kinds(options)
     if not ignored:
@@ -243,24 +251,34 @@ def complete_rows(given: Rows, schema: TableSchema, options: TableOptions, table
     return rows.filter(pc.invert(pc.is_in(rows.kinds, pa.array(ignored, pa.int8()))))
 
 
-def _refused(rows: Rows) -> pa.ChunkedArray:
-    """Which rows are refused, whatever else is found."""
-    flags = np.zeros(len(rows.kinds), np.bool_)
-    for refusal in rows.refusals:
-        flags |= refusal.rows
-    return pa.chunked_array([flags])
-
-
 def typed_rows(data: pa.Table, schema: TableSchema, options: TableOptions, table: str) -> Rows:
     """Every row in the table's types with its kind. NULLs are not checked.
 
     Raises the same errors as `incoming_rows`.
     """
-    kinds = _row_kinds(data, options, table)
+    if options.rowkind_field and ROW_KIND in data.column_names:
+        raise InvalidError(
+            f"table {table}: the rows have row kinds in {ROW_KIND!r}, but '{keys.ROWKIND_FIELD}' "
+            f"reads them from column {options.rowkind_field!r}; remove {ROW_KIND!r}"
+        )
+    name = options.rowkind_field or (ROW_KIND if ROW_KIND in data.column_names else None)
+    if name is None:
+        inserts = pa.nulls(data.num_rows, pa.int8()).fill_null(int(RowKind.INSERT))
+        kinds = pa.chunked_array([inserts], type=pa.int8())
+    else:
+        if name not in data.column_names:
+            raise InvalidError(
+                f"table {table}: the rows have no column {name!r}, which '{keys.ROWKIND_FIELD}' "
+                "names; add it with values '+I', '-U', '+U' or '-D'"
+            )
+        kinds = parsed_kinds(data.column(name), name, table)
     columns = _pair_columns(data, schema, options, kinds, table)
     columns |= _filled_with_defaults(columns, schema, table)
     if options.out_of_order_column is not None:
-        columns[options.out_of_order_column] = _not_late_yet(len(kinds))
+        # The value of `upsert.out-of-order-record-column` before rows are compared.
+        count = len(kinds)
+        none: pa.ChunkedArray = pa.chunked_array([pa.repeat(pa.scalar(False), count)])
+        columns[options.out_of_order_column] = none
     if options.tombstone_key or options.delete_record_column is not None:
         kinds = with_tombstones(kinds, columns, schema, options)
     if not generation_texts(options):
@@ -278,24 +296,6 @@ def ignored_kinds(options: TableOptions) -> list[RowKind]:
 
 
 # -- kinds ---------------------------------------------------------------------------------------
-
-
-def _row_kinds(data: pa.Table, options: TableOptions, table: str) -> pa.ChunkedArray:
-    if options.rowkind_field and ROW_KIND in data.column_names:
-        raise InvalidError(
-            f"table {table}: the rows have row kinds in {ROW_KIND!r}, but '{keys.ROWKIND_FIELD}' "
-            f"reads them from column {options.rowkind_field!r}; remove {ROW_KIND!r}"
-        )
-    name = options.rowkind_field or (ROW_KIND if ROW_KIND in data.column_names else None)
-    if name is None:
-        inserts = pa.nulls(data.num_rows, pa.int8()).fill_null(int(RowKind.INSERT))
-        return pa.chunked_array([inserts], type=pa.int8())
-    if name not in data.column_names:
-        raise InvalidError(
-            f"table {table}: the rows have no column {name!r}, which '{keys.ROWKIND_FIELD}' "
-            "names; add it with values '+I', '-U', '+U' or '-D'"
-        )
-    return parsed_kinds(data.column(name), name, table)
 
 
 def parsed_kinds(column: pa.ChunkedArray, name: str, table: str) -> pa.ChunkedArray:
@@ -370,18 +370,6 @@ def _filled_with_defaults(
         if field.name in schema.primary_keys:
             value = key_value(value, field, table)
         yield field.name, column.fill_null(value)
-
-
-def _not_late_yet(count: int) -> pa.ChunkedArray:
-    """The value of `upsert.out-of-order-record-column` before rows are compared."""
-    none: pa.ChunkedArray = pa.chunked_array([pa.repeat(pa.scalar(False), count)])
-    return none
-
-
-def _counted(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """1 for each value, as the aggregate function `count` stores them."""
-    one, none = pa.scalar(1, column.type), pa.scalar(None, column.type)
-    return pc.if_else(column.is_valid(), one, none)
 
 
 def _refuse_unknown_columns(names: Iterable[str], schema: TableSchema, table: str) -> None:
@@ -528,7 +516,16 @@ def _as_wide(column: pa.Field, type_: DataType) -> pa.Field:
 def _wide_type(found: pa.DataType, type_: DataType) -> pa.DataType:
     element = element_of(found)
     if isinstance(type_, RowType) and pa.types.is_struct(found):
-        return pa.struct(_wide_members(found, type_))
+        known = {member.name: member for member in type_.fields}
+        own = [
+            _as_wide(member, known[member.name].type) if member.name in known else member
+            for member in found
+            if member.name in known or not pa.types.is_null(member.type)
+        ]
+        names = {member.name for member in found}
+        lacking = [m for m in type_.fields if m.type.nullable and m.name not in names]
+        wide_members = [*own, *(pa.field(m.name, m.type.to_arrow()) for m in lacking)]
+        return pa.struct(wide_members)
     if isinstance(type_, ArrayType) and element is not None:
         wide = _as_wide(element, type_.element)
         return found if wide.equals(element) else pa.list_(wide)
@@ -537,18 +534,6 @@ def _wide_type(found: pa.DataType, type_: DataType) -> pa.DataType:
     if isinstance(type_, AtomicType) and pa.types.is_integer(found):
         return type_.to_arrow() if _is_exact_float(found, type_) else found
     return found
-
-
-def _wide_members(found: pa.StructType, type_: RowType) -> list[pa.Field]:
-    known = {member.name: member for member in type_.fields}
-    own = [
-        _as_wide(member, known[member.name].type) if member.name in known else member
-        for member in found
-        if member.name in known or not pa.types.is_null(member.type)
-    ]
-    names = {member.name for member in found}
-    lacking = [m for m in type_.fields if m.type.nullable and m.name not in names]
-    return [*own, *(pa.field(m.name, m.type.to_arrow()) for m in lacking)]
 
 
 def _is_exact_float(found: pa.DataType, type_: AtomicType) -> bool:

@@ -380,7 +380,13 @@ class _ByIndex(Placing):
         fields = view.bucket_fields
         hashes = row_hashes(_columns(table, fields), [f.type for f in fields])
         found = np.empty(len(hashes), np.int64)
-        for partition, rows in zip(partitions, _rows_by(places, len(partitions)), strict=True):
+
+        # The rows of each place, from 0 to `count`.
+        count = len(partitions)
+        order = np.argsort(places, kind="stable")
+        ends = np.cumsum(np.bincount(places, minlength=count))
+        rows_by = iter(np.split(order, ends)[:count])  # there is nothing after the last end
+        for partition, rows in zip(partitions, rows_by, strict=True):
             found[rows] = self._place_in(partition, hashes[rows], view)
         return frame, Cut.of(partitions, places, found)
 
@@ -391,7 +397,10 @@ class _ByIndex(Placing):
         new = hashes[found == UNKNOWN]
         if not len(new):
             return found
-        placed = _placed(_in_order(new), known, self._layout)
+
+        # Each hash once, in order of first occurrence.
+        _, first = np.unique(new, return_index=True)
+        placed = _placed(new[np.sort(first)], known, self._layout)
         self._known[partition] = known.with_more(placed)
         for bucket, each in placed.items():
             self._new.setdefault((partition, bucket), []).append(each)
@@ -402,19 +411,6 @@ class _ByIndex(Placing):
             files = self._layout.files.get(partition, {})
             self._known[partition] = load_places(view.store, files.values(), view.name)
         return self._known[partition]
-
-
-def _rows_by(places: Numbers, count: int) -> Iterator[Numbers]:
-    """The rows of each place, from 0 to `count`."""
-    order = np.argsort(places, kind="stable")
-    ends = np.cumsum(np.bincount(places, minlength=count))
-    return iter(np.split(order, ends)[:count])  # there is nothing after the last end
-
-
-def _in_order(hashes: Hashes) -> Hashes:
-    """Each hash once, in order of first occurrence."""
-    _, first = np.unique(hashes, return_index=True)
-    return hashes[np.sort(first)]
 
 
 def _placed(new: Hashes, known: KeyPlaces, layout: DynamicLayout) -> dict[int, Hashes]:

@@ -112,7 +112,17 @@ class _Moving(Placing):
         fields = layout.view.schema.select([*self._key, *self._partition])
         self._homes = pl.DataFrame(schema={**polars_schema(fields), _BUCKET: pl.Int64})
         self._seen = self._homes.select(self._key)
-        self._counts = _row_counts(layout.entries, layout.view)
+
+        # The number of versions in each bucket, which is at least the number of its keys.
+        entries = layout.entries
+        partitions = list(dict.fromkeys(entry.partition for entry in entries))
+        values = held_by_python(decoded(partitions, layout.view.schema.partition_fields())).rows()
+        counts: dict[tuple[Any, ...], dict[int, int]] = {each: {} for each in values}
+        by_row = dict(zip(partitions, values, strict=True))
+        for entry in entries:
+            held = counts[by_row[entry.partition]]
+            held[entry.bucket] = held.get(entry.bucket, 0) + entry.file.row_count
+        self._counts = counts
 
     def total_buckets(self, partition: bytes) -> int:
         return self._view.options.bucket
@@ -234,20 +244,6 @@ class _Moving(Placing):
             held[bucket] = held.get(bucket, 0) + number
         numbers = np.fromiter(taken.values(), np.int64, len(taken))
         return np.repeat(np.fromiter(taken, np.int64, len(taken)), numbers)
-
-
-def _row_counts(
-    entries: Sequence[ManifestEntry], view: TableView
-) -> dict[tuple[Any, ...], dict[int, int]]:
-    """The number of versions in each bucket, which is at least the number of its keys."""
-    partitions = list(dict.fromkeys(entry.partition for entry in entries))
-    values = held_by_python(decoded(partitions, view.schema.partition_fields())).rows()
-    counts: dict[tuple[Any, ...], dict[int, int]] = {each: {} for each in values}
-    by_row = dict(zip(partitions, values, strict=True))
-    for entry in entries:
-        held = counts[by_row[entry.partition]]
-        held[entry.bucket] = held.get(entry.bucket, 0) + entry.file.row_count
-    return counts
 
 
 # -- the state of a bucket with a key index, as a write finds it -----------------------------------
@@ -444,11 +440,7 @@ def layout_of(state: TableState) -> Layout:
     layout = DynamicLayout(view.options, partition_buckets, state.hash_files)
     if view.moves_keys:
         return MovingLayout(view.merging, state.live.entries, layout, state.vector_files)
-    _refuse_unindexed(state)
-    return layout
 
-
-def _refuse_unindexed(state: TableState) -> None:
     for (partition, bucket), files in state.live.buckets.items():
         if not files.is_empty and bucket not in state.hash_files.get(partition, {}):
             raise UnsupportedError(
@@ -457,3 +449,4 @@ def _refuse_unindexed(state: TableState) -> None:
                 "existing keys are; overwrite the table with its own rows, which creates the "
                 "index"
             )
+    return layout

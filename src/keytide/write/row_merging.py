@@ -148,29 +148,22 @@ def judge(arrivals: Arrivals) -> Judged:
     again = arrivals.come_again
     if len(again):
         before = before.copy()
-        before[:, again] = _before_each(arrivals, again)
+
+        # The comparison value of each row's key when the row arrives. The value of a late row is
+        # not larger than earlier ones, so it may be counted, unless it is too old.
+        fresh = np.where(arrivals.is_too_old, NOTHING, arrivals.fresh)[:, again]
+        earlier = largest_before(arrivals.hashes.take(again), fresh)
+        before[:, again] = np.maximum(earlier, arrivals.stored[:, again])
     is_late: Flags = np.any((arrivals.fresh < before) & arrivals.says, axis=0)
     is_late |= arrivals.is_too_old
     is_current = ~is_late
     kept = again[~is_late[again]]
     is_current[kept] = False
-    is_current[_last_of_each(arrivals.hashes.take(kept), kept)] = True
-    return Judged(is_late, is_current, np.maximum(before, arrivals.fresh))
-
-
-def _before_each(arrivals: Arrivals, rows: Numbers) -> Numbers:
-    """The comparison value of each row's key when the row arrives."""
-    # The value of a late row is not larger than earlier ones, so it may be counted, unless it is
-    # too old.
-    fresh = np.where(arrivals.is_too_old, NOTHING, arrivals.fresh)[:, rows]
-    earlier = largest_before(arrivals.hashes.take(rows), fresh)
-    return np.maximum(earlier, arrivals.stored[:, rows])
-
-
-def _last_of_each(hashes: KeyHashes, rows: Numbers) -> Numbers:
-    frame = pl.DataFrame({"head": hashes.heads, "check": hashes.checks, "row": rows})
+    hashes = arrivals.hashes.take(kept)
+    frame = pl.DataFrame({"head": hashes.heads, "check": hashes.checks, "row": kept})
     last: Numbers = frame.group_by("head", "check").agg(pl.col("row").last())["row"].to_numpy()
-    return last
+    is_current[last] = True
+    return Judged(is_late, is_current, np.maximum(before, arrivals.fresh))
 
 
 @dataclass(frozen=True)
@@ -243,7 +236,14 @@ def with_all_producers(arrivals: Arrivals, judged: Judged, view: TableView) -> p
     comparison = view.comparison
     if not comparison.has_producers:
         return arrivals.rows
-    _refuse_late_statements(arrivals, judged, view)
+
+    wrong = judged.is_late & (arrivals.says.sum(axis=0) > 1)
+    if wrong.any():
+        raise InvalidError(
+            f"table {view.name}: {int(wrong.sum())} rows are older than the stored row of their "
+            f"key in one of the columns {', '.join(view.comparison.names)} and newer in another, "
+            f"the first with {first_key(arrivals.rows, wrong, view)}; do not set lower values"
+        )
     own, of_current = arrivals.rows, arrivals.current.rows
     columns = []
     for place, name in enumerate(comparison.names):
@@ -253,16 +253,6 @@ def with_all_producers(arrivals: Arrivals, judged: Judged, view: TableView) -> p
         at = order[np.searchsorted(numbers[order], judged.freshest[place])]
         columns.append(own[name].zip_with(pl.Series(judged.is_late), values[pl.Series(at)]))
     return own.with_columns(columns)
-
-
-def _refuse_late_statements(arrivals: Arrivals, judged: Judged, view: TableView) -> None:
-    wrong = judged.is_late & (arrivals.says.sum(axis=0) > 1)
-    if wrong.any():
-        raise InvalidError(
-            f"table {view.name}: {int(wrong.sum())} rows are older than the stored row of their "
-            f"key in one of the columns {', '.join(view.comparison.names)} and newer in another, "
-            f"the first with {first_key(arrivals.rows, wrong, view)}; do not set lower values"
-        )
 
 
 def first_key(rows: pl.DataFrame, marks: Flags, view: TableView) -> str:
@@ -299,7 +289,19 @@ def merged_rows(arrivals: Arrivals, judged: Judged, view: TableView) -> Kept:
     """
     sorted_by = np.arange(len(arrivals))
     if not view.options.leaves_out_late_rows:
-        sorted_by = _in_order(arrivals)
+        # The order in which rows of one write are merged.
+        places = np.arange(len(arrivals))
+        if not len(arrivals.come_again):
+            sorted_by = places
+        else:
+            numbers = _key_numbers(arrivals.hashes)
+            producers = np.argmax(arrivals.says, axis=0)
+            fresh = arrivals.fresh[producers, places]
+            taken: Numbers = np.empty_like(places)
+            taken[np.lexsort((places, producers, numbers))] = np.lexsort(
+                (places, fresh, producers, numbers)
+            )
+            sorted_by = taken
         arrivals = arrivals.take(sorted_by)
         judged = judge(arrivals)
         refuse_too_old(arrivals, view)
@@ -344,39 +346,21 @@ def _with_computed(merged: pl.DataFrame, versions: pl.DataFrame, view: TableView
     columns = computed_columns(view.schema, view.options)
     if not columns:
         return merged
-    is_one = pl.col(_KEY).is_in(pl.Series(_keys_of_several(versions)).implode())
-    made = merged.filter(is_one)
-    for column in columns:
-        read = exact(made, view.schema.select(column.expression.columns))
-        values = column.expression.values(read, column.field, view.name)
-        made = made.with_columns(from_arrow(pa.table({column.field.name: values})).to_series())
-    return pl.concat([merged.filter(~is_one), made.select(merged.columns)])
 
-
-def _keys_of_several(versions: pl.DataFrame) -> Numbers:
-    """The keys that have two or more versions after their last delete, in their order."""
+    # The keys that have two or more versions after their last delete, in their order.
     numbers, kinds = versions[_KEY].to_numpy(), versions[VALUE_KIND].to_numpy()
     ends = np.flatnonzero(np.diff(numbers, append=-1))
     starts = np.concatenate([[0], ends[:-1] + 1])
     places = np.where(kinds == RowKind.DELETE, np.arange(len(numbers)), -1)
     since = ends - np.maximum(starts - 1, np.maximum.accumulate(places)[ends])
     several: Numbers = numbers[ends[since > 1]]
-    return several
-
-
-def _in_order(arrivals: Arrivals) -> Numbers:
-    """The order in which rows of one write are merged."""
-    places = np.arange(len(arrivals))
-    if not len(arrivals.come_again):
-        return places
-    numbers = _key_numbers(arrivals.hashes)
-    producers = np.argmax(arrivals.says, axis=0)
-    fresh = arrivals.fresh[producers, places]
-    taken: Numbers = np.empty_like(places)
-    taken[np.lexsort((places, producers, numbers))] = np.lexsort(
-        (places, fresh, producers, numbers)
-    )
-    return taken
+    is_one = pl.col(_KEY).is_in(pl.Series(several).implode())
+    made = merged.filter(is_one)
+    for column in columns:
+        read = exact(made, view.schema.select(column.expression.columns))
+        values = column.expression.values(read, column.field, view.name)
+        made = made.with_columns(from_arrow(pa.table({column.field.name: values})).to_series())
+    return pl.concat([merged.filter(~is_one), made.select(merged.columns)])
 
 
 def _key_numbers(hashes: KeyHashes) -> Numbers:

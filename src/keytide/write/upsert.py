@@ -201,19 +201,16 @@ def _indexed(
     old = by_name(before.files[replaced], before.positions[replaced], on.index.names())
     own = by_name(files[dies], positions[dies], {file.number: file.name for file in covered})
     dead = on.dead.marking({**old, **own}, wide=view.options.deletion_vectors_bitmap64)
-    new = Entries(hashes, files, positions, comparisons).take(_current_in_order(arrivals, kept))
+
+    # The stored rows that are current, in the order of their hashes.
+    stored_as = np.full(len(arrivals), -1)
+    stored_as[kept.source[kept.is_current]] = np.flatnonzero(kept.is_current)
+    in_order: Numbers = stored_as[arrivals.hashes.order]
+    new = Entries(hashes, files, positions, comparisons).take(in_order[in_order >= 0])
     later = newest_of_each(Entries.together([on.index.later, newest_of_each(new)]))
     gone = before.take(replaced)
     about = head.about([*head.files, *covered], new, gone, comparisons)
     return NewKeys(replace(on.index, head=about, later=later), dead, on.stored), dead
-
-
-def _current_in_order(arrivals: Arrivals, kept: Kept) -> Numbers:
-    """The stored rows that are current, in the order of their hashes."""
-    stored_as = np.full(len(arrivals), -1)
-    stored_as[kept.source[kept.is_current]] = np.flatnonzero(kept.is_current)
-    in_order: Numbers = stored_as[arrivals.hashes.order]
-    return in_order[in_order >= 0]
 
 
 # -- combines the results of parallel tasks on one state of a table with a key in ------------------
@@ -246,7 +243,7 @@ def _joined(view: TableView, parts: Sequence[NewKeys]) -> tuple[NewKeys, DeadRow
     known = [file for file in heads[0].files if file.name in common]
     own_from = min(f.number for head in heads for f in head.files if f.name not in common)
     files, number = list(known), own_from
-    entries = [first.index.later.take(_below(first, own_from))]
+    entries = [first.index.later.take(np.flatnonzero(first.index.later.files < own_from))]
     for part in parts:
         own = [file for file in part.index.head.files if file.number >= own_from]
         shift = number - own_from
@@ -282,10 +279,6 @@ def _refuse_undecided(view: TableView, new: Entries) -> None:
             f"and the table {why} ('{keys.UPSERT_MODE}' = '{view.options.upsert_mode}'), for which "
             f"each task had to know of the others; write them by one task, or in several statements"
         )
-
-
-def _below(part: NewKeys, number: int) -> Numbers:
-    return np.flatnonzero(part.index.later.files < number)
 
 
 def _without_replaced(

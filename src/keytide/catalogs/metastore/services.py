@@ -102,7 +102,31 @@ class HiveRegistry:
 
     def create_table(self, database: str, name: str, description: Description) -> bool:
         """See `Registry`."""
-        made = _new_table(database, name, description)
+        types, now_s = _types(), int(time.time())
+        storage = types.StorageDescriptor(
+            cols=_columns(description.columns),
+            location=description.location,
+            inputFormat=INPUT_FORMAT,
+            outputFormat=OUTPUT_FORMAT,
+            compressed=False,
+            numBuckets=-1,
+            serdeInfo=types.SerDeInfo(serializationLib=SERDE, parameters={}),
+            bucketCols=[],
+            sortCols=[],
+            parameters={},
+        )
+        made = types.Table(
+            tableName=name,
+            dbName=database,
+            owner=getuser(),
+            createTime=now_s,
+            lastAccessTime=now_s,
+            retention=0,
+            sd=storage,
+            partitionKeys=[],
+            parameters=dict(description.parameters),
+            tableType="MANAGED_TABLE",
+        )
         with self._asked(f"create table {database}.{name}") as hive:
             # The response for a missing database differs between releases.
             if _if_there(lambda: hive.get_database(database)) is None:
@@ -211,34 +235,6 @@ def _registered(found: Any) -> RegisteredTable:
         None if storage is None else storage.location or None,
         None if storage is None else storage.inputFormat or None,
         found.parameters or {},
-    )
-
-
-def _new_table(database: str, name: str, description: Description) -> Any:
-    types, now_s = _types(), int(time.time())
-    storage = types.StorageDescriptor(
-        cols=_columns(description.columns),
-        location=description.location,
-        inputFormat=INPUT_FORMAT,
-        outputFormat=OUTPUT_FORMAT,
-        compressed=False,
-        numBuckets=-1,
-        serdeInfo=types.SerDeInfo(serializationLib=SERDE, parameters={}),
-        bucketCols=[],
-        sortCols=[],
-        parameters={},
-    )
-    return types.Table(
-        tableName=name,
-        dbName=database,
-        owner=getuser(),
-        createTime=now_s,
-        lastAccessTime=now_s,
-        retention=0,
-        sd=storage,
-        partitionKeys=[],
-        parameters=dict(description.parameters),
-        tableType="MANAGED_TABLE",
     )
 
 

@@ -162,7 +162,14 @@ class MetastoreWarehouse:
             )
         if self._found(database, table) is not None:
             return False
-        location = self._free_place(database, table)
+
+        # The location for a new table: its name, unless that exists, as after a rename.
+        known = self.registry.database(database)
+        folder = None if known is None else known.location
+        folder = folder or f"{self._root(f'{database}.{table}')}/{database}{DATABASE_SUFFIX}"
+        place = f"{folder.rstrip('/')}/{table}"
+        is_taken = next(iter(self._store(place).list_names()), None) is not None
+        location = f"{place}-{uuid.uuid4().hex[:8]}" if is_taken else place
         store = self._store(location)
         if not created(store, paths.schema_path(definition.id), definition.to_json()):
             return False
@@ -263,15 +270,6 @@ class MetastoreWarehouse:
         options = self.storage if takes_options(location) else None
         copies = self.copies if takes_options(location) else None
         return open_near(location, options, copies)
-
-    def _free_place(self, database: str, table: str) -> str:
-        """The location for a new table: its name, unless that exists, as after a rename."""
-        known = self.registry.database(database)
-        folder = None if known is None else known.location
-        folder = folder or f"{self._root(f'{database}.{table}')}/{database}{DATABASE_SUFFIX}"
-        place = f"{folder.rstrip('/')}/{table}"
-        is_taken = next(iter(self._store(place).list_names()), None) is not None
-        return f"{place}-{uuid.uuid4().hex[:8]}" if is_taken else place
 
     def _root(self, name: str) -> str:
         if self.root is None:

@@ -172,7 +172,15 @@ class RestKeeper:
 
     def create_tag(self, store: Store, name: str, tag: Tag) -> bool:
         """See `Keeper`. Raises `NotFoundError` for a snapshot that only exists in other tags."""
-        self._check_retention(store, name, tag)
+        # Raise `UnsupportedError` if the catalog would not keep a tag forever as requested.
+        options = options_in(self.table.described(store), str(self.table))
+        default = options.get(keys.TAG_DEFAULT_TIME_RETAINED)
+        if tag.time_retained_ns is None and default is not None:
+            raise UnsupportedError(
+                f"{self.table}: tag {name!r} should be kept forever, but the catalog keeps tags "
+                f"for '{default}' ('{keys.TAG_DEFAULT_TIME_RETAINED}') unless a time is given; "
+                "give one, or RESET the option"
+            )
         number, retained = tag.snapshot.id, _retained(tag)
         body = {"tagName": name, "snapshotId": number, "timeRetained": retained}
         try:
@@ -266,17 +274,6 @@ class RestKeeper:
 
     # -- responses --------------------------------------------------------------------------------
 
-    def _check_retention(self, store: Store, name: str, tag: Tag) -> None:
-        """Raise `UnsupportedError` if the catalog would not keep a tag forever as requested."""
-        options = options_in(self.table.described(store), str(self.table))
-        default = options.get(keys.TAG_DEFAULT_TIME_RETAINED)
-        if tag.time_retained_ns is None and default is not None:
-            raise UnsupportedError(
-                f"{self.table}: tag {name!r} should be kept forever, but the catalog keeps tags "
-                f"for '{default}' ('{keys.TAG_DEFAULT_TIME_RETAINED}') unless a time is given; "
-                "give one, or RESET the option"
-            )
-
     def _check_newest(
         self, store: Store, newest_id: int, target_id: int, lost: UnknownOutcomeError
     ) -> None:
@@ -364,9 +361,18 @@ class RestCommits:
         snapshot on top of the same base. Raises `ConflictError` if the table no longer exists.
         """
         sent = _members(data)
+
+        # The uuid of the base snapshot, None if it has none. Snapshots of Paimon before 2.0 have
+        # none. Then its catalogs accept the first of two snapshots with the same id.
+        known = known_newest(store)
+        if known is None or known.number != snapshot_id - 1:
+            known = (
+                _commits_stored(store, snapshot_id - 1) if snapshot_id > FIRST_SNAPSHOT_ID else None
+            )
+        base_uuid = None if known is None else _members(known.data).get("uuid")
         body: dict[str, Any] = {
             "tableId": self._id(store),
-            "baseSnapshotUuid": self._base_uuid(store, snapshot_id),
+            "baseSnapshotUuid": base_uuid,
             "snapshot": sent,
             "statistics": [_statistics(change) for change in changes()],
         }
@@ -418,7 +424,12 @@ class RestCommits:
             return next(iter(FOLDER_COMMITS.newest(store, None)[-1:]), None)
         answer = self.table.get(store, "snapshot")
         if not answer.is_done:
-            self._check_table(store, answer)
+            # Raise `NotFoundError` unless only the snapshot is missing.
+            if answer.about != "SNAPSHOT" and not self.table.get(store).is_done:
+                raise NotFoundError(
+                    f"{self.table} is no longer in the catalog {self.table.client.uri}: it was "
+                    "renamed or dropped; open it by its new name"
+                )
             return None
         where = f"the latest snapshot of {self.table} in {self.table.client.uri}"
         told = answer.object("snapshot", where).get("snapshot")
@@ -427,45 +438,22 @@ class RestCommits:
         snapshot = Snapshot.from_json(json.dumps(_unsealed(told)).encode(), where)
         return Found(snapshot.id, snapshot.to_json())
 
-    def _check_table(self, store: Store, answer: Answer) -> None:
-        """Raise `NotFoundError` unless only the snapshot is missing."""
-        if answer.about != "SNAPSHOT" and not self.table.get(store).is_done:
-            raise NotFoundError(
-                f"{self.table} is no longer in the catalog {self.table.client.uri}: it was "
-                "renamed or dropped; open it by its new name"
-            )
-
-    def _base_uuid(self, store: Store, snapshot_id: int) -> str | None:
-        """The uuid of the base snapshot, None if it has none.
-
-        Snapshots of Paimon before 2.0 have none. Then its catalogs accept the first of two
-        snapshots with the same id.
-        """
-        known = known_newest(store)
-        if known is None or known.number != snapshot_id - 1:
-            known = (
-                _commits_stored(store, snapshot_id - 1) if snapshot_id > FIRST_SNAPSHOT_ID else None
-            )
-        return None if known is None else _members(known.data).get("uuid")
-
     def _is_found(
         self, store: Store, snapshot_id: int, sent: Mapping[str, Any], lost: LostAnswerError | None
     ) -> bool:
         """Whether a snapshot exists whose acceptance the catalog did not confirm."""
         try:
-            return self._has(store, snapshot_id, sent)
+            head = self._head(store)
+            if head is None or head.number < snapshot_id:
+                return False
+            there = head if head.number == snapshot_id else _commits_stored(store, snapshot_id)
+            # A manifest list is unique to a snapshot. Catalogs keep only the members that they
+            # know.
+            return there is not None and _members(there.data).get(_DELTA) == sent[_DELTA]
         except DataError as error:
             raise UnknownOutcomeError(
                 f"{lost or error}; it is unknown whether {self.table} has the commit"
             ) from error
-
-    def _has(self, store: Store, snapshot_id: int, sent: Mapping[str, Any]) -> bool:
-        head = self._head(store)
-        if head is None or head.number < snapshot_id:
-            return False
-        there = head if head.number == snapshot_id else _commits_stored(store, snapshot_id)
-        # A manifest list is unique to a snapshot. Catalogs keep only the members that they know.
-        return there is not None and _members(there.data).get(_DELTA) == sent[_DELTA]
 
 
 def _statistics(change: PartitionChange) -> dict[str, Any]:

@@ -375,13 +375,17 @@ class RestWarehouse:
     def _make(self, database: str, table: str, definition: TableSchema) -> bool:
         """Whether this call created a table. False if something is missing or exists already."""
         identifier = {"database": database, "object": table}
-        body = {"identifier": identifier, "schema": _schema_of(definition)}
+
+        # A definition in the format of the protocol, which is that of a schema file.
+        stored = json.loads(definition.to_json())
+        members = ("fields", "partitionKeys", "primaryKeys", "options", "comment")
+        body = {"identifier": identifier, "schema": {name: stored.get(name) for name in members}}
         return self.client.post("databases", database, "tables", body=body).is_done
 
     def _opened(self, database: str, table: str, path: str) -> Store:
         """The store of a table, with the catalog's credentials if it provides some."""
         options = self.storage if takes_options(path) else {}
-        if not takes_options(path) or not self._lends:
+        if not takes_options(path) or self.client.setting(LENDS, self.lends) != "true":
             return open_store(path, options)
         token = TableToken(self.client, database, table)
         opened = open_store(path, {**options, **token.options()})
@@ -392,11 +396,6 @@ class RestWarehouse:
                 "'false' and your own credentials, if the catalog allows it"
             )
         return replace(opened, lender=token)
-
-    @property
-    def _lends(self) -> bool:
-        """Whether the catalog provides credentials for tables."""
-        return self.client.setting(LENDS, self.lends) == "true"
 
     def _described(self, database: str, table: str) -> Answer:
         return self.client.get("databases", database, "tables", table)
@@ -487,10 +486,3 @@ def _refuse_others(name: str, path: str, found: Mapping[str, Any]) -> None:
             f"table {name} is external to the catalog, which does not manage its snapshots; open "
             f"it by path: kt.open_table({path!r})"
         )
-
-
-def _schema_of(definition: TableSchema) -> dict[str, Any]:
-    """A definition in the format of the protocol, which is that of a schema file."""
-    stored = json.loads(definition.to_json())
-    members = ("fields", "partitionKeys", "primaryKeys", "options", "comment")
-    return {name: stored.get(name) for name in members}

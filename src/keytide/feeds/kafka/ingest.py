@@ -34,7 +34,6 @@ from keytide.catalogs.catalog import Catalog
 from keytide.catalogs.local_writes import grown
 from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.commit.author import Author
-from keytide.commit.transaction import Transaction
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError
 from keytide.feeds.apply import ChangeWriter, WrittenChanges, as_table_takes
 from keytide.feeds.decode import decode
@@ -56,7 +55,6 @@ from keytide.feeds.kafka.client import (
     MESSAGES_SCHEMA,
     Client,
     Consumer,
-    Messages,
     Topic,
 )
 from keytide.feeds.kafka.start import IfLost, Start, beginning, check_topics, checked_if_lost
@@ -93,16 +91,17 @@ def changes_of(messages: pa.ChunkedArray, spec: FeedSpec, view: TableView) -> De
     size = max(_PIECE_MESSAGES_MIN, -(-len(messages) // cores))
     starts = range(0, len(messages), size)
     calls = [partial(decode, messages.slice(at, size), spec) for at in starts]
-    return as_table_takes(_joined(side_by_side(calls, cores), starts), messages, view)
 
-
-def write_changes(transaction: Transaction, spec: FeedSpec, rows: pa.Table) -> WrittenChanges:
-    """Write the changes as part of a transaction. Raises what `ChangeWriter.write` raises."""
-    writer = ChangeWriter.on(transaction, spec)
-    task = replace(transaction.here(writer.task), threads=os.cpu_count() or 1)
-    written = replace(writer, task=task).write(rows)
-    transaction.take(written.written)
-    return written
+    # Combine pieces that start at the given messages, numbered as one batch.
+    pieces = side_by_side(calls, cores)
+    placed = list(zip(pieces, starts, strict=True))
+    joined = Decoded(
+        pa.concat_tables(_behind(piece.rows, ORDINAL_COLUMN, at) for piece, at in placed),
+        pa.concat_tables(_behind(piece.rejected, "ordinal", at) for piece, at in placed),
+        sum(piece.tombstones for piece in pieces),
+        sum(piece.control for piece in pieces),
+    )
+    return as_table_takes(joined, messages, view)
 
 
 def letters_of(messages: pa.Table, decoded: Decoded, written: WrittenChanges) -> pa.Table:
@@ -131,17 +130,6 @@ def report_of(
         number, total, applied, counts.late, counts.duplicate, rejected, skipped, seconds,
         snapshot_id,
     )  # fmt: skip
-
-
-def _joined(pieces: Sequence[Decoded], starts: Sequence[int]) -> Decoded:
-    """Combine pieces that start at the given messages, numbered as one batch."""
-    placed = list(zip(pieces, starts, strict=True))
-    return Decoded(
-        pa.concat_tables(_behind(piece.rows, ORDINAL_COLUMN, at) for piece, at in placed),
-        pa.concat_tables(_behind(piece.rejected, "ordinal", at) for piece, at in placed),
-        sum(piece.tombstones for piece in pieces),
-        sum(piece.control for piece in pieces),
-    )
 
 
 def _behind(rows: pa.Table, name: str, count: int) -> pa.Table:
@@ -299,7 +287,9 @@ class _Run:
         topics = self._begin()
         ends = {name: topic.end for name, topic in topics.items()}
         looked = heard = time.monotonic()
-        while not self._stop.is_set() and not self._has_ended(ends):
+        while not self._stop.is_set() and not (
+            not self._request.feed.continuous and self._has_reached(ends)
+        ):
             messages = self._consumer.read(self._request.messages_max, _WAIT_SECONDS)
             now = time.monotonic()
             if messages.next:
@@ -310,13 +300,28 @@ class _Run:
                     f"seconds, although there are more; {self._batch_id} batches are committed. "
                     "Start again when the brokers respond"
                 )
-            self._take(messages)
+
+            # Apply messages, if any, and advance the position.
+            after = {**self._at}
+            for name, partitions in messages.next.items():
+                after[name] = after[name].beyond(partitions)
+            self._at = after
+            if messages.rows.num_rows:
+                self._apply(messages.rows)
             if self._request.feed.continuous and now - looked > SECONDS_BETWEEN_LOOKS:
                 self._look_again()
                 looked = now
         self._open(MESSAGES_SCHEMA.empty_table())
         if self._at != self._told:
-            self._tell()
+            # Commit the position without rows.
+            assert self.table is not None
+            pinned = self.table.pinned()
+            author = replace(self._author, identifier=self._batch_id)
+            with writing(pinned, writable_view(pinned), author) as transaction:
+                transaction.progress = progress_of(self._told, self._at)
+                transaction.commit()
+            self._told = self._at
+            self._batch_id += 1
 
     # -- location -------------------------------------------------------------------------------
 
@@ -351,9 +356,6 @@ class _Run:
                 self._consumer.begin_at(self._at)
                 return
 
-    def _has_ended(self, ends: Mapping[str, Mapping[int, int]]) -> bool:
-        return not self._request.feed.continuous and self._has_reached(ends)
-
     def _has_reached(self, ends: Mapping[str, Mapping[int, int]]) -> bool:
         return all(
             self._at[name].next[partition] >= end
@@ -362,15 +364,6 @@ class _Run:
         )
 
     # -- processing -----------------------------------------------------------------------------
-
-    def _take(self, messages: Messages) -> None:
-        """Apply messages, if any, and advance the position."""
-        after = {**self._at}
-        for name, partitions in messages.next.items():
-            after[name] = after[name].beyond(partitions)
-        self._at = after
-        if messages.rows.num_rows:
-            self._apply(messages.rows)
 
     def _open(self, messages: pa.Table) -> tuple[StoredTable, FeedSpec, PlacedLetters]:
         """The table, created from the first messages if it does not exist."""
@@ -409,7 +402,13 @@ class _Run:
             parts: list[WrittenChanges] = []
 
             def write() -> None:
-                parts[:] = [write_changes(transaction, spec, decoded.rows)]
+                # Write the changes as part of a transaction. Raises what `ChangeWriter.write`
+                # raises.
+                writer = ChangeWriter.on(transaction, spec)
+                task = replace(transaction.here(writer.task), threads=os.cpu_count() or 1)
+                written = replace(writer, task=task).write(decoded.rows)
+                transaction.take(written.written)
+                parts[:] = [written]
                 # This happens before the commit. If messages are read again after a crash, storing
                 # them again has no effect.
                 letters.keep(letters_of(messages, decoded, parts[0]))
@@ -418,17 +417,6 @@ class _Run:
             snapshot_id = transaction.commit(write).snapshot_id
         self._told = self._at
         self._report(report_of(self._batch_id, decoded, parts[0], started, snapshot_id))
-        self._batch_id += 1
-
-    def _tell(self) -> None:
-        """Commit the position without rows."""
-        assert self.table is not None
-        pinned = self.table.pinned()
-        author = replace(self._author, identifier=self._batch_id)
-        with writing(pinned, writable_view(pinned), author) as transaction:
-            transaction.progress = progress_of(self._told, self._at)
-            transaction.commit()
-        self._told = self._at
         self._batch_id += 1
 
     def _report(self, report: BatchReport) -> None:

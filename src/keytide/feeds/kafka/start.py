@@ -99,7 +99,14 @@ def beginning(
     that were lost before they were read, and for a topic that was recreated, unless `if_lost` says
     where to continue.
     """
-    _check_known(start, topics)
+    start.check_topics(topics)
+    for name, given in (start.given or {}).items():
+        for partition in given:
+            if partition not in topics[name].first:
+                raise InvalidError(
+                    f"starting offsets are given for partition {partition} of topic {name}, "
+                    f"which has {len(topics[name].first)}"
+                )
     return {
         name: _of_new_topic(name, topic, start)
         if name not in told
@@ -159,17 +166,6 @@ def _loss(topic: Topic, partition: int, offset: int) -> str:
     )
 
 
-def _check_known(start: Start, topics: Mapping[str, Topic]) -> None:
-    start.check_topics(topics)
-    for name, given in (start.given or {}).items():
-        for partition in given:
-            if partition not in topics[name].first:
-                raise InvalidError(
-                    f"starting offsets are given for partition {partition} of topic {name}, "
-                    f"which has {len(topics[name].first)}"
-                )
-
-
 def _offset(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < -2:
         raise ValueError(value)
@@ -215,11 +211,9 @@ def lag_of(table: StoredTable, address: KafkaAddress, broker: Broker) -> tuple[P
         address = resolved(address, broker.names())
     topics = broker.topics(address.topics)
     check_topics(address.topics, topics, address.brokers)
-    return told_lags(offsets_told(table, address.topics), topics)
 
-
-def told_lags(told: Offsets, topics: Mapping[str, Topic]) -> tuple[PartitionLag, ...]:
-    """Compare stored offsets with the topics. Pure."""
+    # Compare stored offsets with the topics. Pure.
+    told = offsets_told(table, address.topics)
     found: list[PartitionLag] = []
     for name, topic in topics.items():
         offsets = told.get(name)

@@ -96,7 +96,9 @@ def write(
     with po.ORCWriter(
         output, compression=_CODECS.get(codec, codec), stripe_size=_STRIPE_BYTES
     ) as writer:
-        writer.write(_noted(_as_stored(rows), notes))
+        # Rows in the types of ORC. Raises `InvalidError` for a time that could not be read.
+        columns = list(map(_as_stored_column, rows.schema, rows.columns))
+        writer.write(_noted(pa.Table.from_arrays(columns, names=rows.schema.names), notes))
 
 
 @dataclass(frozen=True)
@@ -162,12 +164,6 @@ def _noted(rows: pa.Table, notes: Mapping[str, str]) -> pa.Table:
 
 # -- types that are stored differently
 # --------------------------------------------------------------
-
-
-def _as_stored(rows: pa.Table) -> pa.Table:
-    """Rows in the types of ORC. Raises `InvalidError` for a time that could not be read."""
-    columns = list(map(_as_stored_column, rows.schema, rows.columns))
-    return pa.Table.from_arrays(columns, names=rows.schema.names)
 
 
 def _as_stored_column(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:

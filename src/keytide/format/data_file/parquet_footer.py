@@ -138,7 +138,15 @@ class FarFile:
         """The file. The given bytes are fetched now, others when they are read."""
         if self.whole is not None:
             return pa.BufferReader(self.whole)
-        wanted = _joined(ranges)
+
+        # Sorted ranges, with adjacent ones joined.
+        joined: list[Range] = []
+        for begin, end in sorted(ranges):
+            if joined and begin <= joined[-1][1] + _GAP_BYTES:
+                joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+            else:
+                joined.append((begin, end))
+        wanted = joined
         pieces = self.store.read_ranges(self.path, wanted)
         begins = [begin for begin, _ in wanted]
         return pa.PythonFile(_Pieces(self, begins, pieces), mode="r")
@@ -185,17 +193,6 @@ def _bytes(store: Store, path: str, begin: int, end: int) -> bytes:
     if len(found) < end - begin:
         raise OSError(f"it ends before byte {end}, which metadata expects")
     return found
-
-
-def _joined(ranges: Sequence[Range]) -> list[Range]:
-    """Sorted ranges, with adjacent ones joined."""
-    joined: list[Range] = []
-    for begin, end in sorted(ranges):
-        if joined and begin <= joined[-1][1] + _GAP_BYTES:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
-        else:
-            joined.append((begin, end))
-    return joined
 
 
 class _Pieces(SeekableReader):

@@ -165,7 +165,7 @@ class FileReader:
         Raises `DataError`, which names the path, if the file is missing, damaged or has another
         format, and `UnsupportedError` if its format is not supported.
         """
-        if self._leaves_out_dead and where is None:
+        if (self.dead_rows is not None and not self.keeps_retracts) and where is None:
             stored = replace(self, dead_rows=None).read(offset, length)
             # Much cheaper than a check of each row's position. For a plan, that check is the only
             # way.
@@ -186,7 +186,18 @@ class FileReader:
                 numbered=self.dead_rows is not None or POSITION in self.system_columns,
                 kept_bytes_max=self.kept_bytes_max,
             )  # fmt: skip
-            rows = source.rows(self._stored_names(source.names), offset, length)
+
+            # The columns of the file that the expressions use.
+            constants = dict(self.constants)
+            old_names = {f.id: f.name for f in self.file_schema.fields}
+            wanted = [old_names.get(f.id, "") for f in self.fields if f.name not in constants]
+            system = [name for name in self.system_columns if name not in constants]
+            if self.dead_rows is not None and self.keeps_retracts:
+                system.append(VALUE_KIND)
+            stored_names = [
+                name for name in dict.fromkeys((*wanted, *system)) if name in source.names
+            ]
+            rows = source.rows(stored_names, offset, length)
             fields = self.file_schema.fields
             if any(has_variant(field.type) for field in fields):
                 rows = whole_variants(rows, fields, self.store.uri_of(self.path))
@@ -213,7 +224,12 @@ class FileReader:
         numbered = replace(self, dead_rows=None, system_columns=system)
         found = pl.concat([numbered.read(*span, where) for span in spans() or [(0, 0)]])
         if found.height:
-            found = found.filter(pl.Series(self._are_live_at(found[POSITION].to_numpy())))
+            # Whether the row at each of the ascending positions (at least one) is live.
+            positions = found[POSITION].to_numpy()
+            first, last = int(positions[0]), int(positions[-1])
+            found = found.filter(
+                pl.Series(self._are_live(first, last - first + 1)[positions - first])
+            )
         return found.select(names)
 
     def spans(self, rows_max: int) -> list[Span]:
@@ -276,20 +292,11 @@ class FileReader:
     def _tells_dead(self) -> bool:
         return IS_DEAD in self.system_columns
 
-    @property
-    def _leaves_out_dead(self) -> bool:
-        return self.dead_rows is not None and not self.keeps_retracts
-
     def _are_live(self, offset: int, count: int) -> npt.NDArray[np.bool_]:
         """Whether each of `count` rows, starting at `offset`, is live."""
         are_live = np.ones(count, np.bool_)
         are_live[self._dead_within(offset, count) - offset] = False
         return are_live
-
-    def _are_live_at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Whether the row at each of the ascending positions (at least one) is live."""
-        first, last = int(positions[0]), int(positions[-1])
-        return self._are_live(first, last - first + 1)[positions - first]
 
     def _dead_within(self, offset: int, length: int | None) -> npt.NDArray[np.int64]:
         """The positions of the dead rows among some rows."""
@@ -301,16 +308,6 @@ class FileReader:
     def _dead_positions(self) -> npt.NDArray[np.int64]:
         assert self.dead_rows is not None
         return dead_positions(self.table or self.store, self.dead_rows)
-
-    def _stored_names(self, stored: Sequence[str]) -> list[str]:
-        """The columns of the file that the expressions use."""
-        constants = dict(self.constants)
-        old_names = {f.id: f.name for f in self.file_schema.fields}
-        wanted = [old_names.get(f.id, "") for f in self.fields if f.name not in constants]
-        system = [name for name in self.system_columns if name not in constants]
-        if self.dead_rows is not None and self.keeps_retracts:
-            system.append(VALUE_KIND)
-        return [name for name in dict.fromkeys((*wanted, *system)) if name in stored]
 
     def _expressions(self, stored: pl.Schema) -> list[pl.Expr]:
         constants = dict(self.constants)

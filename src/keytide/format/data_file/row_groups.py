@@ -71,22 +71,19 @@ def _kept(reader: FileReader, span: Span) -> pl.DataFrame | None:
     if not reader.kept_bytes_max or reader.store.local_path(reader.path) is None:
         return None
     version = reader.version
-    ends = _ends(reader, version)
+
+    # Where each group of a file ends.
+    kept: list[int] | None = FILES.find((*version, "ends"))
+    if kept is None:
+        kept = [*accumulate(reader.groups()["rows"])]
+        FILES.keep((*version, "ends"), kept, _NUMBER_BYTES * len(kept), reader.kept_bytes_max)
+    ends = kept
     number = bisect_right(ends, start)
     if number == len(ends) or start + length > ends[number]:
         return None
     begin = ends[number - 1] if number else 0
     group = _group(reader, version, (begin, ends[number] - begin))
     return None if group is None else group[start - begin : start - begin + length]
-
-
-def _ends(reader: FileReader, version: tuple[Hashable, ...]) -> list[int]:
-    """Where each group of a file ends."""
-    kept: list[int] | None = FILES.find((*version, "ends"))
-    if kept is None:
-        kept = [*accumulate(reader.groups()["rows"])]
-        FILES.keep((*version, "ends"), kept, _NUMBER_BYTES * len(kept), reader.kept_bytes_max)
-    return kept
 
 
 def _group(

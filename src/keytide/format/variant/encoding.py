@@ -224,7 +224,16 @@ def encoded(levels: list[Level], data: Bytes, keys: pa.Array) -> tuple[pa.Array,
     for place, (level, shape) in enumerate(zip(levels, shapes, strict=True)):
         leaves = np.flatnonzero(level.kinds < OBJECT)
         copy_ranges(data, level.starts[leaves], level.lengths[leaves], out, at[leaves])
-        _put_headers(out, at, level, shape)
+
+        nodes = np.flatnonzero(level.kinds >= OBJECT)
+        is_object = level.kinds[nodes] == OBJECT
+        large = (shape.count_widths[nodes] == 4).astype(np.int64)  # bytes
+        head = level.kinds[nodes] | ((shape.widths[nodes] - 1) << 2)
+        head |= np.where(is_object, ((shape.key_widths[nodes] - 1) << 4) | (large << 6), large << 4)
+        out[at[nodes]] = head
+        put_numbers(out, at[nodes] + 1, shape.counts[nodes], shape.count_widths[nodes])
+        last = at + shape.heads - shape.widths
+        put_numbers(out, last[nodes], shape.contents[nodes], shape.widths[nodes])
         if place + 1 < len(levels):
             below, sizes = levels[place + 1], shapes[place + 1].sizes
             offsets = _within(below.parents, sizes, shape.counts)
@@ -262,18 +271,6 @@ def _shapes(levels: list[Level], counts: list[Numbers], numbers: list[Numbers]) 
         sizes = np.where(level.kinds < OBJECT, level.lengths, heads + contents)
         shapes.append(_Shape(count, sizes, heads, contents, count_widths, key_widths, widths))
     return shapes[::-1]
-
-
-def _put_headers(out: Bytes, at: Numbers, level: Level, shape: _Shape) -> None:
-    nodes = np.flatnonzero(level.kinds >= OBJECT)
-    is_object = level.kinds[nodes] == OBJECT
-    large = (shape.count_widths[nodes] == 4).astype(np.int64)  # bytes
-    head = level.kinds[nodes] | ((shape.widths[nodes] - 1) << 2)
-    head |= np.where(is_object, ((shape.key_widths[nodes] - 1) << 4) | (large << 6), large << 4)
-    out[at[nodes]] = head
-    put_numbers(out, at[nodes] + 1, shape.counts[nodes], shape.count_widths[nodes])
-    last = at + shape.heads - shape.widths
-    put_numbers(out, last[nodes], shape.contents[nodes], shape.widths[nodes])
 
 
 def _put_members(
@@ -401,7 +398,13 @@ def encoded_scalars(column: pa.Array) -> tuple[Bytes, Numbers, Numbers] | None:
     if pa.types.is_boolean(kind):
         return _fixed(np.where(_numbers(column, pa.int8()) != 0, _TRUE, _FALSE) << 2, None)
     if pa.types.is_signed_integer(kind):
-        return _integers(_numbers(column, pa.int64()))
+        # Integers, each in the smallest width that holds it.
+        values = _numbers(column, pa.int64())
+        size = np.zeros(len(values), np.int64)
+        for kind in (np.int8, np.int16, np.int32):
+            size += values != values.astype(kind)
+        data, starts, _ = _fixed((_INT8 + size) << 2, values)
+        return data, starts, 1 + (1 << size)
     if pa.types.is_float64(kind) or pa.types.is_float32(kind):
         number = _DOUBLE if pa.types.is_float64(kind) else _FLOAT
         values = _numbers(column, kind)
@@ -435,15 +438,6 @@ def _fixed(heads: Numbers, values: np.ndarray | None) -> tuple[Bytes, Numbers, N
     table = np.hstack(parts)
     width = table.shape[1]
     return table.reshape(-1), np.arange(len(heads)) * width, np.full(len(heads), width)
-
-
-def _integers(values: Numbers) -> tuple[Bytes, Numbers, Numbers]:
-    """Integers, each in the smallest width that holds it."""
-    size = np.zeros(len(values), np.int64)
-    for kind in (np.int8, np.int16, np.int32):
-        size += values != values.astype(kind)
-    data, starts, _ = _fixed((_INT8 + size) << 2, values)
-    return data, starts, 1 + (1 << size)
 
 
 def _decimals(column: pa.Array) -> tuple[Bytes, Numbers, Numbers]:

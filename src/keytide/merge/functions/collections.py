@@ -228,7 +228,15 @@ class Collect(AggregateFunction):
         items = inputs.items()
         if self.distinct:
             return inputs.not_added_again(items, ["key", "value"])
-        return inputs.rows_of(items.group_by("key", "value").agg(row=_not_there()))
+
+        # The rows of the retracts that find no element to remove.
+        count = pl.when(_IS_ADD).then(1).otherwise(-1).cum_sum()
+        lowest_before = pl.min_horizontal(count.cum_min().shift(1, fill_value=0), 0)
+        return inputs.rows_of(
+            items.group_by("key", "value").agg(
+                row=pl.col("row").filter(~_IS_ADD & (count < lowest_before))
+            )
+        )
 
 
 class Union(AggregateFunction):
@@ -257,13 +265,6 @@ def _first_not_taken_back() -> pl.Expr:
     # -1 precedes every position: nothing was removed.
     taken_back = _PLACE.filter(~_IS_ADD).max().fill_null(-1)
     return _PLACE.filter(_IS_ADD & _PLACE.gt(taken_back)).head(1)
-
-
-def _not_there() -> pl.Expr:
-    """The rows of the retracts that find no element to remove."""
-    count = pl.when(_IS_ADD).then(1).otherwise(-1).cum_sum()
-    lowest_before = pl.min_horizontal(count.cum_min().shift(1, fill_value=0), 0)
-    return pl.col("row").filter(~_IS_ADD & (count < lowest_before))
 
 
 def _not_taken_back() -> pl.Expr:
@@ -301,32 +302,29 @@ class ListAgg(AggregateFunction):
         """The combined strings."""
         rows = inputs.frame().filter(_is_not_blank("value")).sort("key", "rank")
         if self.distinct:
-            rows = self._without_repeated_tokens(rows)
+            # The first input of each key, then one row per token that is not yet present.
+            tokens = (
+                rows.with_columns(
+                    is_first=pl.col("key").ne_missing(pl.col("key").shift(1)),
+                    token=pl.col("value").str.split(self.delimiter),
+                )
+                .explode("token")
+                .with_row_index("place")
+            )
+            # This includes the tokens of the first input, which is unchanged but counts as present.
+            is_repeated = pl.struct("key", "token").is_first_distinct().not_()
+            news = tokens.filter(~pl.col("is_first") & ~is_repeated & _is_not_blank("token"))
+            firsts = tokens.filter("is_first").unique("key", keep="first", maintain_order=True)
+            columns = [pl.col("key"), pl.col("place")]
+            rows = pl.concat(
+                [
+                    firsts.select(*columns, "value"),
+                    news.select(*columns, pl.col("token").alias("value")),
+                ]
+            ).sort("key", "place")
         texts = rows.group_by("key", maintain_order=True).agg("value")
         lists = inputs.per_key(texts.with_columns(pl.col("value").list.join(self.delimiter)))
         return lists if self.nullable else lists.fill_null("")
-
-    def _without_repeated_tokens(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The first input of each key, then one row per token that is not yet present."""
-        tokens = (
-            rows.with_columns(
-                is_first=pl.col("key").ne_missing(pl.col("key").shift(1)),
-                token=pl.col("value").str.split(self.delimiter),
-            )
-            .explode("token")
-            .with_row_index("place")
-        )
-        # This includes the tokens of the first input, which is unchanged but counts as present.
-        is_repeated = pl.struct("key", "token").is_first_distinct().not_()
-        news = tokens.filter(~pl.col("is_first") & ~is_repeated & _is_not_blank("token"))
-        firsts = tokens.filter("is_first").unique("key", keep="first", maintain_order=True)
-        columns = [pl.col("key"), pl.col("place")]
-        return pl.concat(
-            [
-                firsts.select(*columns, "value"),
-                news.select(*columns, pl.col("token").alias("value")),
-            ]
-        ).sort("key", "place")
 
 
 def _is_not_blank(name: str) -> pl.Expr:

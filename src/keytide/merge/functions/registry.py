@@ -52,7 +52,6 @@ from keytide.types import (
     LENGTH_MAX,
     ArrayType,
     AtomicType,
-    DataType,
     Field,
     MapType,
     RowType,
@@ -152,20 +151,17 @@ def function_of(
     if make is not None:
         return make(field, _Options(field.name, options.raw))
     if name in functions:
-        return _users(functions[name], field)
+        function = functions[name]
+        if not function.takes(field.type):
+            expected = "one of " + ", ".join(type_.sql() for type_ in function.types)
+            raise _wrong_type(function.name, field, expected)
+        return UserFunction(field.name, function)
     hint = f" ({_GONE[name]})" if name in _GONE else ""
     raise InvalidError(
         f"column {field.name!r} has the unknown aggregate function '{name}'{hint}; expected one "
         f"of {', '.join(sorted({*_FUNCTIONS, *functions}))}. keytide.register_merge_function "
         f"adds your own"
     )
-
-
-def _users(function: MergeFunction, field: Field) -> AggregateFunction:
-    if not function.takes(field.type):
-        expected = "one of " + ", ".join(type_.sql() for type_ in function.types)
-        raise _wrong_type(function.name, field, expected)
-    return UserFunction(field.name, function)
 
 
 def _stored_name(name: str) -> str:
@@ -226,7 +222,11 @@ def _simple(make: Callable[[str], AggregateFunction], *roots: str) -> _Make:
 
 
 def _listagg(field: Field, options: _Options) -> AggregateFunction:
-    if not _is_string(field.type):
+    type_ = field.type
+    is_string = (
+        isinstance(type_, AtomicType) and type_.root == "VARCHAR" and type_.length == LENGTH_MAX
+    )
+    if not is_string:
         raise InvalidError(
             f"Data type for list agg column must be STRING, but column {field.name!r} is "
             f"{field.type.sql()}"
@@ -334,10 +334,6 @@ def _wrong_type(name: str, field: Field, expected: str) -> InvalidError:
         f"column {field.name!r}: the aggregate function {name!r} does not support the type "
         f"{field.type.sql()}; expected {expected}"
     )
-
-
-def _is_string(type_: DataType) -> bool:
-    return isinstance(type_, AtomicType) and type_.root == "VARCHAR" and type_.length == LENGTH_MAX
 
 
 _NUMERIC = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")

@@ -70,7 +70,13 @@ def decode_bitmap64(data: bytes) -> BitMap64:
     """The set. Raises `ValueError` for invalid bytes."""
     reader = _Reader(data)
     try:
-        bitmap = BitMap64.deserialize(_portable(list(_read(reader))))
+        containers = list(_read(reader))
+        groups = [list(g) for _, g in itertools.groupby(containers, lambda c: c.upper[:4])]
+        parts = [struct.pack("<Q", len(groups))]
+        for group in groups:
+            parts.append(group[0].upper[:4][::-1])
+            parts.append(_portable32(group))
+        bitmap = BitMap64.deserialize(b"".join(parts))
     except (IndexError, struct.error) as error:
         raise ValueError(f"it ends early: {error}") from None
     if reader.position < len(data):
@@ -249,15 +255,6 @@ def _without_vain_runs(container: _Container) -> _Container:
     payload = numbers.astype("<u2").tobytes()
     type_, _, payload = _in_portable_form(_NUMBERS, container.cardinality, payload)
     return _Container(container.upper, type_, container.cardinality, payload)
-
-
-def _portable(containers: Sequence[_Container]) -> bytes:
-    groups = [list(g) for _, g in itertools.groupby(containers, lambda c: c.upper[:4])]
-    parts = [struct.pack("<Q", len(groups))]
-    for group in groups:
-        parts.append(group[0].upper[:4][::-1])
-        parts.append(_portable32(group))
-    return b"".join(parts)
 
 
 def _portable32(containers: Sequence[_Container]) -> bytes:

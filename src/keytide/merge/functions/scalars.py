@@ -46,24 +46,21 @@ class Sum(AggregateFunction):
     def fold(self, inputs: Inputs) -> pl.Series:
         """The sums, exact for integers and decimals."""
         if inputs.values.dtype.is_decimal():
-            return self._decimal_sums(inputs)
+            values = _marked(inputs.values, inputs.adds | inputs.retracts)
+            if inputs.retracts.any():
+                values = values.zip_with(pl.Series(~inputs.retracts), -values)
+            # The exact sum overflows silently at 2^127. The floating-point sum detects this.
+            shadow = _VALUE.cast(pl.Float64).sum().alias("shadow")
+            total = pl.when(_VALUE.count() > 0).then(_VALUE.sum()).alias("value")
+            sums = _by_key(inputs.slices, values, total, shadow)
+            exact = sums["value"].to_physical().abs()
+            limit = _UNSCALED_SUM_MAX / 10 ** _scale(values.dtype)
+            if (sums["shadow"].abs() > limit).any() or (
+                exact >= pl.Series([10**38], dtype=pl.Int128)
+            ).any():
+                raise self.does_not_fit(values.dtype)
+            return _fitted(self, sums["value"], values.dtype)
         return _reduced(self, inputs, np.add, identity=0)
-
-    def _decimal_sums(self, inputs: Inputs) -> pl.Series:
-        values = _marked(inputs.values, inputs.adds | inputs.retracts)
-        if inputs.retracts.any():
-            values = values.zip_with(pl.Series(~inputs.retracts), -values)
-        # The exact sum overflows silently at 2^127. The floating-point sum detects this.
-        shadow = _VALUE.cast(pl.Float64).sum().alias("shadow")
-        total = pl.when(_VALUE.count() > 0).then(_VALUE.sum()).alias("value")
-        sums = _by_key(inputs.slices, values, total, shadow)
-        exact = sums["value"].to_physical().abs()
-        limit = _UNSCALED_SUM_MAX / 10 ** _scale(values.dtype)
-        if (sums["shadow"].abs() > limit).any() or (
-            exact >= pl.Series([10**38], dtype=pl.Int128)
-        ).any():
-            raise self.does_not_fit(values.dtype)
-        return _fitted(self, sums["value"], values.dtype)
 
 
 class Product(AggregateFunction):
@@ -91,27 +88,24 @@ class Product(AggregateFunction):
     def fold(self, inputs: Inputs) -> pl.Series:
         """The products. Raises `InvalidError` if one does not fit, and for a division by zero."""
         if inputs.values.dtype.is_decimal() or inputs.retracts.any():
-            return self._step_by_step(inputs)
+            # Process the second inputs of all keys together, then the third ones, and so on.
+            rows, starts, lengths = _inputs_from_first_add(inputs)
+            # Keys sorted by decreasing number of inputs. Those with an input at a given depth then
+            # come first.
+            longest_first = np.argsort(-lengths, kind="stable")
+            starts, lengths = starts[longest_first], lengths[longest_first]
+            state = inputs.values.gather(rows[starts[lengths > 0]])
+            finished = [state.clear().extend_constant(None, int((lengths == 0).sum()))]
+            for depth in range(1, int(lengths[0])):
+                active = int((lengths > depth).sum())
+                finished.append(state.slice(active))
+                step = rows[starts[:active] + depth]
+                state = self._step(
+                    state.head(active), inputs.values.gather(step), inputs.retracts[step]
+                )
+            products = pl.concat([state, *reversed(finished)])
+            return products.gather(np.argsort(longest_first, kind="stable"))
         return _reduced(self, inputs, np.multiply, identity=1)
-
-    def _step_by_step(self, inputs: Inputs) -> pl.Series:
-        """Process the second inputs of all keys together, then the third ones, and so on."""
-        rows, starts, lengths = _inputs_from_first_add(inputs)
-        # Keys sorted by decreasing number of inputs. Those with an input at a given depth then come
-        # first.
-        longest_first = np.argsort(-lengths, kind="stable")
-        starts, lengths = starts[longest_first], lengths[longest_first]
-        state = inputs.values.gather(rows[starts[lengths > 0]])
-        finished = [state.clear().extend_constant(None, int((lengths == 0).sum()))]
-        for depth in range(1, int(lengths[0])):
-            active = int((lengths > depth).sum())
-            finished.append(state.slice(active))
-            step = rows[starts[:active] + depth]
-            state = self._step(
-                state.head(active), inputs.values.gather(step), inputs.retracts[step]
-            )
-        products = pl.concat([state, *reversed(finished)])
-        return products.gather(np.argsort(longest_first, kind="stable"))
 
     def _step(self, state: pl.Series, values: pl.Series, divides: Marks) -> pl.Series:
         by_division = pl.Series(divides)

@@ -263,7 +263,20 @@ class _Trials:
         ]
         at_once = self.folds(lists)
         for fold_lone in (True, False):
-            partly = self.folds_of_groups(grouped, fold_lone=fold_lone)
+            # The aggregates of the groups of each list. Empty groups are skipped.
+            groups = [group for groups in grouped for group in groups]
+            folded = iter(self.folds(groups))
+            results = []
+            for parts in grouped:
+                pairs = [(part, next(folded)) for part in parts]
+                results.append(
+                    [
+                        part[0] if len(part) == 1 and not fold_lone else fold
+                        for part, fold in pairs
+                        if part
+                    ]
+                )
+            partly = results
             refolded = self.folds(partly)
             for i, values in enumerate(lists):
                 if not _is_same(at_once[i], refolded[i]):
@@ -320,24 +333,6 @@ class _Trials:
         results: list[Any] = [None] * len(lists)
         for key, value in zip(folded["key"], folded["value"].to_list(), strict=True):
             results[key] = value
-        return results
-
-    def folds_of_groups(
-        self, grouped: Sequence[Sequence[Sequence[Any]]], *, fold_lone: bool
-    ) -> list[list[Any]]:
-        """The aggregates of the groups of each list. Empty groups are skipped."""
-        groups = [group for groups in grouped for group in groups]
-        folded = iter(self.folds(groups))
-        results = []
-        for parts in grouped:
-            pairs = [(part, next(folded)) for part in parts]
-            results.append(
-                [
-                    part[0] if len(part) == 1 and not fold_lone else fold
-                    for part, fold in pairs
-                    if part
-                ]
-            )
         return results
 
     def taken_back(self, added: Sequence[Any], taken: Sequence[Any]) -> list[Any]:
