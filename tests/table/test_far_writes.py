@@ -16,7 +16,7 @@ from keytide.errors import DataError
 from keytide.format.data_file.parquet_footer import far_file
 from keytide.snapshot.lineage import lineage_of
 from keytide.store import ObjectStore
-from keytide.store.object_store import Uploads
+from keytide.store.interface import Uploads
 
 
 @pytest.fixture

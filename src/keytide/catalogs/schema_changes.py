@@ -32,7 +32,7 @@ from keytide.format.arrow import from_arrow
 from keytide.format.schema import TableSchema
 from keytide.merge.refusal import NAMED_ROWS_MAX, named_rows
 from keytide.options import TableOptions, keys
-from keytide.predicate.condition import Constraint, constraint_of, constraint_texts, expressions_in
+from keytide.predicate.condition import Constraint, constraint_of, expressions_in
 from keytide.predicate.predicate import negation
 from keytide.predicate.row_expression import RowExpression
 from keytide.read.requests import scan_table
@@ -311,4 +311,4 @@ def drop_constraint(table: StoredTable, name: str, *, missing_ok: bool = False) 
 
 
 def _known(table: StoredTable) -> dict[str, str]:
-    return constraint_texts(TableOptions.parse(table.schema.options))
+    return TableOptions.parse(table.schema.options).constraint_texts

@@ -124,14 +124,9 @@ class GeneratedColumn:
         return tuple(field.name for field in self.read)
 
 
-def generation_texts(options: TableOptions) -> dict[str, str]:
-    """The stored expressions, by the names of their columns."""
-    return options.by_columns(keys.GENERATED)
-
-
 def generated_columns(schema: TableSchema, options: TableOptions) -> tuple[GeneratedColumn, ...]:
     """The generated columns. Raises like `check_generated`."""
-    texts = generation_texts(options)
+    texts = options.generation_texts
     return tuple(_generated(name, text, schema.fields) for name, text in texts.items())
 
 
@@ -140,7 +135,7 @@ def check_generated(schema: TableSchema, options: TableOptions) -> None:
 
     Raises `NotFoundError` for an unknown column.
     """
-    texts = generation_texts(options)
+    texts = options.generation_texts
     for column in generated_columns(schema, options):
         name, told = column.field.name, _told(column.field.name, column.text)
         again = [n for n in column.columns if n in texts or n == options.out_of_order_column]
@@ -160,7 +155,7 @@ def generations_in(schema: TableSchema) -> dict[str, tuple[str, ...]]:
     An expression that does not parse reads none.
     """
     found = {}
-    for name, text in generation_texts(TableOptions.parse(schema.options)).items():
+    for name, text in TableOptions.parse(schema.options).generation_texts.items():
         with suppress(KeytideError):
             key = keys.key_of(keys.GENERATED, name)
             found[key] = _generated(name, text, schema.fields).columns
@@ -294,15 +289,9 @@ def with_stored_counts(raw: Mapping[str, str]) -> dict[str, str]:
     return stored
 
 
-def counted_columns(options: TableOptions) -> frozenset[str]:
-    """The columns whose written values are counted."""
-    chosen = options.by_columns(keys.COUNT_VALUES)
-    return frozenset(column for column, value in chosen.items() if value.lower() == "true")
-
-
 def check_counted(schema: TableSchema, options: TableOptions) -> None:
     """Raise `InvalidError` for counts that do not fit the type of their column."""
-    for name in sorted(counted_columns(options)):
+    for name in sorted(options.counted_columns):
         if name not in schema.names:
             continue  # the column was dropped, but not the option
         type_ = schema.field(name).type

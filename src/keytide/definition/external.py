@@ -17,6 +17,7 @@ from keytide.definition.checks import (
     doubts_of_keys,
     refuse_same_names,
 )
+from keytide.definition.kind import EXTERNAL_TABLE, is_external
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, keys, stored_names
@@ -27,7 +28,6 @@ __all__ = [
     "external_schema",
     "format_of",
     "given_options",
-    "is_external",
     "is_read_on_demand",
     "location_of",
     "refuse_external",
@@ -38,7 +38,6 @@ __all__ = [
     "with_fields",
 ]
 
-_TYPE = "external-table"
 _IMPLIED = {
     keys.TYPE, keys.EXTERNAL_FORMAT, keys.EXTERNAL_LOCATION, keys.EXTERNAL_SCHEMA_ON_READ,
     keys.SEQUENCE_FIELD, keys.PRIMARY_KEY_NULLABLE,
@@ -49,11 +48,6 @@ _TAKEN = (
 )  # fmt: skip
 _OPTION_PREFIX = keys.key_of(keys.EXTERNAL_OPTION, "")
 _USER_PREFIX = keys.key_of(keys.USER, "")
-
-
-def is_external(schema: TableSchema) -> bool:
-    """Whether a schema defines an external table."""
-    return schema.options.get(keys.TYPE) == _TYPE
 
 
 def refuse_external(schema: TableSchema, name: str) -> None:
@@ -125,7 +119,7 @@ def external_schema(
     (rules R9 to R13 of docs/semantics.md).
     """
     stored = dict(options) | {
-        keys.TYPE: _TYPE,
+        keys.TYPE: EXTERNAL_TABLE,
         keys.EXTERNAL_FORMAT: format_,
         keys.EXTERNAL_LOCATION: location,
         keys.PRIMARY_KEY_NULLABLE: "true",  # rule R12: other engines may have written NULL there

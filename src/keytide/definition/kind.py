@@ -465,3 +465,12 @@ def why_brought_together(schema: TableSchema, options: TableOptions) -> str | No
     if options.sequence_auto_padding:
         return f"'{keys.SEQUENCE_AUTO_PADDING}' counts the rows of a key one by one"
     return None
+
+
+EXTERNAL_TABLE = "external-table"
+"""The value of the option 'type' in the definition of an external table."""
+
+
+def is_external(schema: TableSchema) -> bool:
+    """Whether a schema defines an external table."""
+    return schema.options.get(keys.TYPE) == EXTERNAL_TABLE

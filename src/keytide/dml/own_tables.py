@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from keytide.catalogs.catalog import Catalog
 from keytide.commit.transaction import Transaction, discard, remove_strays
-from keytide.definition.column_rules import generated_columns, generation_texts, write_default
+from keytide.definition.column_rules import generated_columns, write_default
 from keytide.definition.kind import kind_of
 from keytide.dml.engine import channel_columns, schema_of
 from keytide.dml.fragments import Spool, Told, new_attempt, read_fragments, write_fragment
@@ -544,7 +544,7 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
     def get_table_schema(self, session: ConnectorSession, table: H) -> ConnectorTableSchema:
         """See `ConnectorMetadata`."""
         schema = table.view.schema
-        made = generation_texts(table.view.options)
+        made = table.view.options.generation_texts
         defaults = {f.name: write_default(f) for f in schema.fields if f.default_value is not None}
         columns = tuple(
             ColumnHandle(
@@ -576,7 +576,7 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
                 f"{table}: an UPDATE cannot set {name!r}: '{keys.ROWKIND_FIELD}' makes it the "
                 "row kind; use DELETE to delete rows"
             )
-        made = changes.sets & generation_texts(table.view.options).keys()
+        made = changes.sets & table.view.options.generation_texts.keys()
         if made and session.operation == "UPDATE":
             raise InvalidError(
                 f"{table}: an UPDATE cannot set {min(made)!r}, which is generated from other "

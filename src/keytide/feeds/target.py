@@ -13,7 +13,6 @@ import pyarrow as pa
 from keytide.base.text import counted
 from keytide.catalogs.catalog import Catalog, NewTable
 from keytide.catalogs.schema_changes import alter_table
-from keytide.definition.column_rules import generation_texts
 from keytide.definition.kind import require_key
 from keytide.definition.schema_evolution import SetOption
 from keytide.errors import InvalidError, NotFoundError
@@ -192,6 +191,6 @@ def _feed_spec(
         sequence=ordering,
         empty_as_null=frozenset(request.empty_as_null),
         encoding=request.encoding,
-        generated=frozenset(generation_texts(TableOptions.parse(options))),
+        generated=frozenset(TableOptions.parse(options).generation_texts),
         source_table=origin,
     )

@@ -210,3 +210,10 @@ def first_rows(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Reco
     while rows > 0 and (batch := next(batches, None)) is not None:
         yield batch.slice(0, rows)
         rows -= batch.num_rows
+
+
+def has_nanoseconds(data_type: pa.DataType) -> bool:
+    """Whether the type contains a timestamp in nanoseconds, at any depth."""
+    if pa.types.is_timestamp(data_type):
+        return bool(data_type.unit == "ns")
+    return any(has_nanoseconds(data_type.field(i).type) for i in range(data_type.num_fields))

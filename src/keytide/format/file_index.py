@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -43,24 +43,6 @@ _PLACE = struct.Struct(">ii")
 _LENGTH = struct.Struct(">H")
 _SEAL = b"keytide:"
 _SUM_BYTES = 4
-_ENDING = ".index"
-
-
-def index_name(data_file_name: str) -> str:
-    """The name of the index file of a data file, in the same folder."""
-    return f"{data_file_name}{_ENDING}"
-
-
-def index_name_among(extra_files: Sequence[str]) -> str | None:
-    """The index file among the extra files of a data file. Other engines number later ones."""
-    return next((name for name in reversed(extra_files) if name.endswith(_ENDING)), None)
-
-
-def later_index_name(data_file_name: str, before: str) -> str:
-    """The name of an index file that replaces another one."""
-    stem = f"{data_file_name}-"
-    number = before.removesuffix(_ENDING).removeprefix(stem)
-    return f"{stem}{int(number) + 1 if number.isdecimal() else 1}{_ENDING}"
 
 
 def encode_file_index(indexes: ColumnIndexes) -> bytes:

@@ -150,13 +150,6 @@ _FIXED_LEN_BYTE_ARRAY, _INT96 = 7, 3
 _MAGIC = b"PAR1"
 
 
-def has_nanoseconds(data_type: pa.DataType) -> bool:
-    """Whether the type contains a timestamp in nanoseconds, at any depth."""
-    if pa.types.is_timestamp(data_type):
-        return bool(data_type.unit == "ns")
-    return any(has_nanoseconds(data_type.field(i).type) for i in range(data_type.num_fields))
-
-
 def physical_type(data_type: pa.DataType) -> pa.DataType:
     """The type under which Arrow writes a column: nanosecond timestamps as 12-byte binaries."""
     if pa.types.is_timestamp(data_type) and data_type.unit == "ns":

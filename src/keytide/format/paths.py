@@ -367,6 +367,26 @@ def _checked_id(number: int) -> int:
     return number
 
 
+_ENDING = ".index"
+
+
+def index_name(data_file_name: str) -> str:
+    """The name of the index file of a data file, in the same folder."""
+    return f"{data_file_name}{_ENDING}"
+
+
+def index_name_among(extra_files: Sequence[str]) -> str | None:
+    """The index file among the extra files of a data file. Other engines number later ones."""
+    return next((name for name in reversed(extra_files) if name.endswith(_ENDING)), None)
+
+
+def later_index_name(data_file_name: str, before: str) -> str:
+    """The name of an index file that replaces another one."""
+    stem = f"{data_file_name}-"
+    number = before.removesuffix(_ENDING).removeprefix(stem)
+    return f"{stem}{int(number) + 1 if number.isdecimal() else 1}{_ENDING}"
+
+
 # -- branches: the folder of a table as a branch sees it -------------------------------------------
 
 

@@ -21,7 +21,7 @@ from keytide.catalogs.catalog import (
 from keytide.catalogs.local_writes import fill
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction, WriteResult
-from keytide.definition.external import is_external
+from keytide.definition.kind import is_external
 from keytide.dml.adbc import adbc_connector
 from keytide.dml.attachments import AttachedCatalog
 from keytide.dml.spi import Connector, Isolation

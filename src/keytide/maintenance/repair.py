@@ -33,15 +33,9 @@ from keytide.errors import ConflictError, DataError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import FileFilters, FileReader
-from keytide.format.file_index import (
-    BLOOM_FILTER,
-    has_hash,
-    index_name,
-    index_name_among,
-    later_index_name,
-)
+from keytide.format.file_index import BLOOM_FILTER, has_hash
 from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
-from keytide.format.paths import branch_of
+from keytide.format.paths import branch_of, index_name, index_name_among, later_index_name
 from keytide.format.snapshot import Snapshot, Tag
 from keytide.maintenance.background import BEHIND, Made, follow
 from keytide.maintenance.tags import create_tag, delete_tag

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
+from keytide.options import keys
 from keytide.options.keys import columns_in, option_of, stored_name, stored_names
 from keytide.options.option_table import SECTIONS
 from keytide.options.values import Acts, Age, Change, ForOthers, Option, Refused, parse_memory_size
@@ -312,6 +313,22 @@ class TableOptions:
         assert option is not None, key
         return option.parse(key, self.raw[key]) if key in self.raw else option.default_value
 
+    @property
+    def constraint_texts(self) -> dict[str, str]:
+        """The stored conditions of CHECK constraints, by their names."""
+        return self.by_columns(keys.CONSTRAINT)
+
+    @property
+    def generation_texts(self) -> dict[str, str]:
+        """The stored expressions of generated columns, by column."""
+        return self.by_columns(keys.GENERATED)
+
+    @property
+    def counted_columns(self) -> frozenset[str]:
+        """The columns whose written values are counted."""
+        chosen = self.by_columns(keys.COUNT_VALUES)
+        return frozenset(column for column, value in chosen.items() if value.lower() == "true")
+
     def by_columns(self, key: str) -> dict[str, str]:
         """The options that match `key`, such as `fields.<column>.distinct`, by columns."""
         found = ((columns_in(key, given), value) for given, value in self.raw.items())
@@ -324,6 +341,6 @@ def _stored_keys() -> tuple[tuple[str, str, Option], ...]:
     found: list[tuple[str, str, Option]] = []
     for spec in fields(TableOptions):
         option: Option | None = spec.metadata.get("option")
-        keys = (option.key, *option.aliases) if option is not None else ()
-        found += ((key, spec.name, option) for key in keys if option is not None)
+        names = (option.key, *option.aliases) if option is not None else ()
+        found += ((key, spec.name, option) for key in names if option is not None)
     return tuple(found)

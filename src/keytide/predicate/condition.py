@@ -169,16 +169,11 @@ def _is_false(holds: pl.Series) -> Flags:
     return found
 
 
-def constraint_texts(options: TableOptions) -> dict[str, str]:
-    """The stored conditions by the names of their constraints."""
-    return options.by_columns(keys.CONSTRAINT)
-
-
 def constraints_of(
     fields: tuple[Field, ...], options: TableOptions, table: str
 ) -> Mapping[str, Constraint]:
     """The constraints of a table, by name. Raises like `constraint_of`."""
-    texts = constraint_texts(options)
+    texts = options.constraint_texts
     return {name: constraint_of(name, text, fields, table) for name, text in texts.items()}
 
 
@@ -199,7 +194,7 @@ def expressions_in(schema: TableSchema) -> dict[str, tuple[str, ...]]:
     A constraint that does not parse uses none.
     """
     found = {}
-    for name, text in constraint_texts(TableOptions.parse(schema.options)).items():
+    for name, text in TableOptions.parse(schema.options).constraint_texts.items():
         with suppress(KeytideError):
             key = keys.key_of(keys.CONSTRAINT, name)
             found[key] = constraint_of(name, text, schema.fields, "").columns

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.errors import InvalidError
-from keytide.format.parquet_encoding import NANOSECONDS_MIN, has_nanoseconds
+from keytide.format.arrow import has_nanoseconds
+from keytide.format.parquet_encoding import NANOSECONDS_MIN
 from keytide.types import LENGTH_MAX, AtomicType, Field, type_from_arrow
 from keytide.types.logical import common_type
 

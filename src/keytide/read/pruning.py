@@ -30,11 +30,11 @@ from keytide.format.file_index import (
     ColumnIndexes,
     decode_file_index,
     has_hash,
-    index_name_among,
     may_hold,
     value_hashes,
 )
 from keytide.format.manifest_entry import Entries, ManifestEntry
+from keytide.format.paths import index_name_among
 from keytide.format.schema import TableSchema
 from keytide.merge.engines import engine_class
 from keytide.options import TableOptions

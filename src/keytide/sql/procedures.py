@@ -27,7 +27,7 @@ from keytide.base.text import Moment
 from keytide.catalogs.catalog import Catalog
 from keytide.catalogs.local_writes import truncate
 from keytide.compaction.compact import CompactionResult
-from keytide.definition.external import is_external
+from keytide.definition.kind import is_external
 from keytide.errors import InvalidError, KeytideError, NotFoundError, UnsupportedError
 from keytide.maintenance import actions, restore
 from keytide.maintenance.actions import compact, expire_partitions, purge_files

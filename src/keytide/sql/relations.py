@@ -18,7 +18,7 @@ from sqlglot.optimizer.qualify import qualify
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from keytide.definition.checks import refuse_same_names
-from keytide.definition.external import is_external
+from keytide.definition.kind import is_external
 from keytide.dml.attachments import AttachedCatalog, target_of
 from keytide.dml.spi import ConnectorSession
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError

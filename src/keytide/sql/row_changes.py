@@ -21,7 +21,6 @@ from sqlglot import exp
 from keytide.base.row_kind import ROW_KIND
 from keytide.base.text import counted
 from keytide.catalogs.local_writes import grown
-from keytide.definition.column_rules import generation_texts
 from keytide.definition.kind import kind_of
 from keytide.definition.schema_evolution import (
     AddColumn,
@@ -130,7 +129,7 @@ def evolution_of(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> 
     }
 
     # The columns of the source that SET * and INSERT * mean. The table computes some itself.
-    computed = generation_texts(TableOptions.parse(table.schema.options))
+    computed = TableOptions.parse(table.schema.options).generation_texts
     starred = [name for name in found.names if spelled[name] not in computed]
     source = statement.pairs.tree.args["joins"][0].this.alias_or_name or "source"
     own = {spelled[name]: exp.column(name, table=source, quoted=True) for name in starred}

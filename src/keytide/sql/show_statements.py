@@ -15,14 +15,8 @@ from sqlglot import exp
 from keytide.base.text import counted, moment_text
 from keytide.catalogs.system_tables import system_table
 from keytide.catalogs.warehouse import StoredView
-from keytide.definition.column_rules import generation_texts
-from keytide.definition.external import (
-    format_of,
-    given_options,
-    is_external,
-    is_read_on_demand,
-    location_of,
-)
+from keytide.definition.external import format_of, given_options, is_read_on_demand, location_of
+from keytide.definition.kind import is_external
 from keytide.dml.attachments import AttachedCatalog, attached_tables, target_of
 from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
 from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError
@@ -153,7 +147,7 @@ def described(rows: Sequence[tuple[str | None, ...]]) -> pa.Table:
 def create_statement(schema: TableSchema, name: str) -> str:
     """The CREATE TABLE statement that recreates the table, or the external table's definition."""
     outside = is_external(schema)
-    made = {} if outside else generation_texts(TableOptions.parse(schema.options))
+    made = {} if outside else TableOptions.parse(schema.options).generation_texts
     lines = [_column(f, made.get(f.name)) for f in schema.fields]
     lines = [] if outside and is_read_on_demand(schema) else lines
     if schema.primary_keys:

@@ -29,12 +29,13 @@ import io
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from threading import BoundedSemaphore, Lock
 from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
@@ -48,6 +49,7 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
+from keytide.base.process import begin
 from keytide.errors import DataError, InvalidError, KeytideError, UnsupportedError
 
 # -- the interface of stores. A store keeps files under '/'-separated paths ------------------------
@@ -511,3 +513,40 @@ def honours_claims(put: Callable[[], object]) -> bool:
 
 
 _NOT_IMPLEMENTED = "501 Not Implemented"
+
+
+_UNDER_WAY_MAX = 16
+
+
+class Uploads:
+    """Writes in threads, with a limit on how many run in parallel.
+
+    Safe to share between threads.
+    """
+
+    def __init__(self) -> None:
+        self._begun: list[Future[None]] = []
+        self._room = BoundedSemaphore(_UNDER_WAY_MAX)
+        self._lock = Lock()
+
+    def begin(self, write: Callable[[], None]) -> None:
+        """Start a write, once fewer than the maximum are running."""
+        self._room.acquire()
+        future = begin(write)
+        future.add_done_callback(lambda _: self._room.release())
+        with self._lock:
+            self._begun.append(future)
+
+    def wait(self) -> None:
+        """Wait until no write is running."""
+        with self._lock:
+            begun = list(self._begun)
+        wait(begun)
+
+    def settle(self) -> None:
+        """Wait for all writes. Raises the error of the first one that failed, once."""
+        with self._lock:
+            begun, self._begun = self._begun, []
+        wait(begun)
+        for future in begun:
+            future.result()

@@ -33,8 +33,7 @@ import pyarrow as pa
 
 from keytide.base.process import refuse_forked_child, side_by_side, this_host
 from keytide.errors import DataError, SetupError
-from keytide.store.interface import ObjectInfo, Store, buffered, check_path, disk_errors
-from keytide.store.object_store import Uploads
+from keytide.store.interface import ObjectInfo, Store, Uploads, buffered, check_path, disk_errors
 
 # -- folders that several processes use, and whether these see the same folder ---------------------
 

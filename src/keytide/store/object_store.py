@@ -20,12 +20,12 @@ import random
 import re
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache, partial
-from threading import BoundedSemaphore, Lock
+from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TypeVar
 from urllib.parse import quote, urlsplit
 from uuid import uuid4
@@ -41,6 +41,7 @@ from keytide.store.interface import (
     ObjectInfo,
     SeekableReader,
     Store,
+    Uploads,
     buffered,
     check_path,
     claim,
@@ -114,41 +115,6 @@ def _time(text: str) -> timedelta:
 
 
 # Each holds at most one part of an upload in memory.
-_UNDER_WAY_MAX = 16
-
-
-class Uploads:
-    """Writes in threads, with a limit on how many run in parallel.
-
-    Safe to share between threads.
-    """
-
-    def __init__(self) -> None:
-        self._begun: list[Future[None]] = []
-        self._room = BoundedSemaphore(_UNDER_WAY_MAX)
-        self._lock = Lock()
-
-    def begin(self, write: Callable[[], None]) -> None:
-        """Start a write, once fewer than the maximum are running."""
-        self._room.acquire()
-        future = begin(write)
-        future.add_done_callback(lambda _: self._room.release())
-        with self._lock:
-            self._begun.append(future)
-
-    def wait(self) -> None:
-        """Wait until no write is running."""
-        with self._lock:
-            begun = list(self._begun)
-        wait(begun)
-
-    def settle(self) -> None:
-        """Wait for all writes. Raises the error of the first one that failed, once."""
-        with self._lock:
-            begun, self._begun = self._begun, []
-        wait(begun)
-        for future in begun:
-            future.result()
 
 
 # -- files in an object store (S3 ------------------------------------------------------------------

@@ -23,6 +23,7 @@ from keytide.types.logical import (
     RowType,
     VectorType,
     arrow_schema,
+    has_variant,
     quoted,
 )
 from keytide.types.spelling import parse_field, parse_sql_type, parse_type, type_from_arrow
@@ -40,6 +41,7 @@ __all__ = [
     "RowType",
     "VectorType",
     "arrow_schema",
+    "has_variant",
     "parse_field",
     "parse_sql_type",
     "parse_type",

@@ -501,3 +501,14 @@ def _wider_types(old: DataType) -> str:
     if isinstance(old, ArrayType | MapType | RowType):
         return "Elements, values of a MAP and fields of a ROW can be widened in place"
     return f"{old.sql()} has no wider type"
+
+
+def has_variant(type_: DataType) -> bool:
+    """Whether values of a type can contain a VARIANT that is stored in parts."""
+    if isinstance(type_, AtomicType):
+        return type_.root == "VARIANT"
+    if isinstance(type_, ArrayType | MultisetType):
+        return has_variant(type_.element)
+    if isinstance(type_, MapType):
+        return has_variant(type_.key) or has_variant(type_.value)
+    return isinstance(type_, RowType) and any(has_variant(f.type) for f in type_.fields)

@@ -41,7 +41,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from keytide.base.text import counted, utc
-from keytide.definition.external import is_external
+from keytide.definition.kind import is_external
 from keytide.dml.attachments import attached_tables
 from keytide.errors import InvalidError, KeytideError, NotFoundError
 from keytide.format.paths import branched_name, split_branch

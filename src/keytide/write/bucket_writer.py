@@ -39,8 +39,8 @@ from keytide.format.data_file import (
     FileReader,
     RunWriter,
 )
-from keytide.format.file_index import index_name
 from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
+from keytide.format.paths import index_name
 from keytide.merge.explanation import shown
 from keytide.merge.layers import layers
 from keytide.merge.order import IS_ADD, MergeOrder, padded_sequence

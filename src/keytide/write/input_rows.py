@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from keytide.base.process import cached_property
 from keytide.base.row_kind import ROW_KIND, RowKind
-from keytide.definition.column_rules import counted_columns, generation_texts, write_default
+from keytide.definition.column_rules import write_default
 from keytide.definition.schema_evolution import element_of
 from keytide.errors import InvalidError, KeytideError, NotFoundError
 from keytide.format.arrow import from_arrow
@@ -239,7 +239,7 @@ def complete_rows(given: Rows, schema: TableSchema, options: TableOptions, table
         name: _without_forbidden_nulls(column, schema.field(name), retracts, refused, schema, table)
         for name, column in zip(given.table.column_names, given.table.columns, strict=True)
     }
-    for name in counted_columns(options) & columns.keys():
+    for name in options.counted_columns & columns.keys():
         # 1 for each value, as the aggregate function `count` stores them.
         column = columns[name]
         one, none = pa.scalar(1, column.type), pa.scalar(None, column.type)
@@ -281,7 +281,7 @@ def typed_rows(data: pa.Table, schema: TableSchema, options: TableOptions, table
         columns[options.out_of_order_column] = none
     if options.tombstone_key or options.delete_record_column is not None:
         kinds = with_tombstones(kinds, columns, schema, options)
-    if not generation_texts(options):
+    if not options.generation_texts:
         return Rows(pa.table(columns), kinds)
     retracts = np.asarray(pc.invert(_is_add(kinds)))
     whole = generated(columns, retracts, schema, options, table)
@@ -396,7 +396,7 @@ def _missing_column(
     fills_gaps = options.merges_rows or engine_class(options).fills_gaps
     partial = fills_gaps and field.type.nullable
     is_written = field.name == options.out_of_order_column
-    is_generated = field.name in generation_texts(options)
+    is_generated = field.name in options.generation_texts
     may_lack = is_generated or (not is_key and (only_retracts or partial or is_written))
     if not may_lack and not options.counts_row_errors:
         what = "the primary key column" if is_key else "the column"

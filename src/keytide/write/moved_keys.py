@@ -28,7 +28,7 @@ from keytide.base.arguments import warn_caller
 from keytide.base.process import scratch
 from keytide.base.row_kind import RowKind
 from keytide.base.text import held_by_python
-from keytide.errors import DataError, UnsupportedError
+from keytide.errors import DataError
 from keytide.format.arrow import polars_schema, to_arrow
 from keytide.format.bucket import bucket_ids
 from keytide.format.data_file import VALUE_KIND
@@ -49,15 +49,13 @@ from keytide.read.scan import ReadTask
 from keytide.read.sections import PlannedFile, decoded
 from keytide.snapshot.bucket_key_index import KeyIndex, load_key_index, why_not_covered
 from keytide.snapshot.live_files import BucketId, DeadRows, load_dead_rows
-from keytide.snapshot.state import TableState, TableView
+from keytide.snapshot.state import TableView
 from keytide.types import arrow_schema
 from keytide.write.layout import (
     Cut,
     DynamicLayout,
-    FixedLayout,
     Layout,
     Placing,
-    PostponedLayout,
     partitions_of,
     rooms,
 )
@@ -73,33 +71,6 @@ _BUCKET = scratch("bucket")
 _PART = scratch("part")
 _ROW = scratch("row")
 _NO_BUCKETS = pl.lit(None, pl.Int64).alias(_BUCKET)
-
-
-@dataclass(frozen=True)
-class MovingLayout(Layout):
-    """Buckets of keys that may arrive in any partition.
-
-    Keys are looked up in the files of `entries`. Some of their rows are dead, according to
-    `vector_files`.
-    """
-
-    view: TableView
-    entries: tuple[ManifestEntry, ...]
-    shares: DynamicLayout
-    vector_files: tuple[IndexFile, ...] = ()
-
-    @property
-    def spread(self) -> int:
-        """See `Layout`. The keys of all partitions are split together."""
-        return self.shares.spread
-
-    def begin(self) -> Placing:
-        """See `Layout`."""
-        return _Moving(self)
-
-    def for_tasks(self, count: int) -> Layout:
-        """See `Layout`."""
-        return replace(self, shares=self.shares.for_tasks(count))
 
 
 class _Moving(Placing):
@@ -427,26 +398,28 @@ def places_of(
 # -- chooses the layout of a table -----------------------------------------------------------------
 
 
-def layout_of(state: TableState) -> Layout:
-    """The layout for writing rows on top of a state.
+@dataclass(frozen=True)
+class MovingLayout(Layout):
+    """Buckets of keys that may arrive in any partition.
 
-    Raises `UnsupportedError` for a table with dynamic buckets whose index is incomplete.
+    Keys are looked up in the files of `entries`. Some of their rows are dead, according to
+    `vector_files`.
     """
-    view, partition_buckets = state.view, state.live.partition_buckets
-    if view.postpones_buckets:
-        return PostponedLayout(view.options, partition_buckets)
-    if not view.has_dynamic_buckets:
-        return FixedLayout(view.options, partition_buckets)
-    layout = DynamicLayout(view.options, partition_buckets, state.hash_files)
-    if view.moves_keys:
-        return MovingLayout(view.merging, state.live.entries, layout, state.vector_files)
 
-    for (partition, bucket), files in state.live.buckets.items():
-        if not files.is_empty and bucket not in state.hash_files.get(partition, {}):
-            raise UnsupportedError(
-                f"table {state.view.name}: bucket {bucket} has files but no index of its keys, "
-                "because an engine without this index wrote them, so Keytide does not know where "
-                "existing keys are; overwrite the table with its own rows, which creates the "
-                "index"
-            )
-    return layout
+    view: TableView
+    entries: tuple[ManifestEntry, ...]
+    shares: DynamicLayout
+    vector_files: tuple[IndexFile, ...] = ()
+
+    @property
+    def spread(self) -> int:
+        """See `Layout`. The keys of all partitions are split together."""
+        return self.shares.spread
+
+    def begin(self) -> Placing:
+        """See `Layout`."""
+        return _Moving(self)
+
+    def for_tasks(self, count: int) -> Layout:
+        """See `Layout`."""
+        return replace(self, shares=self.shares.for_tasks(count))

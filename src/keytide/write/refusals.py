@@ -31,7 +31,7 @@ from keytide.gate import gate_of
 from keytide.merge.order import VALUE_KIND
 from keytide.merge.refusal import Refusal, named_rows, reasons, retracts_of
 from keytide.options import keys
-from keytide.predicate.condition import constraint_texts, constraints_of
+from keytide.predicate.condition import constraints_of
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
 from keytide.write.input_rows import Rows, forbidden_nulls, ignored_kinds
@@ -136,7 +136,7 @@ def _refusals(
         found = view.engine.refusals(rows)
     if view.kind.has_key_index and view.comparison.has_producers:
         found = itertools.chain(found, _of_no_producer(rows, view, states_rows=states_rows))
-    if constraint_texts(view.options):
+    if view.options.constraint_texts:
         found = itertools.chain(found, broken_constraints(rows, view))
     return [refusal for refusal in (*known, *found) if refusal.rows.any()]
 

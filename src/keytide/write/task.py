@@ -46,8 +46,8 @@ from keytide.snapshot.state import TableState, TableView
 from keytide.snapshot.stored_table import StoredTable, unmade
 from keytide.write.bucket_writer import BucketWriter, Seen, SequenceBase
 from keytide.write.input_rows import Rows, incoming_rows
-from keytide.write.layout import Layout, Placing
-from keytide.write.moved_keys import certain, layout_of
+from keytide.write.layout import DynamicLayout, FixedLayout, Layout, Placing, PostponedLayout
+from keytide.write.moved_keys import MovingLayout, certain
 from keytide.write.partition_spec import PartitionSpec
 from keytide.write.refusals import check_writable, refuse_unmergeable
 
@@ -344,3 +344,28 @@ def try_definition(metadata: TableMetadata, definition: TableSchema) -> None:
     check_writable(view)
     no_rows = first.arrow_schema().empty_table()
     WriteTask.on(TableState(view, NO_FILES, ())).feed([no_rows], 0)
+
+
+def layout_of(state: TableState) -> Layout:
+    """The layout for writing rows on top of a state.
+
+    Raises `UnsupportedError` for a table with dynamic buckets whose index is incomplete.
+    """
+    view, partition_buckets = state.view, state.live.partition_buckets
+    if view.postpones_buckets:
+        return PostponedLayout(view.options, partition_buckets)
+    if not view.has_dynamic_buckets:
+        return FixedLayout(view.options, partition_buckets)
+    layout = DynamicLayout(view.options, partition_buckets, state.hash_files)
+    if view.moves_keys:
+        return MovingLayout(view.merging, state.live.entries, layout, state.vector_files)
+
+    for (partition, bucket), files in state.live.buckets.items():
+        if not files.is_empty and bucket not in state.hash_files.get(partition, {}):
+            raise UnsupportedError(
+                f"table {state.view.name}: bucket {bucket} has files but no index of its keys, "
+                "because an engine without this index wrote them, so Keytide does not know where "
+                "existing keys are; overwrite the table with its own rows, which creates the "
+                "index"
+            )
+    return layout

@@ -39,7 +39,7 @@ from keytide.snapshot.state import TableState, TableView
 from keytide.write.bucket_writer import BucketWriter, SequenceBase
 from keytide.write.input_rows import Rows, complete_rows, typed_rows
 from keytide.write.layout import BucketBatch, Placing
-from keytide.write.moved_keys import Bucket, arrived, found_bucket, layout_of, places_of
+from keytide.write.moved_keys import Bucket, arrived, found_bucket, places_of
 from keytide.write.partition_spec import PartitionSpec
 from keytide.write.refusals import refuse_unmergeable, without_errors
 from keytide.write.row_merging import (
@@ -50,7 +50,7 @@ from keytide.write.row_merging import (
     merged_rows,
     refuse_too_old,
 )
-from keytide.write.task import Order, WriteTask, Written, tie_columns
+from keytide.write.task import Order, WriteTask, Written, layout_of, tie_columns
 
 # -- writes into a table with a key index ----------------------------------------------------------
 

@@ -31,7 +31,7 @@ from keytide.catalogs.metastore.registry import (
 )
 from keytide.catalogs.metastore.services import GlueRegistry, HiveRegistry
 from keytide.catalogs.warehouse import DATABASE_SUFFIX, StoredView, open_near
-from keytide.definition.external import is_external
+from keytide.definition.kind import is_external
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError, UnsupportedError
 from keytide.format import paths
 from keytide.format.paths import branch_of

@@ -30,7 +30,7 @@ from keytide.catalogs.rest.client import (
 )
 from keytide.catalogs.rest.commits import RestCommits
 from keytide.catalogs.warehouse import StoredView, near
-from keytide.definition.external import is_external
+from keytide.definition.kind import is_external
 from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
 from keytide.format import paths
 from keytide.format.schema import TableSchema

@@ -26,7 +26,7 @@ from keytide.format.arrow import HAS_MAPS
 from keytide.format.data_file.file_format import Rows
 from keytide.format.variant.shredded import assembled, unknown_part
 from keytide.store import Store
-from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, MultisetType, RowType
+from keytide.types import Field, has_variant
 
 # -- contents of BLOB columns, which are stored in files of their own ------------------------------
 
@@ -110,17 +110,6 @@ def whole_variants(rows: Rows, fields: Sequence[Field], uri: str) -> Rows:
         for name, whole in shredded.items()
     ]
     return frame.with_columns(wholes), pl.Schema({**stored, **shredded})
-
-
-def has_variant(type_: DataType) -> bool:
-    """Whether values of a type can contain a VARIANT that is stored in parts."""
-    if isinstance(type_, AtomicType):
-        return type_.root == "VARIANT"
-    if isinstance(type_, ArrayType | MultisetType):
-        return has_variant(type_.element)
-    if isinstance(type_, MapType):
-        return has_variant(type_.key) or has_variant(type_.value)
-    return isinstance(type_, RowType) and any(has_variant(f.type) for f in type_.fields)
 
 
 def _is_group(stored: pl.DataType) -> bool:

@@ -23,9 +23,9 @@ from keytide.format.file_index import (
     bloom_filter,
     encode_file_index,
     has_hash,
-    index_name,
     value_hashes,
 )
+from keytide.format.paths import index_name
 from keytide.format.schema import SEQUENCE_FIELD_ID, VALUE_KIND_FIELD_ID, TableSchema
 from keytide.store import Store
 from keytide.types import ArrayType, DataType, MapType, MultisetType, RowType

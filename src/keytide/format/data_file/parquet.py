@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from keytide.base.process import cached_property
 from keytide.format import parquet_encoding
-from keytide.format.arrow import from_arrow
+from keytide.format.arrow import from_arrow, has_nanoseconds
 from keytide.format.cache import FILES, version_of
 from keytide.format.checksum import (
     BLOCKS_KEY,
@@ -160,7 +160,7 @@ def write(
     dictionaries: bool = True,
 ) -> None:
     """Write rows. Each column and nested node gets its field id."""
-    nanoseconds = any(parquet_encoding.has_nanoseconds(t) for t in rows.schema.types)
+    nanoseconds = any(has_nanoseconds(t) for t in rows.schema.types)
     if nanoseconds:
         rows = _with_int96_bytes(rows)
     row_bytes = max(1, rows.nbytes // max(1, rows.num_rows))

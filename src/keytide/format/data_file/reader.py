@@ -23,7 +23,7 @@ from keytide.errors import DataError, KeytideError, UnsupportedError
 from keytide.format.arrow import HAS_MAPS, polars_schema, polars_type
 from keytide.format.cache import version_of
 from keytide.format.data_file import avro, orc, parquet
-from keytide.format.data_file.detached_values import blob_contents, has_variant, whole_variants
+from keytide.format.data_file.detached_values import blob_contents, whole_variants
 from keytide.format.data_file.file_format import (
     IS_DEAD,
     POSITION,
@@ -35,7 +35,7 @@ from keytide.format.index_files import VectorPlace, dead_positions
 from keytide.format.schema import TableSchema
 from keytide.options.keys import FILE_FORMAT
 from keytide.store import Store
-from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, RowType
+from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, RowType, has_variant
 
 # -- converts columns of a file to those of the current schema -------------------------------------
 
