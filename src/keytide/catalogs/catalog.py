@@ -21,8 +21,7 @@ from keytide.definition.checks import (
     refuse_same_names,
     validate_definition,
 )
-from keytide.definition.external import refuse_external
-from keytide.definition.kind import is_external
+from keytide.definition.kind import is_external, refuse_external
 from keytide.errors import (
     AlreadyExistsError,
     ConflictError,

@@ -17,7 +17,7 @@ from keytide.definition.checks import (
     doubts_of_keys,
     refuse_same_names,
 )
-from keytide.definition.kind import EXTERNAL_TABLE, is_external
+from keytide.definition.kind import EXTERNAL_TABLE
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, keys, stored_names
@@ -30,7 +30,6 @@ __all__ = [
     "given_options",
     "is_read_on_demand",
     "location_of",
-    "refuse_external",
     "refuse_secret",
     "refuse_secret_options",
     "source_options",
@@ -48,17 +47,6 @@ _TAKEN = (
 )  # fmt: skip
 _OPTION_PREFIX = keys.key_of(keys.EXTERNAL_OPTION, "")
 _USER_PREFIX = keys.key_of(keys.USER, "")
-
-
-def refuse_external(schema: TableSchema, name: str) -> None:
-    """Raise `UnsupportedError` for an external table."""
-    if is_external(schema):
-        raise UnsupportedError(
-            f"table {name} is an external table, {format_of(schema)} at {location_of(schema)}, "
-            "which is read-only in Keytide, so this operation is not supported. Supported are "
-            "SELECT and joins, scan, get, get_many, why, changes between versions, refresh, SHOW "
-            "CREATE TABLE and DESCRIBE; DROP TABLE deletes only the definition"
-        )
 
 
 # -- reading a definition --------------------------------------------------------------------------

@@ -467,6 +467,9 @@ def why_brought_together(schema: TableSchema, options: TableOptions) -> str | No
     return None
 
 
+# -- external tables, of which only the definition is stored --------------------------------------
+
+
 EXTERNAL_TABLE = "external-table"
 """The value of the option 'type' in the definition of an external table."""
 
@@ -474,3 +477,15 @@ EXTERNAL_TABLE = "external-table"
 def is_external(schema: TableSchema) -> bool:
     """Whether a schema defines an external table."""
     return schema.options.get(keys.TYPE) == EXTERNAL_TABLE
+
+
+def refuse_external(schema: TableSchema, name: str) -> None:
+    """Raise `UnsupportedError` for an external table."""
+    if is_external(schema):
+        raise UnsupportedError(
+            f"table {name} is an external table, {schema.options[keys.EXTERNAL_FORMAT]} at "
+            f"{schema.options[keys.EXTERNAL_LOCATION]}, "
+            "which is read-only in Keytide, so this operation is not supported. Supported are "
+            "SELECT and joins, scan, get, get_many, why, changes between versions, refresh, SHOW "
+            "CREATE TABLE and DESCRIBE; DROP TABLE deletes only the definition"
+        )

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from keytide.base.arguments import checked
-from keytide.definition.external import format_of, given_options, location_of, refuse_external
-from keytide.definition.kind import is_external
+from keytide.definition.external import format_of, given_options, location_of
+from keytide.definition.kind import is_external, refuse_external
 from keytide.dml.attachments import AttachedCatalog
 from keytide.dml.engine import Changed
 from keytide.errors import NotFoundError, UnsupportedError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keytide.definition.external import refuse_external
+from keytide.definition.kind import refuse_external
 from keytide.errors import NotFoundError
 from keytide.format import paths
 from keytide.format.paths import BRANCH_MARK, BranchStore, branch_of, branched_name, main_store

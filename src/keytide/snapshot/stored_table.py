@@ -27,7 +27,7 @@ from threading import RLock
 from typing import Any, TypeVar
 
 from keytide.base.process import refuse_forked_child
-from keytide.definition.external import refuse_external
+from keytide.definition.kind import refuse_external
 from keytide.definition.option_changes import as_kind_of
 from keytide.errors import ConflictError, DataError, KeytideError, NotFoundError
 from keytide.format import paths
