@@ -14,8 +14,8 @@ from databases import SomeDatabase
 import keytide as kt
 from keytide.errors import InvalidError
 from keytide.predicate.predicate import And, Comparison, In, Like, Predicate
+from keytide.sources.appends import open_database_appender
 from keytide.sources.database import open_source
-from keytide.sources.database_append import open_appender
 from keytide.sources.source import Place
 from keytide.store import LocalStore
 
@@ -44,7 +44,7 @@ def test_rows_are_read_in_batches_and_conditions_are_met(database: SomeDatabase)
 def test_rows_are_appended_all_or_none(database: SomeDatabase) -> None:
     database.run("CREATE TABLE events (k BIGINT PRIMARY KEY, name TEXT, amount DECIMAL(9, 2))")
     place = Place(database.place, {"table": "events"}, LocalStore("/nonexistent"))
-    appender = open_appender(place)
+    appender = open_database_appender(place)
 
     def rows(*keys: int) -> pa.Table:
         amount = pa.array([Decimal("1.50")] * len(keys), pa.decimal128(9, 2))

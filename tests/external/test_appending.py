@@ -26,8 +26,8 @@ from pyiceberg.types import LongType, NestedField
 from sources import all_rows, check_order, counted, place
 
 from keytide.errors import ConflictError, InvalidError, NotFoundError, SetupError, UnsupportedError
-from keytide.sources import database, database_append, delta, delta_append, iceberg, iceberg_append
-from keytide.sources.appending import Appender, again_after_conflicts
+from keytide.sources import appends, database, delta, iceberg
+from keytide.sources.appends import Appender, again_after_conflicts
 from keytide.sources.source import Place, Source
 
 EVENTS = pa.schema([pa.field("k", pa.int64(), False), ("s", pa.string()), ("n", pa.int64())])
@@ -51,13 +51,13 @@ class Target:
 
 def delta_target(folder: Path) -> Target:
     deltalake.DeltaTable.create(str(folder / "t"), deltalake.Schema.from_arrow(EVENTS))
-    return Target(place(folder / "t"), delta_append.open_appender, delta.open_source)
+    return Target(place(folder / "t"), appends.open_delta_appender, delta.open_source)
 
 
 def iceberg_target(folder: Path) -> Target:
     create(folder, EVENTS)
     options = {"catalog.uri": f"sqlite:///{folder}/c.db"}
-    return Target(place("n.t", options), iceberg_append.open_appender, iceberg.open_source)
+    return Target(place("n.t", options), appends.open_iceberg_appender, iceberg.open_source)
 
 
 def database_target(folder: Path) -> Target:
@@ -65,7 +65,7 @@ def database_target(folder: Path) -> Target:
         cursor.execute("CREATE TABLE t (k INTEGER NOT NULL, s TEXT, n INTEGER)")
     options = {"table": "t"}
     opened = place(folder / "b.db", options)
-    return Target(opened, database_append.open_appender, database.open_source)
+    return Target(opened, appends.open_database_appender, database.open_source)
 
 
 @pytest.fixture(params=[delta_target, iceberg_target, database_target])
@@ -155,13 +155,13 @@ def test_no_table_is_not_found(tmp_path: Path) -> None:
     catalog(tmp_path)
     options = {"catalog.uri": f"sqlite:///{tmp_path}/c.db"}
     with pytest.raises(NotFoundError):
-        delta_append.open_appender(place(tmp_path / "t")).append(events(0), ["k"])
+        appends.open_delta_appender(place(tmp_path / "t")).append(events(0), ["k"])
     with pytest.raises(NotFoundError):
-        iceberg_append.open_appender(place("n.t", options)).append(events(0), ["k"])
+        appends.open_iceberg_appender(place("n.t", options)).append(events(0), ["k"])
     with sqlite.connect(str(tmp_path / "b.db")):
         pass
     (tmp_path / "b.db").touch()
-    opened = database_append.open_appender(place(tmp_path / "b.db", {"table": "t"}))
+    opened = appends.open_database_appender(place(tmp_path / "b.db", {"table": "t"}))
     with pytest.raises(NotFoundError, match="table t"):
         opened.append(events(0), ["k"])
 
@@ -173,7 +173,7 @@ def test_delta_columns_that_are_mapped_are_appended_to(tmp_path: Path) -> None:
     schema = deltalake.Schema.from_arrow(EVENTS)
     told = {"delta.columnMapping.mode": "name"}
     deltalake.DeltaTable.create(str(tmp_path / "t"), schema, configuration=told)
-    target = Target(place(tmp_path / "t"), delta_append.open_appender, delta.open_source)
+    target = Target(place(tmp_path / "t"), appends.open_delta_appender, delta.open_source)
     target.append(events(0, 1))
     assert [row["n"] for row in target.rows] == [0, 1]
     library = pa.table(deltalake.DeltaTable(str(tmp_path / "t")).scan()).to_pylist()
@@ -188,14 +188,14 @@ def test_delta_features_that_cannot_be_written_are_refused_by_name(
     told["protocol"]["writerFeatures"] = [feature]
     commit(tmp_path / "t", 0, told, metadata(field("n", "long")))
     with pytest.raises(UnsupportedError, match=f"(?i){feature}"):
-        delta_append.open_appender(place(tmp_path / "t")).append(pa.table({"n": [1]}), [])
+        appends.open_delta_appender(place(tmp_path / "t")).append(pa.table({"n": [1]}), [])
     assert [path.name for path in (tmp_path / "t").iterdir()] == ["_delta_log"]
 
 
 def test_delta_rows_that_meet_no_constraint_are_refused(tmp_path: Path) -> None:
     told = metadata(field("n", "long"), **{"delta.constraints.small": "n < 5"})
     commit(tmp_path / "t", 0, protocol(1, 3), told)
-    appender = delta_append.open_appender(place(tmp_path / "t"))
+    appender = appends.open_delta_appender(place(tmp_path / "t"))
     appender.append(pa.table({"n": [1]}), [])
     with pytest.raises(InvalidError, match="constraint"):
         appender.append(pa.table({"n": [2, 9]}), [])
@@ -206,7 +206,7 @@ def test_delta_append_that_lost_is_made_again_by_the_columns_of_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit(tmp_path / "t", 0, protocol(1, 2), metadata(field("n", "integer")))
-    opened = delta_append.open_delta
+    opened = appends.open_delta
 
     def overtaken(store: Any) -> Any:
         table = opened(store)
@@ -214,8 +214,8 @@ def test_delta_append_that_lost_is_made_again_by_the_columns_of_then(
             commit(tmp_path / "t", 1, metadata(field("n", "long")))
         return table
 
-    monkeypatch.setattr(delta_append, "open_delta", overtaken)
-    appender = delta_append.open_appender(place(tmp_path / "t"))
+    monkeypatch.setattr(appends, "open_delta", overtaken)
+    appender = appends.open_delta_appender(place(tmp_path / "t"))
     assert appender.append(pa.table({"n": [7]}), []) == "2"
     assert sum("add" in action for action in actions(tmp_path / "t", 2)) == 1
 
@@ -224,16 +224,16 @@ def test_delta_append_that_always_loses_is_a_conflict_and_keeps_no_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit(tmp_path / "t", 0, protocol(1, 2), metadata(field("n", "long")))
-    opened = delta_append.open_delta
+    opened = appends.open_delta
 
     def overtaken(store: Any) -> Any:
         table = opened(store)
         commit(tmp_path / "t", table.version() + 1, metadata(field("n", "long")))
         return table
 
-    monkeypatch.setattr(delta_append, "open_delta", overtaken)
+    monkeypatch.setattr(appends, "open_delta", overtaken)
     with pytest.raises(ConflictError, match="another writer committed first"):
-        delta_append.open_appender(place(tmp_path / "t")).append(pa.table({"n": [7]}), [])
+        appends.open_delta_appender(place(tmp_path / "t")).append(pa.table({"n": [7]}), [])
     assert all_rows(delta.open_source(place(tmp_path / "t")).pin()) == []
 
 
@@ -243,14 +243,14 @@ def test_delta_append_that_always_loses_is_a_conflict_and_keeps_no_row(
 def test_iceberg_table_of_a_folder_is_not_appended_to(tmp_path: Path) -> None:
     table = create(tmp_path, EVENTS)
     with pytest.raises(UnsupportedError, match=r"catalog\.uri"):
-        iceberg_append.open_appender(place(table.location()))
+        appends.open_iceberg_appender(place(table.location()))
 
 
 def test_iceberg_version_3_is_refused_by_name(tmp_path: Path) -> None:
     as_version(create(tmp_path, EVENTS), 3)
     opened = place("n.t", {"catalog.uri": f"sqlite:///{tmp_path}/c.db"})
     with pytest.raises(UnsupportedError, match="format version 3"):
-        iceberg_append.open_appender(opened).append(events(0), ["k"])
+        appends.open_iceberg_appender(opened).append(events(0), ["k"])
 
 
 def test_iceberg_partitions_that_need_another_library_name_it(
@@ -264,7 +264,7 @@ def test_iceberg_partitions_that_need_another_library_name_it(
     catalog(tmp_path).create_table("n.t", schema, partition_spec=spec)
     opened = place("n.t", {"catalog.uri": f"sqlite:///{tmp_path}/c.db"})
     with pytest.raises(SetupError, match=r"BucketTransform.*pyiceberg-core"):
-        iceberg_append.open_appender(opened).append(pa.table({"n": [1]}), [])
+        appends.open_iceberg_appender(opened).append(pa.table({"n": [1]}), [])
 
 
 def test_iceberg_append_that_always_loses_is_a_conflict(
@@ -279,7 +279,7 @@ def test_iceberg_append_that_always_loses_is_a_conflict(
     monkeypatch.setattr(Table, "append", lost)
     opened = place("n.t", {"catalog.uri": f"sqlite:///{tmp_path}/c.db"})
     with pytest.raises(ConflictError, match="branch main has changed"):
-        iceberg_append.open_appender(opened).append(events(0), ["k"])
+        appends.open_iceberg_appender(opened).append(events(0), ["k"])
 
 
 # -- databases
@@ -290,7 +290,7 @@ def test_database_refuses_a_key_that_is_taken_and_keeps_no_row(tmp_path: Path) -
         cursor.execute("CREATE TABLE t (k INTEGER PRIMARY KEY, s TEXT, n INTEGER)")
     target = Target(
         place(tmp_path / "b.db", {"table": "t"}),
-        database_append.open_appender,
+        appends.open_database_appender,
         database.open_source,
     )
     target.append(events(0, 1))

@@ -92,10 +92,10 @@ def database_table(folder: Path) -> PinnedSource:
         cursor.execute(
             "CREATE TABLE t (i BIGINT, s TEXT, d DATE, t TIMESTAMP, m DECIMAL(9, 2), f DOUBLE)"
         )
-    from keytide.sources.database_append import open_appender
+    from keytide.sources.appends import open_database_appender
 
     opened = place(folder / "b.db", {"table": "t"})
-    open_appender(opened).append(without_nan(ALL), [])
+    open_database_appender(opened).append(without_nan(ALL), [])
     return database.open_source(opened).pin()
 
 

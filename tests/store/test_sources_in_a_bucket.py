@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.sources import delta, delta_append, iceberg, iceberg_append
+from keytide.sources import appends, delta, iceberg
 from keytide.sources.source import PinnedSource, Place
 from keytide.store import open_store
 
@@ -31,7 +31,7 @@ def test_delta_table_is_read_and_appended_to(s3_bucket: str, s3_options: dict[st
     schema = deltalake.Schema.from_arrow(pa.schema([("k", pa.int64())]))
     told = {**s3_options, "allow_http": "true"}
     deltalake.DeltaTable.create(place.location, schema, storage_options=told)
-    appender = delta_append.open_appender(place)
+    appender = appends.open_delta_appender(place)
     assert [appender.append(pa.table({"k": [k]}), ["k"]) for k in (1, 2)] == ["1", "2"]
     pinned = delta.open_source(place).pin()
     assert rows_of(pinned) == [{"k": 1}, {"k": 2}]
@@ -51,7 +51,7 @@ def test_iceberg_table_is_read_and_appended_to(
     table = catalog.create_table("n.t", pa.schema([("k", pa.int64())]))
     options = {"catalog.uri": f"sqlite:///{tmp_path}/c.db", "catalog.warehouse": warehouse}
     place = Place("n.t", options, near)
-    iceberg_append.open_appender(place).append(pa.table({"k": [1]}), ["k"])
+    appends.open_iceberg_appender(place).append(pa.table({"k": [1]}), ["k"])
     assert rows_of(iceberg.open_source(place).pin()) == [{"k": 1}]
     folder = Place(table.location(), {}, near)
     assert rows_of(iceberg.open_source(folder).pin()) == [{"k": 1}]

@@ -53,7 +53,7 @@ from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, keys
 from keytide.predicate.predicate import Predicate
 from keytide.snapshot.state import TableView
-from keytide.sources.appending import Appender, Rows
+from keytide.sources.appends import Appender, Rows
 from keytide.sources.external_definitions import check_ties
 from keytide.sources.scan import ExternalHandle, ExternalMetadata, ExternalSplits, merged_pages
 from keytide.sources.source import AppendableSource, Place

@@ -17,16 +17,8 @@ from keytide.options import TableOptions
 from keytide.predicate.predicate import Predicate
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import PinnedTable
-from keytide.sources import (
-    database,
-    database_append,
-    delta,
-    delta_append,
-    iceberg,
-    iceberg_append,
-    table_source,
-)
-from keytide.sources.appending import Appender
+from keytide.sources import appends, database, delta, iceberg, table_source
+from keytide.sources.appends import Appender
 from keytide.sources.folder import csv_folder, json_folder, parquet_folder
 from keytide.sources.parquet import asked_of_source
 from keytide.sources.source import PinnedSource, Place, Source, SourcePart, in_no_order
@@ -56,18 +48,18 @@ _DATABASE = ExternalFormat(
     database.open_source,
     database.OPTIONS,
     tells_order=False,
-    append=database_append.open_appender,
+    append=appends.open_database_appender,
 )
 FORMATS: Mapping[str, ExternalFormat] = {
     "parquet": ExternalFormat(parquet_folder, tells_order=False),
     "csv": ExternalFormat(csv_folder, ("delimiter", "quote", "null-value"), tells_order=False),
     "json": ExternalFormat(json_folder, tells_order=False),
-    "delta": ExternalFormat(delta.open_source, append=delta_append.open_appender),
+    "delta": ExternalFormat(delta.open_source, append=appends.open_delta_appender),
     "iceberg": ExternalFormat(
         iceberg.open_source,
         iceberg.OPTIONS,
         named_by=("catalog.uri",),
-        append=iceberg_append.open_appender,
+        append=appends.open_iceberg_appender,
     ),
     "sqlite": _DATABASE,
     "postgresql": _DATABASE,
