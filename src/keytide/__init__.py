@@ -117,66 +117,66 @@ __all__ = [
 ]
 
 _HOMES = {
+    "keytide.base.row_kind": ("RowKind",),
+    "keytide.commit.transaction": ("WriteResult",),
+    "keytide.compaction.compact": ("CompactionResult",),
     "keytide.dml.engine": ("Changed",),
+    "keytide.lake.external_tables": (
+        "AppendResult",
+        "ExternalTable",
+        "FederatedTable",
+    ),
+    "keytide.lake.foreign_table": ("ExternalScan",),
+    "keytide.lake.lake": ("Lake",),
+    "keytide.lake.opening": (
+        "connect",
+        "open_table",
+    ),
+    "keytide.lake.polars_source": ("scan_polars",),
+    "keytide.lake.scan": (
+        "Changes",
+        "FallbackScan",
+        "Scan",
+    ),
+    "keytide.lake.table": ("Table",),
+    "keytide.lake.table_methods": ("MergeBuilder",),
+    "keytide.maintenance.actions": ("PurgeResult",),
+    "keytide.maintenance.doctor": (
+        "Diagnosis",
+        "Sign",
+    ),
+    "keytide.maintenance.expiry": ("ExpiryResult",),
+    "keytide.maintenance.orphans": ("OrphanFiles",),
+    "keytide.maintenance.repair": (
+        "IndexingResult",
+        "MendResult",
+    ),
+    "keytide.maintenance.rescale": (
+        "ConversionResult",
+        "RescaleResult",
+    ),
+    "keytide.maintenance.restore": ("RestoreResult",),
+    "keytide.maintenance.rollback": (
+        "FastForwardResult",
+        "RollbackResult",
+    ),
+    "keytide.merge.functions.registry": ("register_merge_function",),
+    "keytide.read.fallback": ("FallbackExplanation",),
+    "keytide.read.scan": ("Explanation",),
+    "keytide.read.why": ("Why",),
     "keytide.sources.external_definitions": ("AdoptionResult",),
     "keytide.sources.federated": ("UpsertKeys",),
     "keytide.sources.scan": (
         "ExternalChanges",
         "ExternalExplanation",
     ),
-    "keytide.lake.scan": (
-        "Changes",
-        "FallbackScan",
-        "Scan",
-    ),
-    "keytide.lake.external_tables": (
-        "ExternalTable",
-        "AppendResult",
-        "FederatedTable",
-    ),
-    "keytide.lake.foreign_table": ("ExternalScan",),
-    "keytide.lake.lake": ("Lake",),
-    "keytide.lake.table_methods": ("MergeBuilder",),
-    "keytide.lake.opening": (
-        "connect",
-        "open_table",
-    ),
-    "keytide.lake.polars_source": ("scan_polars",),
-    "keytide.lake.table": ("Table",),
-    "keytide.merge.functions.registry": ("register_merge_function",),
-    "keytide.base.row_kind": ("RowKind",),
-    "keytide.commit.transaction": ("WriteResult",),
-    "keytide.compaction.compact": ("CompactionResult",),
-    "keytide.maintenance.expiry": ("ExpiryResult",),
-    "keytide.maintenance.rollback": (
-        "FastForwardResult",
-        "RollbackResult",
-    ),
-    "keytide.read.scan": ("Explanation",),
-    "keytide.read.fallback": ("FallbackExplanation",),
-    "keytide.read.why": ("Why",),
-    "keytide.maintenance.doctor": (
-        "Diagnosis",
-        "Sign",
-    ),
-    "keytide.maintenance.repair": (
-        "IndexingResult",
-        "MendResult",
-    ),
-    "keytide.maintenance.orphans": ("OrphanFiles",),
-    "keytide.maintenance.actions": ("PurgeResult",),
-    "keytide.maintenance.rescale": (
-        "ConversionResult",
-        "RescaleResult",
-    ),
-    "keytide.maintenance.restore": ("RestoreResult",),
-    "keytide.verify.finding": (
-        "Finding",
-        "Verification",
-    ),
     "keytide.types": (
         "Field",
         "parse_sql_type",
+    ),
+    "keytide.verify.finding": (
+        "Finding",
+        "Verification",
     ),
 }
 """The module that defines each public name.

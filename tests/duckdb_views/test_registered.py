@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.duckdb.register import split_for_duckdb
+from keytide.duckdb import split_for_duckdb
 from keytide.store import open_store
 from keytide.store.faults import FaultyStore
 from keytide.types import Field

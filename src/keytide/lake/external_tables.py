@@ -16,7 +16,7 @@ from keytide.dml.attachments import AttachedCatalog
 from keytide.dml.engine import Changed
 from keytide.errors import NotFoundError, UnsupportedError
 from keytide.format.schema import TableSchema
-from keytide.lake.engine_choice import engine_of
+from keytide.lake.execution import engine_of
 from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.table import Table, is_spark_dataframe
 from keytide.lake.table_methods import MergeBuilder

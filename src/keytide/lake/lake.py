@@ -32,7 +32,7 @@ from keytide.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from keytide.lake.engine_choice import engine_of
+from keytide.lake.execution import engine_of
 from keytide.lake.external_tables import ExternalTable, FederatedTable
 from keytide.lake.table import Table, is_spark_dataframe
 from keytide.maintenance.background import BEHIND
@@ -766,7 +766,7 @@ class Lake:
         """
         from keytide.feeds.feed import FeedRequest, columns_of
         from keytide.feeds.kafka.ingest import TopicOptions
-        from keytide.lake.ingestion import feed
+        from keytide.lake.execution import feed
 
         request = FeedRequest(
             warehouse=self.uri,
@@ -848,7 +848,7 @@ class Lake:
         """
         from keytide.feeds.feed import FeedRequest
         from keytide.feeds.kafka.ingest import Told, TopicOptions
-        from keytide.lake.ingestion import feed_tables
+        from keytide.lake.execution import feed_tables
 
         request = FeedRequest(
             warehouse=self.uri,

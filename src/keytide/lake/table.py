@@ -26,7 +26,7 @@ from keytide.feeds.kafka.start import PartitionLag, lag
 from keytide.feeds.kafka.topics import KafkaAddress
 from keytide.format.schema import TableSchema
 from keytide.lake.display import Snapshots, picture_of, table_html
-from keytide.lake.engine_choice import engine_of
+from keytide.lake.execution import engine_of
 from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.scan import Changes, FallbackScan, Scan
 from keytide.lake.table_methods import MergeBuilder, member, member_giving

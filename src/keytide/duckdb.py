@@ -1,15 +1,12 @@
-"""Tables of a lake as views in a DuckDB connection.
+"""Tables as views in a DuckDB connection of the caller.
 
-Registers the tables of a lake as views in a DuckDB connection.
+DuckDB's own Parquet reader reads files that need no merge. All other rows come through a dataset,
+to which DuckDB pushes the columns and conditions of a query. DuckDB does not evaluate conditions
+that it pushes down again, so each of them is applied with DuckDB's semantics.
 
-SQL that reads plain files with DuckDB's own Parquet reader.
-
-Rows as Arrow datasets, to which DuckDB pushes the columns and conditions of a query.
-
-Splits the conditions that DuckDB pushes down between a scan and Arrow.
-
-DuckDB does not evaluate conditions that it pushes down again, so each of them must be applied with
-DuckDB's semantics.
+>>> con = duckdb.connect()                                              # doctest: +SKIP
+>>> kt.duckdb.register(con, lake)                                       # doctest: +SKIP
+>>> con.sql("SELECT status, count(*) FROM shop.orders GROUP BY ALL")    # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -53,6 +50,8 @@ from keytide.snapshot.state import TableView
 from keytide.sources.federated import tables_of
 from keytide.sources.scan import ExternalScan
 from keytide.types import AtomicType, Field
+
+__all__ = ["register"]
 
 # -- SQL that reads plain files with DuckDB's own Parquet reader -----------------------------------
 

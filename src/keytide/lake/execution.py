@@ -1,0 +1,72 @@
+"""Where the work of a lake runs: queries in DuckDB or on Spark, feeds in this process or on Spark.
+
+What a choice needs is imported once it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from keytide.catalogs.catalog import Catalog
+from keytide.errors import InvalidError, SetupError
+
+if TYPE_CHECKING:
+    from keytide.feeds.feed import BatchReport, FeedRequest, IngestReport
+    from keytide.feeds.kafka.ingest import TablesReport, Told, TopicOptions
+    from keytide.sql.query_engine import Engine
+
+
+def engine_of(spark: Any, allows_external_files: bool) -> Engine:
+    """The Spark engine if there is a session, otherwise DuckDB in this process.
+
+    Raises `SetupError` when the extra `spark` is not installed.
+    """
+    if spark is not None:
+        from keytide.spark.session_sql import SparkEngine
+
+        return SparkEngine(spark)
+    from keytide.sql.local_engine import LocalEngine
+
+    return LocalEngine(allows_external_files)
+
+
+def feed(
+    request: FeedRequest,
+    options: TopicOptions,
+    catalog: Catalog,
+    spark: Any = None,
+    on_batch: Callable[[BatchReport], None] | None = None,
+) -> IngestReport:
+    """Run `Lake.ingest`: files through the Spark session, topics in this process.
+
+    Raises what it raises.
+    """
+    from keytide.feeds.kafka.ingest import KafkaRequest
+    from keytide.feeds.kafka.ingest import run_feed as run_topics
+    from keytide.feeds.kafka.topics import is_kafka, is_template
+
+    if is_template(request.table):
+        raise InvalidError(
+            f"table {request.table!r} is a template for several tables; use Lake.ingest_tables"
+        )
+    if is_kafka(request.source):
+        return run_topics(KafkaRequest.of(request, options), on_batch, catalog)
+    options.check_unused(request.source)
+    if spark is None:
+        raise SetupError(
+            f"files such as {request.source} are read by Spark; open the lake with a Spark "
+            "session: kt.connect(path, spark=kt.spark.session())"
+        )
+    from keytide.spark.ingest import run_feed as run_files
+
+    return run_files(request, spark, on_batch, catalog)
+
+
+def feed_tables(
+    request: FeedRequest, options: TopicOptions, catalog: Catalog, told: Told
+) -> TablesReport:
+    """Run `Lake.ingest_tables`. Raises what it raises."""
+    from keytide.feeds.kafka.ingest import KafkaRequest, run_feeds
+
+    return run_feeds(KafkaRequest.of(request, options), catalog, told)
