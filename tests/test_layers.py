@@ -156,7 +156,7 @@ def test_what_nobody_asked_for_is_not_loaded(code: str) -> None:
 
 def test_workers_of_spark_load_neither_a_parser_nor_an_engine() -> None:
     pytest.importorskip("pyspark")
-    names = ("write", "read", "pages", "dml_tasks")
+    names = ("dataframe_writes", "read_plans", "dml_tasks")
     tasks = ("keytide.spark." + name for name in names)
     loaded = ", ".join([*tasks, "keytide.dml.keyed_table", "keytide.dml.append_table"])
     heavy = {"sqlglot", "duckdb", "pandas", "adbc_driver_sqlite", "adbc_driver_postgresql"}
@@ -165,12 +165,12 @@ def test_workers_of_spark_load_neither_a_parser_nor_an_engine() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("module", ["source", "read", "write", "runner", "payloads"])
+@pytest.mark.parametrize("module", ["data_source", "read_plans", "dataframe_writes", "runner"])
 def test_workers_of_spark_load_nothing_that_only_sessions_need(module: str) -> None:
     pytest.importorskip("pyspark")
     rooms = ("dml", "sources", "sql", "feeds", "cdc", "lake", "duckdb", "pinot", "cli")
     unwanted = {f"keytide.{room}" for room in rooms}
-    unwanted |= {f"keytide.spark.{name}" for name in ("sessions", "ingest", "sql")}
+    unwanted |= {f"keytide.spark.{name}" for name in ("sessions", "ingest", "session_sql")}
     code = f"import sys, keytide.spark.{module}; print(sorted({unwanted} & {{*sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -43,7 +43,7 @@ def ingested(monkeypatch: pytest.MonkeyPatch) -> list[FeedRequest]:
     members: dict[str, dict[str, Any]] = {
         "": {},
         ".ingest": {"run_feed": run_feed},
-        ".errors": {"on_driver": nullcontext},
+        ".error_translation": {"on_driver": nullcontext},
         ".runner": {"running_tasks": lambda spark: (3, 8)},
         ".sessions": {"session": SimpleNamespace},
     }

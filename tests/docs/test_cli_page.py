@@ -64,7 +64,7 @@ def _nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
         name: fake.FakeTopic(partitions=[[(b'{"order_id": 1}', json.dumps(MESSAGE).encode())]])
         for name in ("shop.orders", "shop.public.orders")
     }
-    for module in ("ingest", "lag"):
+    for module in ("ingest", "start"):
         monkeypatch.setattr(
             f"keytide.feeds.kafka.{module}.Client", lambda *given: fake.FakeKafka(held)
         )

@@ -39,7 +39,7 @@ def texts(
     texts = {" --continuous": "", "-w lake": "-w lake_of_commands"}
     if request.param == "in memory":
         held = {name: FakeTopic(SHOWN_ID, [*map(list, parts)]) for name, parts in TOPICS.items()}
-        for module in ("ingest", "lag"):
+        for module in ("ingest", "start"):
             monkeypatch.setattr(
                 f"keytide.feeds.kafka.{module}.Client", lambda *given: FakeKafka(held)
             )

@@ -217,7 +217,7 @@ def test_table_of_an_engine_without_a_kernel_says_so(
 # -- nobody asks for a name or a class -------------------------------------------------------------
 
 CLASSES = {engine.__name__ for engine in ENGINES.values()} | {"SequenceGroups"}
-OWN = {"aggregation", "pick_one", "partial_update", "sequence_groups", "engines"}
+OWN = {"aggregation", "partial_update", "sequence_groups", "engines"}
 
 
 def asks(path: Path) -> Iterator[str]:
