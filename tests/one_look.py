@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from busy import Others, busy_store
-from keytide.sql.query_engine import Result
+from keytide.sql.result import Result
 from keytide.store import open_store
 
 if TYPE_CHECKING:

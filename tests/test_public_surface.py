@@ -20,7 +20,7 @@ import keytide.lake.scan
 import keytide.lake.table
 import keytide.pinot
 import keytide.spark
-import keytide.sql.query_engine
+import keytide.sql.result
 from keytide.base.process import cached_property
 from keytide.base.record import Record
 
@@ -114,7 +114,7 @@ def public_calls() -> dict[str, str]:
     """The docstrings of all that users call, by name."""
     things = {name: getattr(module, name) for module in MODULES for name in module.__all__}
     found = {}
-    for name, thing in {**things, "Result": keytide.sql.query_engine.Result}.items():
+    for name, thing in {**things, "Result": keytide.sql.result.Result}.items():
         if not inspect.isclass(thing):
             found |= {name: inspect.getdoc(thing) or ""} if callable(thing) else {}
         elif not issubclass(thing, BaseException):

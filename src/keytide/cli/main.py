@@ -58,7 +58,7 @@ from keytide.cli.tag import tag
 from keytide.errors import InvalidError, KeytideError
 from keytide.lake.lake import Lake
 from keytide.lake.opening import connect
-from keytide.sql.query_engine import Result
+from keytide.sql.result import Result
 
 # -- the command that runs SQL: from an argument, a file, a pipe, or at a prompt -------------------
 

@@ -21,10 +21,10 @@ from pygments.lexers.sql import SqlLexer
 
 from keytide.cli.inspection import describe_table, list_tables
 from keytide.cli.output import Format, note
+from keytide.dml.attachments import table_of
 from keytide.errors import InvalidError, KeytideError
 from keytide.lake.lake import Lake
 from keytide.lake.table import Table
-from keytide.sql.relation import table_of
 
 # -- completions at the cursor of the prompt: keywords, tables, and their columns ------------------
 

@@ -49,6 +49,7 @@ from keytide.dml.spi import (
     UpdatablePageSource,
 )
 from keytide.errors import ConnectorError, InvalidError, KeytideError, UnsupportedError
+from keytide.options import TableOptions
 from keytide.predicate.predicate import Predicate
 
 # -- checks of the pages from a source and of the pages for a source -------------------------------
@@ -491,3 +492,15 @@ def insert_rows(
         with suppress(KeytideError):  # the original error is more useful
             sink.abort()
         raise
+
+
+@dataclass(frozen=True)
+class Means:
+    """The resources of this process that an engine can use for the rows of a table.
+
+    It can hold `memory_bytes`. If a statement reads at most `driver_bytes_max`, a cluster leaves
+    the work to this process.
+    """
+
+    memory_bytes: int = TableOptions().read_memory_bytes
+    driver_bytes_max: int = TableOptions().driver_work_bytes_max

@@ -12,6 +12,7 @@ from keytide.catalogs.catalog import Catalog
 from keytide.errors import InvalidError, SetupError
 
 if TYPE_CHECKING:
+    from keytide.dml.deletion import HostFor
     from keytide.feeds.feed import BatchReport, FeedRequest, IngestReport
     from keytide.feeds.kafka.ingest import TablesReport, Told, TopicOptions
     from keytide.sql.query_engine import Engine
@@ -29,6 +30,22 @@ def engine_of(spark: Any, allows_external_files: bool) -> Engine:
     from keytide.sql.local_engine import LocalEngine
 
     return LocalEngine(allows_external_files)
+
+
+def delete_host_of(spark: Any) -> HostFor:
+    """What makes hosts for a DELETE by a predicate: threads of this process, or a session.
+
+    Raises `SetupError` when the extra `spark` is not installed.
+    """
+    from keytide.dml.deletion import PredicateHost
+
+    if spark is None:
+        return lambda predicate, fields, _: PredicateHost(predicate, fields)
+    from keytide.spark.row_changes import SparkDeleteHost
+
+    return lambda predicate, fields, means: SparkDeleteHost(
+        PredicateHost(predicate, fields), spark, means.driver_bytes_max
+    )
 
 
 def feed(

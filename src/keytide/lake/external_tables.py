@@ -16,7 +16,7 @@ from keytide.dml.attachments import AttachedCatalog
 from keytide.dml.engine import Changed
 from keytide.errors import NotFoundError, UnsupportedError
 from keytide.format.schema import TableSchema
-from keytide.lake.execution import engine_of
+from keytide.lake.execution import delete_host_of, engine_of
 from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.table import Table, is_spark_dataframe
 from keytide.lake.table_methods import MergeBuilder
@@ -121,7 +121,7 @@ class ExternalTable(ForeignTable):
 
 
 if TYPE_CHECKING:
-    from keytide.sql.python_calls import FederatedForm
+    from keytide.dml.statements import FederatedForm
 
 
 @dataclass(frozen=True)
@@ -210,9 +210,15 @@ class FederatedTable(ForeignTable):
         Raises as `write`, `InvalidError` for a condition that does not parse or cannot run, and
         `UnsupportedError` when the table has no tombstone key.
         """
-        from keytide.sql.python_calls import delete_where
+        from keytide.dml.deletion import delete_matching
 
-        return delete_where(self._form(), engine_of(self._spark, self._allows), where, "snapshot")
+        form, spark = self._form(), self._spark
+        if isinstance(where, str):
+            from keytide.sql.python_calls import delete_where
+
+            return delete_where(form, engine_of(spark, self._allows), where, "snapshot")
+        host_for = delete_host_of(spark)
+        return delete_matching(form, host_for, where, "snapshot", is_local=spark is None)
 
     @checked
     def update(self, set: Mapping[str, Any], where: Condition | None = None) -> Changed:
@@ -268,7 +274,7 @@ class FederatedTable(ForeignTable):
         return self._catalog.allows_external_files
 
     def _form(self) -> FederatedForm:
-        from keytide.sql.python_calls import FederatedForm
+        from keytide.dml.statements import FederatedForm
 
         return FederatedForm(self._catalog, self.name, lambda: self.table_schema)
 

@@ -45,7 +45,7 @@ from keytide.sources.external_definitions import (
     with_upsert_keys,
 )
 from keytide.sources.federated import UpsertKeys, federated_connector, federated_tables, tables_of
-from keytide.sql.query_engine import Result
+from keytide.sql.result import Result
 from keytide.types import Field
 from keytide.write.input_rows import to_arrow_table
 

@@ -26,7 +26,7 @@ from keytide.feeds.kafka.start import PartitionLag, lag
 from keytide.feeds.kafka.topics import KafkaAddress
 from keytide.format.schema import TableSchema
 from keytide.lake.display import Snapshots, picture_of, table_html
-from keytide.lake.execution import engine_of
+from keytide.lake.execution import delete_host_of, engine_of
 from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.scan import Changes, FallbackScan, Scan
 from keytide.lake.table_methods import MergeBuilder, member, member_giving
@@ -307,10 +307,16 @@ class Table:
         - `ConflictError` when too many races with other writers were lost.
         - `DataError` when the store fails.
         """
-        from keytide.sql.python_calls import Around, delete_where
+        from keytide.dml.deletion import delete_matching
+        from keytide.dml.statements import Around
 
-        around = Around.of(self._stored, self._catalog)
-        return delete_where(around, self._engine(), where, isolation)
+        around, spark = Around.of(self._stored, self._catalog), self._spark
+        if isinstance(where, str):
+            from keytide.sql.python_calls import delete_where
+
+            return delete_where(around, self._engine(), where, isolation)
+        host_for = delete_host_of(spark)
+        return delete_matching(around, host_for, where, isolation, is_local=spark is None)
 
     @checked
     def update(
@@ -330,7 +336,8 @@ class Table:
         when two rows would have the same primary key, and `UnsupportedError` for a table that would
         not store the new values unchanged.
         """
-        from keytide.sql.python_calls import Around, update_where
+        from keytide.dml.statements import Around
+        from keytide.sql.python_calls import update_where
 
         around = Around.of(self._stored, self._catalog)
         return update_where(around, self._engine(), set, where, isolation)
@@ -365,13 +372,8 @@ class Table:
         Raises `InvalidError` for any other kind of source, and for a source with columns that SQL
         does not support.
         """
-        from keytide.sql.python_calls import (
-            Around,
-            WhenForm,
-            grown_to_merge,
-            merge_source,
-            source_of_rows,
-        )
+        from keytide.dml.statements import Around
+        from keytide.sql.python_calls import WhenForm, grown_to_merge, merge_source, source_of_rows
 
         engine = self._engine(source)
         given = source

@@ -64,7 +64,7 @@ from keytide.spark.columns import (
 )
 from keytide.spark.dataframe_writes import append
 from keytide.spark.error_translation import on_driver, over_files
-from keytide.spark.files import (
+from keytide.spark.feed_files import (
     BLOCK,
     BLOCKS_SCHEMA,
     MESSAGE,

@@ -33,6 +33,7 @@ from pyspark.sql import functions as F
 
 from keytide.base.process import cached_property
 from keytide.compaction.compact import local_runner
+from keytide.dml.deletion import PredicateHost
 from keytide.dml.engine import RowChange, Scanned, Sinks, SplitResult
 from keytide.spark.capacity import COPIES, Place, bytes_of_rows, place_of, run_in_utc, tasks_for
 from keytide.spark.columns import arrow_schema_of, batch_schema, column, spark_schema
@@ -42,14 +43,12 @@ from keytide.spark.dml_tasks import (
     MergeTask,
     ScanTask,
     ScanTasks,
-    Source,
     WholeTask,
-    distinct_values,
-    has_exact_types,
     scanned_schema,
 )
 from keytide.spark.error_translation import on_driver, reason_of
 from keytide.spark.internals import is_apache_spark
+from keytide.spark.merge_source import Source, distinct_values, has_exact_types
 from keytide.spark.runner import Cluster, Executors
 from keytide.spark.worker import check_python
 from keytide.sql.change_queries import MergeQuery, RowQuery
@@ -347,6 +346,38 @@ def _collected(rows: DataFrame) -> pa.Table:
 
 
 @dataclass(frozen=True)
+class SparkDeleteHost:
+    """Deletes rows that meet a predicate, in a session. See `Host`.
+
+    Rows of connectors that find others too are chosen in this process.
+    """
+
+    here: PredicateHost
+    spark: SparkSession
+    driver_bytes_max: int
+
+    def explained(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
+        """See `Host.explained`."""
+        return (f"runs {place_of(self.spark, self.driver_bytes_max, stored_bytes)}",)
+
+    def change(
+        self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
+    ) -> None:
+        """See `Host.change`. Runs at most one Spark job."""
+        place = place_of(self.spark, self.driver_bytes_max, scanned.stored_bytes)
+        if self.here.predicate is not None and not scanned.is_exact:
+            self.here.change(scanned, change, take)
+            return
+        tasks = [WholeTask(one, change, (), (), str(scanned.table)) for one in one_by_one(scanned)]
+        workers_at(self.spark, place).each(tasks, take)
+
+
+def workers_at(spark: SparkSession, place: Place) -> Workers:
+    """The workers for a place."""
+    return DriverWorkers(spark) if place.is_driver else ExecutorWorkers(spark, place.known_bytes)
+
+
+@dataclass(frozen=True)
 class SparkRowHost:
     """Runs DELETE and UPDATE in a session. See `Host`."""
 
@@ -366,12 +397,7 @@ class SparkRowHost:
         """See `Host.change`. Runs at most one Spark job."""
         constants = self._constants(scanned.is_exact)
 
-        # The workers for a place.
-        place = self._place(scanned.stored_bytes, constants)
-        spark = self.spark
-        workers = (
-            DriverWorkers(spark) if place.is_driver else ExecutorWorkers(spark, place.known_bytes)
-        )
+        workers = workers_at(self.spark, self._place(scanned.stored_bytes, constants))
         if constants is None:
             self._computed(workers, scanned, change, take)
             return

@@ -36,6 +36,7 @@ from keytide.catalogs.catalog import Catalog
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.dml.attachments import AttachedCatalog
+from keytide.dml.engine import Means
 from keytide.errors import InvalidError, KeytideError, UnsupportedError
 from keytide.feeds.flow import FlowRequest
 from keytide.snapshot.stored_table import StoredTable
@@ -45,7 +46,7 @@ from keytide.spark.capacity import analyzed_in_utc, run_in_utc
 from keytide.spark.columns import arrow_schema_of, column, constant, spark_schema
 from keytide.spark.data_source import FORMAT
 from keytide.spark.dataframe_writes import append, fill, overwrite
-from keytide.spark.dml_tasks import Source, pages_to_spark
+from keytide.spark.dml_tasks import pages_to_spark
 from keytide.spark.error_translation import (
     explained,
     knows_aliases,
@@ -54,6 +55,7 @@ from keytide.spark.error_translation import (
     reason_of,
 )
 from keytide.spark.internals import is_apache_spark, is_connect
+from keytide.spark.merge_source import Source
 from keytide.spark.read_plans import fallback_to_spark, scan_to_spark
 from keytide.spark.row_changes import DriverMerge, ExecutorMerge, PlacedMerge, SparkRowHost
 from keytide.spark.source_options import SourceOptions
@@ -63,7 +65,6 @@ from keytide.sql.engine_text import QueryAnalysis
 from keytide.sql.from_clause import spark_unnest
 from keytide.sql.merged_rows import PassThrough
 from keytide.sql.pushdown import spark_condition
-from keytide.sql.query_engine import Means, Result
 from keytide.sql.relation import (
     AttachedRelation,
     FallbackRelation,
@@ -74,6 +75,7 @@ from keytide.sql.relation import (
     without_aliases,
 )
 from keytide.sql.relations import BoundQuery
+from keytide.sql.result import Result
 
 # -- SQL on Spark, and views of tables in a session ------------------------------------------------
 

@@ -20,8 +20,9 @@ from keytide.catalogs.schema_changes import add_constraint, alter_table, drop_co
 from keytide.commit.author import Author
 from keytide.commit.transaction import WriteResult, warn_of_errors
 from keytide.definition.schema_evolution import ChangeComment
-from keytide.dml.attachments import AttachedCatalog
+from keytide.dml.attachments import AttachedCatalog, table_of
 from keytide.dml.engine import Changed, insert_rows
+from keytide.dml.statements import Target, on_newest
 from keytide.errors import AlreadyExistsError, InvalidError, UnsupportedError
 from keytide.feeds.flow import FlowRequest
 from keytide.maintenance.history import HistoryEntry, history_of
@@ -34,18 +35,11 @@ from keytide.sql.grammar import create_version_name, drop_version_name, parse_st
 from keytide.sql.local_engine import LocalEngine
 from keytide.sql.local_query import run_locally
 from keytide.sql.procedures import call
-from keytide.sql.query_engine import Engine, LocalResult, Result, changed
-from keytide.sql.relation import column_of, table_of
+from keytide.sql.query_engine import Engine
+from keytide.sql.relation import column_of
 from keytide.sql.relations import BoundQuery, bind
-from keytide.sql.row_changes import (
-    Target,
-    analyze_change,
-    delete,
-    explain_change,
-    merge,
-    on_newest,
-    update,
-)
+from keytide.sql.result import LocalResult, Result, changed
+from keytide.sql.row_changes import analyze_change, delete, explain_change, merge, update
 from keytide.sql.show_statements import (
     create_view,
     describe,

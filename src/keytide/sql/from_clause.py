@@ -23,11 +23,10 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from keytide.base.text import counted
-from keytide.dml.attachments import AttachedCatalog
+from keytide.dml.attachments import AttachedCatalog, in_own_spelling
 from keytide.errors import InvalidError
 from keytide.format.paths import BRANCH_MARK, split_branch
 from keytide.sql.cursor import Keytide, error_at, typed
-from keytide.sql.relation import in_own_spelling
 from keytide.types import Field
 
 # -- finds the tables in the tree of a query, and the names that its WITH defines ------------------

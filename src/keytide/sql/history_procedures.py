@@ -20,6 +20,7 @@ from keytide.base.arguments import checked
 from keytide.base.record import Record
 from keytide.base.text import Moment, epoch_ms
 from keytide.catalogs.catalog import Catalog
+from keytide.dml.attachments import table_of
 from keytide.errors import InvalidError
 from keytide.format.snapshot import Snapshot
 from keytide.maintenance import actions, branches, restore, tags
@@ -29,7 +30,6 @@ from keytide.options import TableOptions
 from keytide.snapshot.branch_tables import has_branch
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.stored_table import StoredTable
-from keytide.sql.relation import table_of
 from keytide.write.partition_spec import Place, partition_condition
 
 # -- procedures that are generated from verbs of tables --------------------------------------------

@@ -12,6 +12,7 @@ from keytide.catalogs.catalog import Catalog
 from keytide.catalogs.local_writes import append, fill, overwrite
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction, WriteResult
+from keytide.dml.engine import Means
 from keytide.feeds.auto_cdc import apply_events
 from keytide.feeds.flow import FlowRequest
 from keytide.snapshot.stored_table import StoredTable
@@ -20,8 +21,8 @@ from keytide.sql.change_queries import MergeQuery, RowQuery
 from keytide.sql.engine_text import QueryAnalysis
 from keytide.sql.local_query import Stop, analyze_locally, run_locally, stream_locally
 from keytide.sql.local_row_changes import LocalMergeHost, LocalRowHost
-from keytide.sql.query_engine import LocalResult, Means, Result
 from keytide.sql.relations import BoundQuery
+from keytide.sql.result import LocalResult, Result
 
 __all__ = ["LocalEngine"]
 

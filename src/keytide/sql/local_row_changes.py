@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,8 +20,9 @@ import pyarrow as pa
 from sqlglot import exp
 
 from keytide.base.row_engine import duckdb_spelling
+from keytide.dml.deletion import PredicateHost, changed_split, in_threads, split_source
 from keytide.dml.engine import RowChange, Scanned, SinkPages, Sinks, SplitResult, checked_pages
-from keytide.dml.spi import ROW_ID, ColumnHandle, ConnectorMergeSink, UpdatablePageSource
+from keytide.dml.spi import ROW_ID, ConnectorMergeSink
 from keytide.errors import KeytideError
 from keytide.sql.change_queries import Match, MergeQuery, RowQuery
 from keytide.sql.from_clause import duckdb_unnest
@@ -49,9 +49,7 @@ class LocalRowHost:
     ) -> None:
         """See `Host.change`. Ctrl-C cancels it."""
         if scanned.is_exact and not self.query.fields:
-            ids = replace(scanned, columns=scanned.columns[-1:])
-            idle = [None] * len(ids.splits)
-            _in_threads(lambda n: self._split(ids, change, n, lambda page: page), idle, take)
+            PredicateHost(None, ()).change(scanned, change, take)
             return
         text = self.query.text_for("duckdb", (ROW,), duckdb_unnest, duckdb_spelling)
         memory = _within(self.memory_bytes)
@@ -64,29 +62,9 @@ class LocalRowHost:
 
             def run(number: int) -> SplitResult:
                 compute = partial(self._computed, text, cursors[number])
-                return self._split(scanned, change, number, compute)
+                return changed_split(scanned, number, scanned.columns, change, compute)
 
-            _in_threads(run, cursors, take)
-
-    def _split(
-        self,
-        scanned: Scanned,
-        change: RowChange,
-        number: int,
-        compute: Callable[[pa.RecordBatch], pa.RecordBatch],
-    ) -> SplitResult:
-        with _source(scanned, number) as source:
-            try:
-                rows = 0
-                for page in checked_pages(source, scanned.columns, type(source).__name__):
-                    found = compute(page)
-                    if found.num_rows:
-                        change.apply(source, found)
-                        rows += found.num_rows
-                return SplitResult(rows, source.finish())
-            except BaseException:
-                source.abort()
-                raise
+            in_threads(run, cursors, take)
 
     def _computed(
         self, text: str, cursor: duckdb.DuckDBPyConnection, page: pa.RecordBatch
@@ -133,7 +111,7 @@ class LocalMergeHost:
             def run(_: int) -> SplitResult:
                 return self._merged(cursor, text, passed, sinks.pages, sink, target)
 
-            _in_threads(run, [cursor], take)
+            in_threads(run, [cursor], take)
 
     def _with_source(self, cursor: duckdb.DuckDBPyConnection) -> MergeQuery:
         """The query with its source computed once as a table, because the source may be random."""
@@ -220,7 +198,7 @@ class _Target:
         columns = self._passed.read_columns(self._scanned.columns)
         try:
             for number in range(len(self._scanned.splits)):
-                with _source(self._scanned, number, columns) as source:
+                with split_source(self._scanned, number, columns) as source:
                     for page in checked_pages(source, columns, type(source).__name__):
                         yield self._passed.given(page, self._scanned.columns, start, schema)
                         start += page.num_rows
@@ -263,43 +241,3 @@ def _database(
                     raise
                 connection.unregister("keytide_source")
         yield connection
-
-
-def _in_threads(
-    run: Callable[[int], SplitResult],
-    cursors: Sequence[duckdb.DuckDBPyConnection | None],
-    take: Callable[[SplitResult], None],
-) -> None:
-    """Run the parts of a statement, and pass on each result. An error or interrupt ends all."""
-    futures: list[Future[SplitResult]] = []
-    with ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, len(cursors)))) as pool:
-        try:
-            futures += [pool.submit(run, number) for number in range(len(cursors))]
-            for future in as_completed(futures):
-                future.result()
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            for cursor in filter(None, cursors):
-                cursor.interrupt()
-            raise
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-            for future in futures:
-                if future.done() and not future.cancelled() and future.exception() is None:
-                    take(future.result())
-
-
-@contextmanager
-def _source(
-    scanned: Scanned, number: int, columns: Sequence[ColumnHandle] | None = None
-) -> Iterator[UpdatablePageSource]:
-    """The page source of a split, closed at the end of the block."""
-    wanted = scanned.columns if columns is None else tuple(columns)
-    source = scanned.pages.create_page_source(
-        scanned.session, scanned.table, scanned.splits[number], wanted
-    )
-    try:
-        yield source  # type: ignore[misc]  # the contract of begin_delete and begin_update
-    finally:
-        source.close()

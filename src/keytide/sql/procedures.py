@@ -28,6 +28,7 @@ from keytide.catalogs.catalog import Catalog
 from keytide.catalogs.local_writes import truncate
 from keytide.compaction.compact import CompactionResult
 from keytide.definition.kind import is_external
+from keytide.dml.attachments import entry_of, table_of
 from keytide.errors import InvalidError, KeytideError, NotFoundError, UnsupportedError
 from keytide.maintenance import actions, restore
 from keytide.maintenance.actions import compact, expire_partitions, purge_files
@@ -60,7 +61,6 @@ from keytide.sql.history_procedures import (
     procedure,
     texts,
 )
-from keytide.sql.relation import entry_of, table_of
 from keytide.sql.statements import Call
 
 # -- procedures and functions of other engines that Keytide lacks ----------------------------------

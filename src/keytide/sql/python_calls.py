@@ -13,29 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from sqlglot import Token, TokenType, exp
 
 from keytide.base.arguments import shown
-from keytide.base.process import cached_property
 from keytide.catalogs.local_writes import grown
-from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.definition.checks import refuse_same_names
 from keytide.definition.schema_evolution import growth
-from keytide.dml.attachments import AttachedCatalog
 from keytide.dml.engine import Changed
 from keytide.dml.spi import ConnectorSession, Isolation
-from keytide.errors import InvalidError, NotFoundError
+from keytide.dml.statements import FormTable
+from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
 from keytide.predicate.condition import Condition
-from keytide.snapshot.stored_table import PinnedTable, StoredTable, as_expected
+from keytide.snapshot.stored_table import StoredTable
 from keytide.sources.scan import EXTERNAL_TABLES, ExternalHandle
 from keytide.sources.source_state import PinnedExternal
 from keytide.sql.cursor import Cursor, error_at, parse_tree, tokenize
@@ -45,7 +43,7 @@ from keytide.sql.local_engine import LocalEngine
 from keytide.sql.query_engine import Engine
 from keytide.sql.relation import ExternalRelation, GivenRelation, Relation, StoredRelation
 from keytide.sql.row_changes import delete, merge, update
-from keytide.sql.statements import GIVEN, Delete, Merge, Query, Update
+from keytide.sql.statements import GIVEN, Merge, Query, Update
 from keytide.types import Field, arrow_schema, quoted, type_from_arrow
 from keytide.write.input_rows import source_table
 
@@ -167,7 +165,6 @@ _LONG_DIGITS = 19
 # -- DELETE ----------------------------------------------------------------------------------------
 
 
-S = TypeVar("S", Delete, Update)
 TARGET, SOURCE = "target", "source"
 
 
@@ -182,131 +179,16 @@ class WhenForm:
     condition: str | None = None
 
 
-class FormTable(Protocol):
-    """The table that a call changes."""
-
-    @property
-    def name(self) -> str:
-        """The name of the table in statements."""
-        ...
-
-    @property
-    def schema(self) -> TableSchema:
-        """The columns of the table."""
-        ...
-
-    @property
-    def catalog(self) -> AttachedCatalog:
-        """The catalog of the tables that statements about it can use."""
-        ...
-
-    def carry_out(self, engine: Engine, change: Callable[[AttachedCatalog], Changed]) -> Changed:
-        """Run a change, with the current catalog."""
-        ...
-
-
-@dataclass(frozen=True)
-class FederatedForm:
-    """A federated table, which the catalog finds by name. See `FormTable`.
-
-    `look` returns its columns. Most statements do not need them.
-    """
-
-    catalog: AttachedCatalog
-    name: str
-    look: Callable[[], TableSchema]
-
-    @cached_property
-    def schema(self) -> TableSchema:
-        """See `FormTable`."""
-        return self.look()
-
-    def carry_out(self, engine: Engine, change: Callable[[AttachedCatalog], Changed]) -> Changed:
-        """See `FormTable`."""
-        return change(self.catalog)
-
-
-@dataclass(frozen=True)
-class Around(AttachedCatalog):
-    """The tables that a statement about an open table can use: the table itself, and its lake's."""
-
-    held: StoredTable = field(kw_only=True)
-    lake: AttachedCatalog | None = field(kw_only=True)
-
-    @property
-    def name(self) -> str:
-        """See `FormTable`."""
-        return self.held.name
-
-    @property
-    def schema(self) -> TableSchema:
-        """See `FormTable`."""
-        return self.held.schema
-
-    @property
-    def catalog(self) -> AttachedCatalog:
-        """See `FormTable`."""
-        return self
-
-    def carry_out(self, engine: Engine, change: Callable[[AttachedCatalog], Changed]) -> Changed:
-        """See `FormTable`. Starts from the last known state of the table, see `as_expected`."""
-
-        def on(table: PinnedTable) -> Changed:
-            if table.schema.is_indexed:
-                table.confirm()  # otherwise an old index would be missing, and rebuilt
-            return change(replace(self, held=table))
-
-        # Work on a Spark session is expensive, so it must not start from a state that may be
-        # outdated.
-        return as_expected(self.held, on) if isinstance(engine, LocalEngine) else change(self)
-
-    @classmethod
-    def of(cls, held: StoredTable, lake: AttachedCatalog | None) -> Around:
-        """The same for a table. `lake` is None if the table was opened by its path."""
-        if lake is None:
-            # There are no other tables below a table's own folder.
-            return cls(FolderWarehouse(held.store), held=held, lake=None)
-        return cls(
-            lake.warehouse, lake.allows_external_files, attached=lake.attached, held=held, lake=lake
-        )
-
-    def look(self, name: str) -> PinnedTable:
-        """See `Catalog.look`."""
-        if name == self.held.name:
-            return self.held.pinned()
-        if self.lake is not None:
-            return self.lake.look(name)
-        raise NotFoundError(
-            f"table {name} does not exist: {self.held.name} was opened by its path, so no other "
-            "tables are known; open it with Lake.table"
-        )
-
-    def anew(self) -> Around:
-        """See `AttachedCatalog`."""
-        self.held.confirm()
-        return replace(self, held=self.held.live)
-
-    def find(self, name: str) -> str | None:
-        """See `Catalog.find`."""
-        if name == self.held.name or self.lake is None:
-            return self.held.name if name.lower() == self.held.name.lower() else None
-        return self.lake.find(name)
-
-    def find_attached(self, name: str) -> tuple[str, str] | None:
-        """See `Catalog.find_attached`."""
-        return None if name == self.held.name else super().find_attached(name)
-
-
-def delete_where(
-    table: FormTable, engine: Engine, where: Condition | None, isolation: Isolation
-) -> Changed:
-    """Delete the rows that match a condition, as `Table.delete` describes."""
+def delete_where(table: FormTable, engine: Engine, where: str, isolation: Isolation) -> Changed:
+    """Delete the rows that match an SQL condition, as `Table.delete` describes."""
     with _not_too_deep():
         texts = FormTexts()
-        where_tree = _where(texts, where)
-        tree = exp.Delete(this=_target(table, texts), where=where_tree)
-        statement = _meant(delete_from(tree, texts.cursor()), where)
-        return table.carry_out(engine, lambda seen: delete(seen, engine, statement, isolation))
+        tree = exp.Delete(this=_target(table, texts), where=_where(texts, where))
+        statement = delete_from(tree, texts.cursor())
+        return table.carry_out(
+            lambda seen: delete(seen, engine, statement, isolation),
+            is_local=isinstance(engine, LocalEngine),
+        )
 
 
 def update_where(
@@ -323,7 +205,10 @@ def update_where(
         where_tree = _where(texts, where)
         tree = exp.Update(this=_target(table, texts), expressions=pairs, where=where_tree)
         statement = _meant(update_from(tree, texts.cursor()), where)
-        return table.carry_out(engine, lambda seen: update(seen, engine, statement, isolation))
+        return table.carry_out(
+            lambda seen: update(seen, engine, statement, isolation),
+            is_local=isinstance(engine, LocalEngine),
+        )
 
 
 def merge_source(
@@ -426,7 +311,7 @@ def _where(texts: FormTexts, where: Condition | None) -> exp.Where | None:
     return exp.Where(this=texts.condition(where)) if isinstance(where, str) else None
 
 
-def _meant(statement: S, where: Condition | None) -> S:
+def _meant(statement: Update, where: Condition | None) -> Update:
     """The statement with a condition object, if one is given."""
     if where is None or isinstance(where, str):
         return statement

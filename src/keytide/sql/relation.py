@@ -18,12 +18,10 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
-from keytide.catalogs.catalog import Catalog
-from keytide.catalogs.system_tables import SYSTEM_TABLES, changes_log, system_table
+from keytide.catalogs.system_tables import changes_log, system_table
 from keytide.dml.attachments import PagesScan
 from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
 from keytide.errors import InvalidError, NotFoundError
-from keytide.format.paths import BRANCH_MARK
 from keytide.predicate.condition import text_of
 from keytide.predicate.predicate import Predicate, conjunction
 from keytide.read import fallback
@@ -286,41 +284,6 @@ def _fields(schema: pa.Schema) -> tuple[Field, ...]:
 
 
 # -- lookup of SQL names: an exact match, otherwise a case-insensitive match -----------------------
-
-
-def in_own_spelling(catalog: Catalog, name: str) -> str:
-    """Write `db.t.branch_b` as `db.t$branch_b` and `db.t.files` as `db.t$files`.
-
-    Iceberg uses dots.
-    """
-    table, _, last = name.rpartition(".")
-    is_system = last.lower() in SYSTEM_TABLES
-    is_about_table = is_system or last.startswith(BRANCH_MARK[1:])
-    if table.count(".") != 1 or not is_about_table or catalog.find_attached(name) is not None:
-        return name
-    return f"{table}${last.lower() if is_system else last}"
-
-
-def table_of(catalog: Catalog, name: str) -> StoredTable:
-    """Open the table of a name. Raises as `entry_of`, `UnsupportedError` for an external table."""
-    return catalog.managed(entry_of(catalog, name))
-
-
-def entry_of(catalog: Catalog, name: str) -> PinnedTable:
-    """The table or external table of a name.
-
-    Raises `NotFoundError` if there is none, and `InvalidError` if several differ only in case and
-    none matches exactly.
-    """
-    name = in_own_spelling(catalog, name)
-    try:
-        return catalog.entry(name)
-    except NotFoundError:
-        known = catalog.find(name)
-        if known is None:
-            raise
-        found = catalog.entry(known)
-        return found if catalog.pins is None else catalog.pins.named(name, lambda: found)
 
 
 def column_of(name: str, columns: Iterable[str], table: str) -> str:

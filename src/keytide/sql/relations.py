@@ -19,7 +19,7 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from keytide.definition.checks import refuse_same_names
 from keytide.definition.kind import is_external
-from keytide.dml.attachments import AttachedCatalog, target_of
+from keytide.dml.attachments import AttachedCatalog, entry_of, table_of, target_of
 from keytide.dml.spi import ConnectorSession
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.format.paths import main_store
@@ -55,8 +55,6 @@ from keytide.sql.relation import (
     Relation,
     StoredRelation,
     SystemRelation,
-    entry_of,
-    table_of,
 )
 from keytide.sql.statements import GIVEN, Query
 from keytide.sql.views import with_views

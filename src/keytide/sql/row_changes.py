@@ -11,9 +11,9 @@ MERGE WITH SCHEMA EVOLUTION: the columns that a merge adds to its table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass, field, replace
-from typing import Literal, TypeVar
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import pyarrow as pa
 from sqlglot import exp
@@ -21,7 +21,6 @@ from sqlglot import exp
 from keytide.base.row_kind import ROW_KIND
 from keytide.base.text import counted
 from keytide.catalogs.local_writes import grown
-from keytide.definition.kind import kind_of
 from keytide.definition.schema_evolution import (
     AddColumn,
     ChangeColumnType,
@@ -29,32 +28,36 @@ from keytide.definition.schema_evolution import (
     evolve,
     growth,
 )
-from keytide.dml.append_table import appended_connector
-from keytide.dml.attachments import AttachedCatalog, target_of
-from keytide.dml.engine import Changed, DeleteRows, RowChange, UpdateRows, change_rows, merge_rows
-from keytide.dml.keyed_table import keyed_connector
+from keytide.dml.attachments import AttachedCatalog, table_of
+from keytide.dml.engine import (
+    Changed,
+    DeleteRows,
+    RowChange,
+    UpdateRows,
+    change_rows,
+    merge_rows,
+)
 from keytide.dml.spi import (
     ColumnHandle,
-    Connector,
     ConnectorSession,
-    ConnectorTableHandle,
-    ConnectorTableSchema,
     Isolation,
 )
-from keytide.dml.trace import Trace, traced
-from keytide.errors import ConflictError, InvalidError, UnsupportedError
+from keytide.dml.statements import Target, _finder, on_newest
+from keytide.dml.trace import Trace
+from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
 from keytide.predicate.condition import text_of
 from keytide.snapshot.stored_table import StoredTable
 from keytide.sql.change_queries import RowQuery, merge_query, row_query
 from keytide.sql.cursor import Keytide
-from keytide.sql.query_engine import Engine, Means, Result
-from keytide.sql.relation import Relation, column_of, table_of
+from keytide.sql.query_engine import Engine
+from keytide.sql.relation import Relation, column_of
 from keytide.sql.relations import BoundQuery, bind
+from keytide.sql.result import Result
 from keytide.sql.show_statements import plan_rows
 from keytide.sql.statements import Delete, Merge, Query, Update, When
-from keytide.types import Field, arrow_schema, type_from_arrow
+from keytide.types import arrow_schema
 from keytide.write.refusals import writable_view
 
 # -- MERGE WITH SCHEMA EVOLUTION: the columns that a merge adds to its table -----------------------
@@ -243,33 +246,6 @@ def _try_out(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> None
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Target:
-    """The table that a statement changes, at its latest state."""
-
-    name: str
-    catalog: AttachedCatalog
-    """The catalog that the statement reads from."""
-    connector: Connector
-    session: ConnectorSession
-    handle: ConnectorTableHandle
-    fields: tuple[Field, ...] = ()
-    """The columns with SQL types."""
-    means: Means = field(default_factory=Means)
-    schema: ConnectorTableSchema = field(init=False)
-
-    def __post_init__(self) -> None:
-        schema = self.connector.metadata.get_table_schema(self.session, self.handle)
-        object.__setattr__(self, "schema", schema)
-        if not self.fields:
-            object.__setattr__(self, "fields", tuple(map(_field, schema.columns)))
-
-    def columns(self, relation: Relation) -> list[ColumnHandle]:
-        """The target columns that a query needs."""
-        wanted = self.schema.names if relation.columns is None else relation.columns
-        return [column for column in self.schema.columns if column.name in wanted]
-
-
 def delete(
     catalog: AttachedCatalog,
     engine: Engine,
@@ -327,7 +303,7 @@ def merge(
         query = merge_query(
             statement, target.catalog, target.name, target.fields, target.schema.given
         )
-        columns = target.columns(query.target)
+        columns = target.columns(query.target.columns)
         host = engine.merge_host(query, target.means)
         return merge_rows(
             target.connector,
@@ -356,84 +332,11 @@ def _change(target: Target, engine: Engine, query: RowQuery, change: RowChange) 
         target.session,
         target.handle,
         change,
-        target.columns(query.target),
+        target.columns(query.target.columns),
         query.target.terms,
         engine.row_host(query, target.means),
         is_all_terms=query.is_all_terms,
     )
-
-
-def on_newest(
-    catalog: AttachedCatalog,
-    name: str,
-    isolation: Isolation,
-    trace: Trace | None,
-    once: Callable[[Target], Changed],
-    operation: Literal["DELETE", "UPDATE", "MERGE"] | None = None,
-) -> Changed:
-    """Run a statement on the latest rows, and retry it after each conflict."""
-    session = ConnectorSession(isolation=_isolation(catalog, name, isolation), operation=operation)
-    tries: int | None = None
-    while True:
-        try:
-            find, limit = _finder(catalog, name, session)
-            tries = limit if tries is None else tries
-            target = find()
-            if trace is not None:
-                target = replace(target, connector=traced(target.connector, trace))
-            return once(target)
-        except ConflictError as conflict:  # noqa: PERF203  # a conflict is what the loop is for
-            if not tries:
-                raise ConflictError(
-                    f"{conflict}; the statement changed nothing: run it again"
-                ) from (conflict)
-            tries -= 1
-            catalog = catalog.anew()
-        finally:
-            for connector in catalog.attached.values():
-                connector.metadata.end_statement(session)
-
-
-def _isolation(catalog: AttachedCatalog, name: str, asked: Isolation) -> Isolation:
-    """The stricter of the requested isolation and that of the table's attached connector."""
-    found = catalog.find_attached(name)
-    own: Isolation = "snapshot" if found is None else catalog.attached[found[0]].isolation
-    return asked if own == "snapshot" else own
-
-
-def _finder(
-    catalog: AttachedCatalog, name: str, session: ConnectorSession
-) -> tuple[Callable[[], Target], int]:
-    """A function that returns the table's current state, and the number of allowed conflicts."""
-
-    reading = replace(catalog, statement=session).pinned()
-
-    def find_attached() -> Target:
-        found = target_of(catalog, name, session)
-        assert found is not None
-        return Target(name, reading, found[0], session, found[1])
-
-    def find_stored() -> Target:
-        handle = connector.metadata.get_table_handle(session, table.name)
-        fields = tuple(reading.table(table.name).schema.fields)
-        return Target(table.name, reading, connector, session, handle, fields, means)
-
-    if target_of(catalog, name, session) is not None:
-        return find_attached, _ATTACHED_TRIES
-    table = table_of(reading, name)
-    options = TableOptions.parse(table.schema.options)
-    means = Means(options.read_memory_bytes, options.driver_work_bytes_max)
-    kind = kind_of(table.schema)
-    connector_of = keyed_connector if kind.is_changed_by_key else appended_connector
-    connector = connector_of(reading)
-    return find_stored, options.commit_retries_max
-
-
-_ATTACHED_TRIES = 10
-
-
-def _field(column: ColumnHandle) -> Field:
-    return Field(-1, column.name, type_from_arrow(column.type).with_nullable(column.nullable))
 
 
 # -- EXPLAIN of DELETE, UPDATE and MERGE -----------------------------------------------------------
@@ -493,7 +396,7 @@ def _row_lines(query: RowQuery, target: Target, change: RowChange, engine: Engin
     yield f"splits: {len(splits)}"
     stored, is_exact = target.connector.splits.stored_bytes(splits), query.is_all_terms and not left
     yield from engine.row_host(query, target.means).explained(stored, is_exact=is_exact)
-    yield f"columns read: {_listed([c.name for c in target.columns(query.target)])}"
+    yield f"columns read: {_listed([c.name for c in target.columns(query.target.columns)])}"
     yield from _others(query.bound.relations)
 
 
@@ -518,7 +421,7 @@ def _merge_lines(statement: Merge, target: Target, engine: Engine) -> Iterator[s
     yield f"splits: {len(splits)}"
     stored = target.connector.splits.stored_bytes(splits)
     yield from engine.merge_host(query, target.means).explained(stored)
-    read = {*target.columns(query.target), *query.kept(target.schema.columns)}
+    read = {*target.columns(query.target.columns), *query.kept(target.schema.columns)}
     yield f"columns read: {_listed([c.name for c in target.schema.columns if c in read])}"
     yield from _others(query.bound.relations)
 

@@ -17,7 +17,7 @@ from keytide.catalogs.system_tables import system_table
 from keytide.catalogs.warehouse import StoredView
 from keytide.definition.external import format_of, given_options, is_read_on_demand, location_of
 from keytide.definition.kind import is_external
-from keytide.dml.attachments import AttachedCatalog, attached_tables, target_of
+from keytide.dml.attachments import AttachedCatalog, attached_tables, entry_of, table_of, target_of
 from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
 from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError
 from keytide.format.schema import TableSchema
@@ -26,9 +26,9 @@ from keytide.options.keys import key_of
 from keytide.snapshot.stored_table import PinnedTable
 from keytide.sql.from_clause import prepare
 from keytide.sql.grammar import parse_query
-from keytide.sql.query_engine import Engine, LocalResult, Result
-from keytide.sql.relation import entry_of, table_of
+from keytide.sql.query_engine import Engine
 from keytide.sql.relations import BoundQuery, bind
+from keytide.sql.result import LocalResult, Result
 from keytide.sql.statements import CreateView, Show
 from keytide.sql.views import with_views
 from keytide.types import Field, quoted, type_from_arrow

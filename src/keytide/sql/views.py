@@ -11,7 +11,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from keytide.catalogs.warehouse import StoredView
-from keytide.dml.attachments import AttachedCatalog
+from keytide.dml.attachments import AttachedCatalog, entry_of
 from keytide.errors import InvalidError, KeytideError, NotFoundError, UnsupportedError
 from keytide.format.paths import split_branch
 from keytide.sql.cursor import error_at
@@ -25,7 +25,6 @@ from keytide.sql.from_clause import (
     table_nodes,
 )
 from keytide.sql.grammar import parse_query
-from keytide.sql.relation import entry_of
 from keytide.sql.statements import GIVEN, Query
 
 # -- views in queries: each mention is replaced by the query of the view ---------------------------

@@ -34,9 +34,9 @@ from keytide.sql.execution import results
 from keytide.sql.grammar import parse_statements
 from keytide.sql.local_engine import LocalEngine
 from keytide.sql.local_query import Stop
-from keytide.sql.query_engine import LocalResult, Result
 from keytide.sql.relation import Relation, StoredRelation
 from keytide.sql.relations import BoundQuery, bind
+from keytide.sql.result import LocalResult, Result
 from keytide.sql.statements import (
     Describe,
     DescribeDatabase,

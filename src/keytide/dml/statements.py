@@ -1,0 +1,249 @@
+"""Statements that change rows of a table: the tables they can use, their target, and retries.
+
+A statement that meets a conflict is retried on the latest rows, as often as the table's
+'commit.max-retries' allows, or ten times for a table of an attached connector. So two concurrent
+statements never undo each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+from keytide.base.process import cached_property
+from keytide.catalogs.warehouse import FolderWarehouse
+from keytide.definition.kind import kind_of
+from keytide.dml.append_table import appended_connector
+from keytide.dml.attachments import AttachedCatalog, table_of, target_of
+from keytide.dml.engine import Changed, Means
+from keytide.dml.keyed_table import keyed_connector
+from keytide.dml.spi import (
+    ColumnHandle,
+    Connector,
+    ConnectorSession,
+    ConnectorTableHandle,
+    ConnectorTableSchema,
+    Isolation,
+)
+from keytide.dml.trace import Trace, traced
+from keytide.errors import ConflictError, NotFoundError
+from keytide.format.schema import TableSchema
+from keytide.options import TableOptions
+from keytide.snapshot.stored_table import PinnedTable, StoredTable, as_expected
+from keytide.types import Field, type_from_arrow
+
+
+@dataclass(frozen=True)
+class Target:
+    """The table that a statement changes, at its latest state."""
+
+    name: str
+    catalog: AttachedCatalog
+    """The catalog that the statement reads from."""
+    connector: Connector
+    session: ConnectorSession
+    handle: ConnectorTableHandle
+    fields: tuple[Field, ...] = ()
+    """The columns with SQL types."""
+    means: Means = field(default_factory=Means)
+    schema: ConnectorTableSchema = field(init=False)
+
+    def __post_init__(self) -> None:
+        schema = self.connector.metadata.get_table_schema(self.session, self.handle)
+        object.__setattr__(self, "schema", schema)
+        if not self.fields:
+            object.__setattr__(self, "fields", tuple(map(_field, schema.columns)))
+
+    def columns(self, needed: Collection[str] | None) -> list[ColumnHandle]:
+        """The columns that a statement needs of the target. None means all."""
+        wanted = self.schema.names if needed is None else needed
+        return [column for column in self.schema.columns if column.name in wanted]
+
+
+def on_newest(
+    catalog: AttachedCatalog,
+    name: str,
+    isolation: Isolation,
+    trace: Trace | None,
+    once: Callable[[Target], Changed],
+    operation: Literal["DELETE", "UPDATE", "MERGE"] | None = None,
+) -> Changed:
+    """Run a statement on the latest rows, and retry it after each conflict."""
+    session = ConnectorSession(isolation=_isolation(catalog, name, isolation), operation=operation)
+    tries: int | None = None
+    while True:
+        try:
+            find, limit = _finder(catalog, name, session)
+            tries = limit if tries is None else tries
+            target = find()
+            if trace is not None:
+                target = replace(target, connector=traced(target.connector, trace))
+            return once(target)
+        except ConflictError as conflict:  # noqa: PERF203  # a conflict is what the loop is for
+            if not tries:
+                raise ConflictError(
+                    f"{conflict}; the statement changed nothing: run it again"
+                ) from (conflict)
+            tries -= 1
+            catalog = catalog.anew()
+        finally:
+            for connector in catalog.attached.values():
+                connector.metadata.end_statement(session)
+
+
+def _isolation(catalog: AttachedCatalog, name: str, asked: Isolation) -> Isolation:
+    """The stricter of the requested isolation and that of the table's attached connector."""
+    found = catalog.find_attached(name)
+    own: Isolation = "snapshot" if found is None else catalog.attached[found[0]].isolation
+    return asked if own == "snapshot" else own
+
+
+def _finder(
+    catalog: AttachedCatalog, name: str, session: ConnectorSession
+) -> tuple[Callable[[], Target], int]:
+    """A function that returns the table's current state, and the number of allowed conflicts."""
+
+    reading = replace(catalog, statement=session).pinned()
+
+    def find_attached() -> Target:
+        found = target_of(catalog, name, session)
+        assert found is not None
+        return Target(name, reading, found[0], session, found[1])
+
+    def find_stored() -> Target:
+        handle = connector.metadata.get_table_handle(session, table.name)
+        fields = tuple(reading.table(table.name).schema.fields)
+        return Target(table.name, reading, connector, session, handle, fields, means)
+
+    if target_of(catalog, name, session) is not None:
+        return find_attached, _ATTACHED_TRIES
+    table = table_of(reading, name)
+    options = TableOptions.parse(table.schema.options)
+    means = Means(options.read_memory_bytes, options.driver_work_bytes_max)
+    kind = kind_of(table.schema)
+    connector_of = keyed_connector if kind.is_changed_by_key else appended_connector
+    connector = connector_of(reading)
+    return find_stored, options.commit_retries_max
+
+
+_ATTACHED_TRIES = 10
+
+
+def _field(column: ColumnHandle) -> Field:
+    return Field(-1, column.name, type_from_arrow(column.type).with_nullable(column.nullable))
+
+
+class FormTable(Protocol):
+    """The table that a call changes."""
+
+    @property
+    def name(self) -> str:
+        """The name of the table in statements."""
+        ...
+
+    @property
+    def schema(self) -> TableSchema:
+        """The columns of the table."""
+        ...
+
+    @property
+    def catalog(self) -> AttachedCatalog:
+        """The catalog of the tables that statements about it can use."""
+        ...
+
+    def carry_out(self, change: Callable[[AttachedCatalog], Changed], *, is_local: bool) -> Changed:
+        """Run a change with the current catalog: in this process if it `is_local`, or on Spark."""
+        ...
+
+
+@dataclass(frozen=True)
+class FederatedForm:
+    """A federated table, which the catalog finds by name. See `FormTable`.
+
+    `look` returns its columns. Most statements do not need them.
+    """
+
+    catalog: AttachedCatalog
+    name: str
+    look: Callable[[], TableSchema]
+
+    @cached_property
+    def schema(self) -> TableSchema:
+        """See `FormTable`."""
+        return self.look()
+
+    def carry_out(self, change: Callable[[AttachedCatalog], Changed], *, is_local: bool) -> Changed:
+        """See `FormTable`."""
+        return change(self.catalog)
+
+
+@dataclass(frozen=True)
+class Around(AttachedCatalog):
+    """The tables that a statement about an open table can use: the table itself, and its lake's."""
+
+    held: StoredTable = field(kw_only=True)
+    lake: AttachedCatalog | None = field(kw_only=True)
+
+    @property
+    def name(self) -> str:
+        """See `FormTable`."""
+        return self.held.name
+
+    @property
+    def schema(self) -> TableSchema:
+        """See `FormTable`."""
+        return self.held.schema
+
+    @property
+    def catalog(self) -> AttachedCatalog:
+        """See `FormTable`."""
+        return self
+
+    def carry_out(self, change: Callable[[AttachedCatalog], Changed], *, is_local: bool) -> Changed:
+        """See `FormTable`. Starts from the last known state of the table, see `as_expected`."""
+
+        def on(table: PinnedTable) -> Changed:
+            if table.schema.is_indexed:
+                table.confirm()  # otherwise an old index would be missing, and rebuilt
+            return change(replace(self, held=table))
+
+        # Work on a Spark session is expensive, so it must not start from a state that may be
+        # outdated.
+        return as_expected(self.held, on) if is_local else change(self)
+
+    @classmethod
+    def of(cls, held: StoredTable, lake: AttachedCatalog | None) -> Around:
+        """The same for a table. `lake` is None if the table was opened by its path."""
+        if lake is None:
+            # There are no other tables below a table's own folder.
+            return cls(FolderWarehouse(held.store), held=held, lake=None)
+        return cls(
+            lake.warehouse, lake.allows_external_files, attached=lake.attached, held=held, lake=lake
+        )
+
+    def look(self, name: str) -> PinnedTable:
+        """See `Catalog.look`."""
+        if name == self.held.name:
+            return self.held.pinned()
+        if self.lake is not None:
+            return self.lake.look(name)
+        raise NotFoundError(
+            f"table {name} does not exist: {self.held.name} was opened by its path, so no other "
+            "tables are known; open it with Lake.table"
+        )
+
+    def anew(self) -> Around:
+        """See `AttachedCatalog`."""
+        self.held.confirm()
+        return replace(self, held=self.held.live)
+
+    def find(self, name: str) -> str | None:
+        """See `Catalog.find`."""
+        if name == self.held.name or self.lake is None:
+            return self.held.name if name.lower() == self.held.name.lower() else None
+        return self.lake.find(name)
+
+    def find_attached(self, name: str) -> tuple[str, str] | None:
+        """See `Catalog.find_attached`."""
+        return None if name == self.held.name else super().find_attached(name)
