@@ -27,6 +27,8 @@ from keytide.sources.federated import FederatedTables
 from keytide.sources.source_state import PinnedExternal, pin_external
 from keytide.write.input_rows import to_arrow_table
 
+__all__ = ["AppendResult", "ExternalTable", "FederatedTable"]
+
 # -- the `ExternalTable` class ---------------------------------------------------------------------
 
 

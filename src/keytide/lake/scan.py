@@ -21,6 +21,8 @@ from keytide.show.buckets import read_buckets_table
 from keytide.show.elements import columns_table, notebook, paragraph, problem
 from keytide.show.explanations import changes_table, plan_list
 
+__all__ = ["Changes", "FallbackScan", "Scan"]
+
 # -- the `Scan` class: rows of one snapshot --------------------------------------------------------
 
 
