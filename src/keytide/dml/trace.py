@@ -31,6 +31,7 @@ from keytide.dml.spi import (
     Split,
     UpdatablePageSource,
 )
+from keytide.show.explanations import Plan
 
 __all__ = ["Call", "Trace", "traced"]
 
@@ -115,11 +116,11 @@ class Trace:
         with self._lock:
             return list(self._calls)
 
-    def lines(self) -> Iterator[str]:
-        """The lines to display: calls of the driver in order, those of each split together."""
+    def steps(self) -> Iterator[Plan]:
+        """What to display: calls of the driver in order, those of each split below it."""
         for on_worker, group in groupby(self.calls, lambda call: call.worker is not None):
             if not on_worker:
-                yield from map(str, group)
+                yield from (Plan(str(call)) for call in group)
                 continue
             by_worker: dict[Worker, list[Call]] = {}
             for call in group:
@@ -129,13 +130,14 @@ class Trace:
             workers = sorted(by_worker, key=lambda worker: (worker[0] != "split", worker[1]))
             for worker in workers[:_WORKERS_SHOWN]:
                 calls = by_worker[worker]
-                yield f"{worker[0]} {worker[1]}"
                 shown = calls if len(calls) <= _CALLS_SHOWN else _sums(calls)
-                yield from (f"  {call}" for call in shown)
+                below = tuple(Plan(str(call)) for call in shown)
+                yield Plan(f"{worker[0]} {worker[1]}", children=below)
             others = [call for worker in workers[_WORKERS_SHOWN:] for call in by_worker[worker]]
             if others:
-                yield f"{counted(len(workers) - _WORKERS_SHOWN, 'more split')}"
-                yield from (f"  {call}" for call in _sums(others))
+                below = tuple(Plan(str(call)) for call in _sums(others))
+                more = counted(len(workers) - _WORKERS_SHOWN, "more split")
+                yield Plan(more, children=below)
 
 
 _CALLS_SHOWN = 16

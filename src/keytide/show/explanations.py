@@ -85,27 +85,6 @@ class Plan:
     children: tuple[Plan, ...] = ()
 
 
-def plan_of_lines(lines: Sequence[str]) -> Plan:
-    """The plan in the EXPLAIN output of a change. Indented lines belong to the line above."""
-    title, *rest = lines or ["nothing"]
-    return Plan(title, children=tuple(_below(rest)))
-
-
-def _below(lines: Sequence[str]) -> Iterator[Plan]:
-    place = 0
-    while place < len(lines):
-        depth = _depth(lines[place])
-        end = place + 1
-        while end < len(lines) and _depth(lines[end]) > depth:
-            end += 1
-        yield Plan(lines[place].strip(), children=tuple(_below(lines[place + 1 : end])))
-        place = end
-
-
-def _depth(line: str) -> int:
-    return len(line) - len(line.lstrip())
-
-
 # -- the steps of a plan, and what pruning leaves --------------------------------------------------
 
 

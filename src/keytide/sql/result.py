@@ -16,6 +16,7 @@ from keytide.base.text import counted, has_union
 from keytide.errors import UnsupportedError
 from keytide.format.arrow import ArrowRows, from_arrow, in_pandas, in_python, named_apart
 from keytide.show.elements import rows_of
+from keytide.show.explanations import Plan
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -131,6 +132,25 @@ class LocalResult(Result):
     def to_arrow(self) -> pa.Table:
         """The rows as an Arrow table."""
         return self.rows
+
+
+@dataclass(frozen=True, repr=False)
+class PlanResult(LocalResult):
+    """What EXPLAIN of a change gives: a row for each step, indented below that it belongs to."""
+
+    plan: Plan
+
+    @classmethod
+    def of(cls, plan: Plan) -> PlanResult:
+        """The same for a plan. Its title and its steps are at one level."""
+        lines = [plan.title, *(line for step in plan.children for line in _lines(step))]
+        return cls(pa.table({"plan": pa.array(lines, pa.string())}), plan)
+
+
+def _lines(step: Plan) -> Iterator[str]:
+    yield step.title
+    for below in step.children:
+        yield from (f"  {line}" for line in _lines(below))
 
 
 @dataclass(frozen=True, repr=False)

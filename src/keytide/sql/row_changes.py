@@ -48,14 +48,14 @@ from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
 from keytide.predicate.condition import text_of
+from keytide.show.explanations import Plan
 from keytide.snapshot.stored_table import StoredTable
 from keytide.sql.change_queries import RowQuery, merge_query, row_query
 from keytide.sql.cursor import Keytide
 from keytide.sql.query_engine import Engine
 from keytide.sql.relation import Relation, column_of
 from keytide.sql.relations import BoundQuery, bind
-from keytide.sql.result import Result
-from keytide.sql.show_statements import plan_rows
+from keytide.sql.result import PlanResult
 from keytide.sql.statements import Delete, Merge, Query, Update, When
 from keytide.types import arrow_schema
 from keytide.write.refusals import writable_view
@@ -344,7 +344,7 @@ def _change(target: Target, engine: Engine, query: RowQuery, change: RowChange) 
 
 def explain_change(
     catalog: AttachedCatalog, engine: Engine, statement: Delete | Update | Merge
-) -> Result:
+) -> PlanResult:
     """The plan of a statement, without reading or changing rows. Raises as the statement."""
     target = _finder(catalog, statement.table, ConnectorSession())[0]()
     if isinstance(statement, Merge) and statement.evolves:
@@ -357,12 +357,13 @@ def explain_change(
     else:
         query = row_query(statement.query, target.catalog, target.name)
         lines = _row_lines(query, target, DeleteRows(), engine)
-    return plan_rows(lines)
+    title, *steps = lines
+    return PlanResult.of(Plan(title, children=tuple(map(Plan, steps))))
 
 
 def analyze_change(
     catalog: AttachedCatalog, engine: Engine, statement: Delete | Update | Merge
-) -> Result:
+) -> PlanResult:
     """Run a statement, and return the connector calls. Raises as the statement."""
     trace = Trace()
     if isinstance(statement, Delete):
@@ -371,7 +372,8 @@ def analyze_change(
         changed = update(catalog, engine, statement, trace=trace)
     else:
         changed = merge(catalog, engine, statement, trace=trace)
-    return plan_rows([*trace.lines(), f"changed: {counted(changed.rows, 'row')}"])
+    first, *steps = (*trace.steps(), Plan(f"changed: {counted(changed.rows, 'row')}"))
+    return PlanResult.of(Plan(first.title, children=tuple(steps)))
 
 
 def _row_lines(query: RowQuery, target: Target, change: RowChange, engine: Engine) -> Iterator[str]:

@@ -28,7 +28,7 @@ from keytide.errors import InvalidError, KeytideError, UnsupportedError
 from keytide.lake.lake import Lake
 from keytide.show.chart import Chart, chart_of, chart_picture
 from keytide.show.elements import Cell, Column, columns_of, rows_of
-from keytide.show.explanations import Plan, plan_of_lines
+from keytide.show.explanations import Plan
 from keytide.sql.engine_text import QueryAnalysis, RelationAnalysis
 from keytide.sql.execution import results
 from keytide.sql.grammar import parse_statements
@@ -36,7 +36,7 @@ from keytide.sql.local_engine import LocalEngine
 from keytide.sql.local_query import Stop
 from keytide.sql.relation import Relation, StoredRelation
 from keytide.sql.relations import BoundQuery, bind
-from keytide.sql.result import LocalResult, Result
+from keytide.sql.result import LocalResult, PlanResult, Result
 from keytide.sql.statements import (
     Describe,
     DescribeDatabase,
@@ -147,14 +147,13 @@ def answer(lake: Lake, text: str, *, allows_changes: bool, stop: Stop | None = N
         plan = plan_of_analysis(engine.analyze(bound)) if last.analyze else plan_of(bound)
         return Answer(time.perf_counter() - begun, plan=plan)
     result = deque(carried_out, maxlen=1)[0]
-    return _answer(result, last, time.perf_counter() - begun)
+    return _answer(result, time.perf_counter() - begun)
 
 
-def _answer(result: Result, statement: Statement, seconds: float) -> Answer:
+def _answer(result: Result, seconds: float) -> Answer:
+    if isinstance(result, PlanResult):
+        return Answer(seconds, plan=result.plan)
     rows = result.to_arrow()
-    if isinstance(statement, Explain):
-        lines = [str(line) for line in rows.column(0).to_pylist()]
-        return Answer(seconds, plan=plan_of_lines(lines))
     if not rows.num_columns:
         return Answer(seconds, changed=result.row_count)
     shown = rows.slice(0, ROWS_MAX)
