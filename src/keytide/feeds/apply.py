@@ -323,11 +323,8 @@ class ChangeWriter:
         frame, cut = self.task.layout.begin().cut(frame, rows, view)
         for bucket, changes in cut.parts(frame):
             # Changes with the column `OMITTED`, if the table has it.
-            schema = self.task.view.schema
-            if OMITTED not in schema.by_name:
-                changes = changes
-            else:
-                type_ = schema.field(OMITTED).type.to_arrow()
+            if OMITTED in view.schema.by_name:
+                type_ = view.schema.field(OMITTED).type.to_arrow()
                 missing = pa.table({OMITTED: pa.nulls(changes.height, type_)})
                 changes = pl.concat([changes, from_arrow(missing)], how="horizontal")
             stored = self._stored_versions(bucket, changes)
