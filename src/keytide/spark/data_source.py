@@ -262,7 +262,7 @@ FORMAT = "keytide"
 class KeytideSource(DataSource):
     """A table, addressed by its path.
 
-    The options are those in `spark.options`. All others go to the object store, if there is one.
+    The options are those in `keytide.spark.option_rules`. All others go to the object store, if there is one.
 
     - A DataFrame keeps reading the snapshot that was the latest when the DataFrame was created.
       When that snapshot has expired, reading raises a `DataError` that says so. A temporary view
