@@ -1,20 +1,12 @@
-"""Arguments of commands: tables, shared options, and where tasks run.
-
-Finds the table that an argument names.
+"""Arguments and options that commands share: the table, the cache, and where tasks run.
 
 All commands follow one rule. An argument with a slash, or one that starts with `.` or `~`, is a
 path or address. Any other argument is a name in the warehouse. Without a warehouse, it is the name
 of a folder in the current directory.
 
-Arguments and options that several commands share.
-
-The cache of the command line, for everything that a command opens.
-
-Commands derived from table methods: their options are the arguments, with their defaults.
-
-Where a command runs its tasks: in threads of this process, or as Spark jobs.
-
-Redirects Spark's own messages to a file while a command runs.
+Commands that are derived from table methods have the method's arguments and defaults as options.
+Tasks run in threads of this process or as Spark jobs. Spark's own messages go to a file while a
+command runs.
 """
 
 from __future__ import annotations
@@ -51,7 +43,7 @@ from keytide.lake.table_methods import member
 from keytide.snapshot.stored_table import StoredTable
 from keytide.tasks import TaskRunner
 
-# -- redirects Spark's own messages to a file while a command runs ---------------------------------
+# -- the log of Spark's own messages ---------------------------------------------------------------
 
 
 class SparkLog:
@@ -101,10 +93,7 @@ def spark_log() -> Iterator[SparkLog]:
             path.unlink()
 
 
-# -- arguments of commands: tables, shared options, and where tasks run ----------------------------
-
-
-# -- arguments and options that several commands share ---------------------------------------------
+# -- shared arguments and options ------------------------------------------------------------------
 
 
 TableArgument = Annotated[
@@ -185,7 +174,7 @@ def names(text: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part for part in parts if part))
 
 
-# -- the cache of the command line, for everything that a command opens ----------------------------
+# -- the cache of the command line -----------------------------------------------------------------
 
 
 class CacheArguments(TypedDict):
@@ -216,7 +205,7 @@ def refuse_cache(command: str) -> None:
         )
 
 
-# -- finds the table that an argument names --------------------------------------------------------
+# -- the table that an argument names --------------------------------------------------------------
 
 
 _DATABASE_SUFFIX = ".db"
@@ -366,7 +355,7 @@ def _typed(annotation: Any) -> Any:
     return str | None if type(None) in choices else str
 
 
-# -- where a command runs its tasks: in threads of this process, or as Spark jobs ------------------
+# -- execution in threads of this process, or as Spark jobs ----------------------------------------
 
 
 if TYPE_CHECKING:

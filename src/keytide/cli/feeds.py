@@ -32,7 +32,7 @@ from keytide.cli.output import Format, Properties, heartbeat, note, write_docume
 from keytide.errors import InvalidError, KeytideError
 from keytide.types import Field, RowType, parse_sql_type
 
-# -- the commands ----------------------------------------------------------------------------------
+# -- commands --------------------------------------------------------------------------------------
 
 
 if TYPE_CHECKING:

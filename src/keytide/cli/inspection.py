@@ -1,7 +1,4 @@
-"""Commands that list tables, and show their definitions and snapshots.
-
-Commands that read rows, or show how they would be read.
-"""
+"""Commands that show tables: their definitions, snapshots and rows, and how a read would run."""
 
 from __future__ import annotations
 
@@ -66,7 +63,7 @@ from keytide.read.why import Why
 from keytide.sources.scan import ExternalExplanation
 from keytide.types import Field
 
-# -- commands that list tables, and show their definitions and snapshots ---------------------------
+# -- lists and descriptions of tables, and their snapshots -----------------------------------------
 
 
 _SNAPSHOT_ROWS = pa.schema(
@@ -276,7 +273,7 @@ def _time(snapshot: Snapshot) -> datetime:
     return utc(snapshot.time_millis)
 
 
-# -- commands that read rows, or show how they would be read ---------------------------------------
+# -- rows, and plans of reads ----------------------------------------------------------------------
 
 
 _Key = Annotated[

@@ -1,14 +1,8 @@
-"""The command `keytide`, with the commands that run SQL and show a lake.
+"""The command `keytide`, with the commands that run SQL and show a lake in a browser.
 
-The command `keytide`.
-
-Data goes to standard output and everything else to standard error. The exit code is 0 for
-success, 1 for a problem (an error, or a missing row), 2 for wrong usage and 130 after Ctrl-C. A
-reader that stops early (`| head`) is not an error.
-
-The command that runs SQL: from an argument, a file, a pipe, or at a prompt.
-
-The command that shows a lake in a browser.
+Data goes to standard output and everything else to standard error. The exit code is 0 for success,
+1 for a problem (an error, or a missing row), 2 for wrong usage and 130 after Ctrl-C. A reader that
+stops early (`| head`) is not an error. SQL comes from an argument, a file, a pipe, or a prompt.
 """
 
 from __future__ import annotations
@@ -60,7 +54,7 @@ from keytide.lake.lake import Lake
 from keytide.lake.opening import connect
 from keytide.sql.query_engine import Result
 
-# -- the command that runs SQL: from an argument, a file, a pipe, or at a prompt -------------------
+# -- `keytide sql`: statements from an argument, a file, a pipe, or a prompt -----------------------
 
 
 def sql(
@@ -132,7 +126,7 @@ def _write(result: Result, format: Format, limit: int | None) -> None:
         note(f"{counted(result.row_count, 'row')} changed" if result.row_count else "done")
 
 
-# -- the command that shows a lake in a browser ----------------------------------------------------
+# -- `keytide ui`: a lake in a browser -------------------------------------------------------------
 
 
 _PORT = 7411
@@ -188,7 +182,7 @@ def ui(
     )  # fmt: skip
 
 
-# -- the command `keytide` -------------------------------------------------------------------------
+# -- the command `keytide`, and its exit codes -----------------------------------------------------
 
 
 _INTERRUPTED = 128 + signal.SIGINT

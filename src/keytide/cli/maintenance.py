@@ -1,11 +1,4 @@
-"""Commands for maintenance, checks and estimates.
-
-Commands for maintenance.
-
-Commands that check a table: whether its files are valid, and its health.
-
-The command that estimates the size of a key index before it exists.
-"""
+"""Commands for maintenance of tables, for checks of files and health, and for size estimates."""
 
 from __future__ import annotations
 
@@ -45,7 +38,7 @@ from keytide.publish.publish import Publications
 from keytide.verify.finding import Finding
 from keytide.verify.verify import verify_table
 
-# -- commands for maintenance ----------------------------------------------------------------------
+# -- maintenance -----------------------------------------------------------------------------------
 
 
 Full = Annotated[
@@ -358,7 +351,7 @@ def rewrite_file_index(
         note("no file lacks a bloom filter")
 
 
-# -- commands that check a table: whether its files are valid, and its health ----------------------
+# -- checks of files, and of a table's health ------------------------------------------------------
 
 
 def verify(
@@ -412,7 +405,7 @@ def doctor(
     )
 
 
-# -- the command that estimates the size of a key index before it exists ---------------------------
+# -- the size estimate of a key index --------------------------------------------------------------
 
 
 def upsert_estimate(

@@ -1,20 +1,13 @@
-"""Output of commands: rows, documents, and progress.
+"""Output of commands: rows and documents as tables, JSON or CSV, and progress of long work.
 
-Rows and documents on standard output: tables and blocks for people, JSON and CSV for programs.
-
-JSON output is JSON lines: one object per row. CSV quotes every string, so that an empty string
-(`""`) and NULL (nothing) remain different. Nested values are JSON strings.
-`keytide.base.text` formats values, and `keytide.cli.output` fits them to a terminal. JSON and
-CSV are streamed. A table keeps the rows that it shows in memory.
-
-Output for people: lines of text that fit the terminal, and that say what they omit.
-
-A `Grid` shows rows as a table, or as one block per row with a value on each line. In a table, wide
-strings are truncated with an ellipsis, and columns that do not fit are named below. Blocks show
-everything, on as many lines as necessary. Without a terminal, the width is None and nothing is
-truncated.
-
-Progress of long work, on standard error.
+- JSON output is JSON lines: one object per row. CSV quotes every string, so that an empty string
+  (`""`) and NULL (nothing) remain different. Nested values are JSON strings. JSON and CSV are
+  streamed. A table keeps the rows that it shows in memory.
+- A `Grid` shows rows as a table, or as one block per row with a value on each line. In a table,
+  wide strings are truncated with an ellipsis, and columns that do not fit are named below. Blocks
+  show everything, on as many lines as necessary. Without a terminal, the width is None and nothing
+  is truncated.
+- Rows and documents go to standard output, progress to standard error.
 """
 
 from __future__ import annotations
@@ -64,7 +57,7 @@ from keytide.read.scan import Scan
 from keytide.sources.scan import ExternalScan
 from keytide.tasks import Threads, listening
 
-# -- output for people -----------------------------------------------------------------------------
+# -- tables, blocks and properties, fitted to a terminal -------------------------------------------
 
 
 WIDTH_MIN = 10
@@ -435,7 +428,7 @@ def _write(data: bytes) -> None:
         raise DataError(unwritable(error)) from error
 
 
-# -- progress of long work, on standard error ------------------------------------------------------
+# -- progress on standard error --------------------------------------------------------------------
 
 
 T = TypeVar("T")

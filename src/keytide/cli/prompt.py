@@ -1,8 +1,7 @@
 """The prompt of `keytide sql`: history, completion, and statements over several lines.
 
-Completions at the cursor of the prompt: keywords, tables, and their columns.
-
-The commands of the prompt that are not SQL: a backslash and a letter.
+Completion offers keywords, tables, and their columns. Commands of the prompt that are not SQL are a
+backslash and a letter.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from keytide.lake.lake import Lake
 from keytide.lake.table import Table
 from keytide.sql.relation import table_of
 
-# -- completions at the cursor of the prompt: keywords, tables, and their columns ------------------
+# -- completion of keywords, tables, and their columns ---------------------------------------------
 
 
 KEYWORDS = (
@@ -94,7 +93,7 @@ def _short(table: str, database: str) -> str:
     return table.removeprefix(f"{database}.")
 
 
-# -- the commands of the prompt that are not SQL: a backslash and a letter -------------------------
+# -- shortcuts: a backslash and a letter -----------------------------------------------------------
 
 
 LEAVE = ("\\q", "exit", "quit")
@@ -142,7 +141,7 @@ def carry_out(line: str, lake: Lake, format: Format) -> Format:
     return format
 
 
-# -- the prompt of `keytide sql` -------------------------------------------------------------------
+# -- the prompt ------------------------------------------------------------------------------------
 
 
 def talk(

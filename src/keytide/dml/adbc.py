@@ -301,7 +301,7 @@ class _Splits(ConnectorSplitManager):
         return [0]  # several queries would see several states of the table
 
 
-# -- reading, and staged changes -------------------------------------------------------------------
+# -- page sources, and staged changes --------------------------------------------------------------
 
 
 @dataclass(frozen=True)

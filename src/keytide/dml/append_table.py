@@ -8,16 +8,11 @@ determines how rows are changed:
   file. A file without remaining rows is removed.
 - Without them, the affected files are rewritten with the remaining rows and the after images.
 
-A source writes the new files. A fragment names them and the removed rows. `finish_...` combines the
-fragments in one commit. It conflicts if an affected file was removed or other rows of it were
-deleted in the meantime, and, with serializable isolation, if anything changed in a partition that
-the statement read.
-
-Changes to rows of tables without a key, identified by file and position.
-
-Workers read the rows of some files of one bucket, or receive the rows of one merge sink. Positions
-of removed rows are stored as bitmaps. After images become rows of new files. Without deletion
-vectors, affected files are rewritten with the remaining rows.
+Workers read the rows of some files of one bucket, or receive the rows of one merge sink, and write
+the new files. A fragment names these files, and the removed rows as bitmaps of positions.
+`finish_...` combines the fragments in one commit. It conflicts if an affected file was removed or
+other rows of it were deleted in the meantime, and, with serializable isolation, if anything changed
+in a partition that the statement read.
 """
 
 from __future__ import annotations
@@ -88,10 +83,7 @@ from keytide.write.partition_spec import every_partition
 from keytide.write.refusals import refuse_unmergeable, writable_view
 from keytide.write.task import Written
 
-# -- the connector for tables without a primary key ------------------------------------------------
-
-
-# -- changes to rows of tables without a key, identified by file and position ----------------------
+# -- row changes of workers: removed positions, and new files --------------------------------------
 
 
 FILE = "file"

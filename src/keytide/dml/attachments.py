@@ -1,11 +1,7 @@
-"""Attached connectors: their names in a lake, and the addresses of databases.
-
-Tables of connectors that are attached to a lake under a name.
+"""Attached connectors: their names in a lake, and the addresses of their databases.
 
 A name whose first part is an attached connector refers to the connector's table with the remaining
 name.
-
-Checks of database addresses, and removal of secrets from messages.
 
 An address that is not understood can contain a password anywhere, so none of it is shown. In an
 address that is understood, the secrets are known, and are removed from all messages.
@@ -34,10 +30,7 @@ from keytide.dml.spi import (
 from keytide.errors import InvalidError, NotFoundError
 from keytide.predicate.predicate import Predicate
 
-# -- attached connectors: their names in a lake, and the addresses of databases --------------------
-
-
-# -- tables of connectors that are attached to a lake under a name ---------------------------------
+# -- tables of attached connectors -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -168,7 +161,7 @@ class PagesScan:
             yield from task.batches()
 
 
-# -- checks of database addresses, and removal of secrets from messages ----------------------------
+# -- addresses of databases, and secrets in messages -----------------------------------------------
 
 
 _POSTGRES = re.compile(

@@ -1,17 +1,13 @@
-"""SQLite through ADBC.
+"""The dialects of relational databases through ADBC: SQLite and PostgreSQL.
 
 An SQLite column accepts any value. In Keytide its declared type applies, and reading a value of
 another type raises `DataError`. BOOLEAN is 0 or 1, and DATE and TIMESTAMP are ISO 8601 strings.
 DECIMAL of at most 15 digits is a number with a decimal point, which SQLite stores exactly. With
 more digits it is the DOUBLE that SQLite converts it to.
 
-PostgreSQL through ADBC.
-
-Types that both Arrow and the driver support are read unchanged, and NUMERIC(p, s) of at most 38
-digits as DECIMAL. All others are read as the strings that PostgreSQL uses: NUMERIC without a
-precision, TIME, UUID, JSON, enums, arrays.
-
-Finds the database for an address.
+PostgreSQL types that both Arrow and the driver support are read unchanged, and NUMERIC(p, s) of at
+most 38 digits as DECIMAL. All others are read as the strings that PostgreSQL uses: NUMERIC without
+a precision, TIME, UUID, JSON, enums, arrays.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ from keytide.dml.attachments import check_postgres, is_plain_path, place_of_post
 from keytide.dml.databases import Database, DatabaseColumn, DatabaseSession, DatabaseTable, quoted
 from keytide.errors import InvalidError, NotFoundError
 
-# -- SQLite through ADBC ---------------------------------------------------------------------------
+# -- SQLite ----------------------------------------------------------------------------------------
 
 
 _DIGITS_MAX = 15
@@ -291,7 +287,7 @@ def _joined(texts: Sequence[str]) -> str:
     return f"({_joined(texts[:middle])} || ',' || {_joined(texts[middle:])})"
 
 
-# -- postgreSQL through ADBC -----------------------------------------------------------------------
+# -- PostgreSQL ------------------------------------------------------------------------------------
 
 
 _POSTGRES_DIGITS_MAX = 38
@@ -539,7 +535,7 @@ def _postgres_column(
     return DatabaseColumn(name, type_, not not_null, declared, is_equal, is_equal and is_ordered)
 
 
-# -- finds the database for an address -------------------------------------------------------------
+# -- the database of an address --------------------------------------------------------------------
 
 
 def database_at(place: str) -> Database:

@@ -1,21 +1,15 @@
 """Relational databases as connectors: sessions, pushdown and transactions.
 
-The interface to a relational database: tables, sessions, and differences between dialects.
-
-This module contains what the dialects have in common. `sqlite` and `postgres` implement the rest.
-Values are exchanged in Arrow: `read_expression` and `decoded` convert a column from the database to
-its Arrow type, and `staged` and `write_expression` convert it back, through a temporary table.
-
-Pushdown of conditions that have the same meaning in the database as in Keytide.
-
-A database column can contain values that do not have its type, such as a string among numbers, and
-the database can compare these too. Such values match no comparison that is pushed down.
-
-Serializable statements: one database transaction from the first read to the change.
-
-The driver, where statements begin and end, holds it open. Other connections, possibly in other
-processes, read rows at the transaction's snapshot, and the transaction is informed of what they
-read.
+- This module contains what the dialects have in common. `database_dialects` implements the rest.
+  Values are exchanged in Arrow: `read_expression` and `decoded` convert a column from the database
+  to its Arrow type, and `staged` and `write_expression` convert it back, through a temporary table.
+- Conditions are pushed down if they have the same meaning in the database as in Keytide. A database
+  column can contain values that do not have its type, such as a string among numbers, and the
+  database can compare these too. Such values match no comparison that is pushed down.
+- A serializable statement is one database transaction from the first read to the change. The
+  driver, where statements begin and end, holds it open. Other connections, possibly in other
+  processes, read rows at the transaction's snapshot, and the transaction is informed of what they
+  read.
 """
 
 from __future__ import annotations
@@ -491,7 +485,7 @@ class _Writer:
             yield self.database.write_expression(column, mark)
 
 
-# -- serializable statements -----------------------------------------------------------------------
+# -- transactions of serializable statements -------------------------------------------------------
 
 
 @dataclass

@@ -1,22 +1,15 @@
 """The engine of row-level changes: INSERT, UPDATE, DELETE and MERGE through any connector.
 
-DELETE and UPDATE through any connector: the sequence of calls, and checks of the connector.
+The engine begins a change, passes it to a *host*, and then finishes it once or aborts it. It checks
+what the connector returns.
 
-A *host* finds the rows and evaluates conditions and new values: threads and DuckDB in
-`keytide.sql`, tasks and Spark SQL in `keytide.spark`. The engine begins a change, passes it to the
-host, and then finishes it once or aborts it.
-
-MERGE through any connector: the sequence of calls, and the pages for merge sinks.
-
-A *host* joins the target with the source and determines which WHEN clause applies to each pair. It
-returns pages for one WHEN clause each. The engine converts these to the pages that sinks accept,
-and then finishes the change once or aborts it.
-
-INSERT through any connector: the sequence of calls.
-
-Rows are streamed into a sink on the driver, and inserted once all of them have arrived.
-
-Checks of the pages from a source and of the pages for a source.
+- For DELETE and UPDATE, a host finds the rows and evaluates conditions and new values: threads and
+  DuckDB in `keytide.sql`, tasks and Spark SQL in `keytide.spark`.
+- For MERGE, a host joins the target with the source and determines which WHEN clause applies to
+  each pair. It returns pages for one WHEN clause each. The engine converts these to the pages that
+  sinks accept.
+- INSERT has no host. Rows are streamed into a sink on the driver, and inserted once all of them
+  have arrived.
 """
 
 from __future__ import annotations
@@ -51,7 +44,7 @@ from keytide.dml.spi import (
 from keytide.errors import ConnectorError, InvalidError, KeytideError, UnsupportedError
 from keytide.predicate.predicate import Predicate
 
-# -- checks of the pages from a source and of the pages for a source -------------------------------
+# -- checks of pages -------------------------------------------------------------------------------
 
 
 _ROWS_MIN = 64 << 10
@@ -184,7 +177,7 @@ class UpdateRows(RowChange):
         source.update_rows(page, range(page.num_columns))
 
 
-# -- running a change ------------------------------------------------------------------------------
+# -- DELETE and UPDATE -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -313,7 +306,7 @@ def _fragments(results: Sequence[SplitResult]) -> list[Fragment]:
     return [fragment for result in results for fragment in result.fragments]
 
 
-# -- connector checks ------------------------------------------------------------------------------
+# -- checks of the connector -----------------------------------------------------------------------
 
 
 def connector_counted(connector: Connector, what: str, rows: int, counted: int) -> None:
@@ -335,7 +328,7 @@ def checked_pages(
         yield page
 
 
-# -- MERGE through any connector -------------------------------------------------------------------
+# -- MERGE -----------------------------------------------------------------------------------------
 
 
 OPERATION, CASE = "$operation", "$case"
@@ -468,7 +461,7 @@ def merge_rows(
     return Changed(rows, len(whole.splits))
 
 
-# -- INSERT through any connector: the sequence of calls -------------------------------------------
+# -- INSERT ----------------------------------------------------------------------------------------
 
 
 def insert_rows(

@@ -1,9 +1,8 @@
 """Fragments: the results of page sources and merge sinks for `finish_...`, as bytes.
 
 A fragment is an Arrow IPC stream of one table, whose schema contains facts as JSON. Facts and rows
-belong to the connector. This module adds a version, the split and the attempt.
-
-A buffer for rows until the end of a split: in memory up to a limit, then on disk.
+belong to the connector. This module adds a version, the split and the attempt. A `Spool` buffers
+rows until the end of a split: in memory up to a limit, then on disk.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def _read(fragment: Fragment) -> Told:
     return Told(header["split"], header["attempt"], header["facts"], rows.replace_schema_metadata())
 
 
-# -- A buffer for rows until the end of a split ----------------------------------------------------
+# -- the row buffer of a split ---------------------------------------------------------------------
 
 
 class Spool:

@@ -2,22 +2,14 @@
 
 A row id is the primary key of a row and the other columns that a new version needs. These are the
 sequence fields, which a new version copies so that it wins as the later one (rule R21 of
-docs/semantics.md), and the columns that an UPDATE does not set. Workers append versions. A
-fragment names their files, and `finish_...` commits them together. The commit conflicts if another
-one changed a bucket that the statement changed or, with serializable isolation, any bucket.
+docs/semantics.md), and the columns that an UPDATE does not set. Workers read the rows of one
+bucket, or receive the rows of one merge sink, and write level 0 files like any writer. A fragment
+names their files, and `finish_...` commits them together. The commit conflicts if another one
+changed a bucket that the statement changed or, with serializable isolation, any bucket.
 
-Changes to rows of tables with a primary key: the versions that are appended.
-
-Workers read the rows of one bucket, or receive the rows of one merge sink, and write level 0 files
-like any writer.
-
-Checks that no two rows of a statement, and no unchanged row, have the same key.
-
-Sources and sinks report keys of four kinds: `came` for added rows, `moved` for rows among them that
-had another key before, `gone` for the old keys of these rows, and `new` for added rows whose key no
-row of the table has.
-
-Comparison of two versions of a key by a table's sequence fields.
+No two rows of a statement, and no unchanged row, may have the same key. So sources and sinks report
+keys of four kinds: `came` for added rows, `moved` for rows among them that had another key before,
+`gone` for the old keys of these rows, and `new` for added rows whose key no row of the table has.
 """
 
 from __future__ import annotations
@@ -82,10 +74,7 @@ from keytide.types import arrow_schema
 from keytide.write.generated_columns import filled
 from keytide.write.refusals import writable_view
 
-# -- the connector for tables with a primary key ---------------------------------------------------
-
-
-# -- comparison of two versions of a key by a table's sequence fields ------------------------------
+# -- the order of versions by sequence fields ------------------------------------------------------
 
 
 Rows: TypeAlias = "pa.RecordBatch | pl.DataFrame"
@@ -113,7 +102,7 @@ def is_older(new: Rows, old: Rows, order: Sequence[str], *, descends: bool) -> p
     return comes_before
 
 
-# -- checks that no two rows of a statement --------------------------------------------------------
+# -- uniqueness of keys ----------------------------------------------------------------------------
 
 
 KEYS = "keys"
@@ -234,7 +223,7 @@ def _refuse(table: ChangedByKey, keys: pl.DataFrame) -> None:
         )
 
 
-# -- changes to rows of tables with a primary key: the versions that are appended ------------------
+# -- row changes of workers: appended versions -----------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -471,7 +460,7 @@ def structs_of(rows: pa.RecordBatch, type_: pa.StructType) -> pa.Array:
     return pa.StructArray.from_arrays([rows.column(f.name) for f in type_], fields=list(type_))
 
 
-# -- the connector for tables with a primary key ---------------------------------------------------
+# -- the connector ---------------------------------------------------------------------------------
 
 
 def keyed_connector(catalog: Catalog) -> Connector:

@@ -1,17 +1,10 @@
 """A lake's own tables for their connectors: handles, row changes and conditions.
 
-What the connectors for a lake's own tables have in common on the driver.
-
-Table handles: a table of a lake at one snapshot, and the change of a statement.
-
-When a handle is pickled for a worker, parts that only the driver needs are dropped.
-
-Inserted, updated and deleted rows, as workers receive them.
-
-A page source and a merge sink pass them to *changes*, which buffer them until the split or the sink
-ends, write files, and describe these in fragments.
-
-Conditions that restrict a read to rows with given values.
+- A handle is a table of a lake at one snapshot, and the change of a statement. When it is pickled
+  for a worker, parts that only the driver needs are dropped.
+- Workers receive inserted, updated and deleted rows. A page source and a merge sink pass them to
+  *changes*, which buffer them until the split or the sink ends, write files, and describe these in
+  fragments.
 """
 
 from __future__ import annotations
@@ -235,7 +228,7 @@ class AppendedHandle(StoredHandle):
         return bool(changed & placing)
 
 
-# -- inserted, updated and deleted rows, as workers receive them -----------------------------------
+# -- row changes of workers ------------------------------------------------------------------------
 
 
 def members_of(structs: pa.StructArray) -> pa.RecordBatch:
@@ -443,7 +436,7 @@ class TableSink(ConnectorMergeSink):
         self._changes.insert(rows.select(range(width)))
 
 
-# -- conditions that restrict a read to rows with given values -------------------------------------
+# -- conditions on given values --------------------------------------------------------------------
 
 
 _LISTED_MAX = 1 << 20
@@ -495,7 +488,7 @@ def _term(name: str, values: pl.Series) -> Predicate | None:
     return conjunction([Comparison(name, ">=", low), Comparison(name, "<=", high)])
 
 
-# -- what the connectors for a lake's own tables have in common on the driver ----------------------
+# -- metadata on the driver ------------------------------------------------------------------------
 
 
 H = TypeVar("H", bound=StoredHandle)

@@ -150,7 +150,7 @@ def _sums(calls: Sequence[Call]) -> list[Call]:
     return list(sums.values())
 
 
-# -- tracing wrappers ------------------------------------------------------------------------------
+# -- traced connectors -----------------------------------------------------------------------------
 
 
 def traced(connector: Connector, trace: Trace) -> Connector:

@@ -1,15 +1,9 @@
 """Tables of a lake as views in a DuckDB connection.
 
-Registers the tables of a lake as views in a DuckDB connection.
-
-SQL that reads plain files with DuckDB's own Parquet reader.
-
-Rows as Arrow datasets, to which DuckDB pushes the columns and conditions of a query.
-
-Splits the conditions that DuckDB pushes down between a scan and Arrow.
-
-DuckDB does not evaluate conditions that it pushes down again, so each of them must be applied with
-DuckDB's semantics.
+Plain files are read by DuckDB's own Parquet reader, and all other rows through Arrow datasets, to
+which DuckDB pushes the columns and conditions of a query. DuckDB does not evaluate conditions that
+it pushes down again, so each of them must be applied with DuckDB's semantics, by a scan or by
+Arrow.
 """
 
 from __future__ import annotations
@@ -54,7 +48,7 @@ from keytide.sources.federated import tables_of
 from keytide.sources.scan import ExternalScan
 from keytide.types import AtomicType, Field
 
-# -- SQL that reads plain files with DuckDB's own Parquet reader -----------------------------------
+# -- plain files: SQL for DuckDB's own Parquet reader ----------------------------------------------
 
 
 DEAD_ROWS = pa.schema({"file": pa.uint64(), "row": pa.int64()})
@@ -146,7 +140,7 @@ def text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-# -- splits the conditions that DuckDB pushes down between a scan and Arrow ------------------------
+# -- pushdown of conditions to a scan and to Arrow -------------------------------------------------
 
 
 _LOG = logging.getLogger("keytide.plan")
@@ -187,7 +181,7 @@ def _read(term: pc.Expression, fields: Mapping[str, Field], table: str) -> Predi
     return None if is_padded else predicate
 
 
-# -- rows as Arrow datasets ------------------------------------------------------------------------
+# -- Arrow datasets --------------------------------------------------------------------------------
 
 
 Narrowed: TypeAlias = "Callable[[Sequence[str], Predicate | None], RowSource]"
@@ -278,7 +272,7 @@ def _picked(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     return schema if columns is None else pa.schema([schema.field(name) for name in columns])
 
 
-# -- registers the tables of a lake as views in a DuckDB connection --------------------------------
+# -- registration of views -------------------------------------------------------------------------
 
 
 _AnyScan: TypeAlias = Scan | ExternalScan | FallbackScan

@@ -1,20 +1,14 @@
 """Application of a batch of decoded changes to a table.
 
-One batch of decoded changes on its way into a table.
-
-A `ChangeWriter` can be pickled. Executors use it for the rows of their buckets. It looks up the
-latest stored version of each key, counts the effects of the changes, fills in values that the
-source omitted, and writes the rows.
-
-The effect of a batch of changes on a table, computed before the batch is written.
-
-Pure functions over Polars frames: `changes` are decoded rows of a batch, and `stored` is the latest
-version of each of their keys in the table (including deletes). The table itself does not need this,
-because its merge handles late and repeated changes. It is for people who monitor a feed.
-
-Lookup of the latest stored version of the keys in a batch of changes.
-
-Adapts decoded changes to a table: keys in stored form, and rejection of unmergeable messages.
+- A `ChangeWriter` can be pickled. Executors use it for the rows of their buckets. It looks up the
+  latest stored version of each key, counts the effects of the changes, fills in values that the
+  source omitted, and writes the rows.
+- The effect of a batch is computed by pure functions over Polars frames: `changes` are decoded rows
+  of a batch, and `stored` is the latest version of each of their keys in the table (including
+  deletes). The table itself does not need this, because its merge handles late and repeated
+  changes. It is for people who monitor a feed.
+- Decoded changes are adapted to a table: keys get their stored form, and messages that cannot be
+  merged are rejected.
 """
 
 from __future__ import annotations
@@ -55,10 +49,7 @@ from keytide.write.refusals import why_refused
 from keytide.write.task import WriteTask, Written
 from keytide.write.upsert import UpsertTask
 
-# -- application of a batch of decoded changes to a table ------------------------------------------
-
-
-# -- the effect of a batch of changes on a table ---------------------------------------------------
+# -- the effect of a batch on a table --------------------------------------------------------------
 
 
 _SOURCE, _ROW, _AT, _UNKNOWN, _ARRIVED = map(scratch, ("source", "row", "at", "unknown", "arrived"))
@@ -201,7 +192,7 @@ def _flag(name: str) -> str:
     return scratch(f"unknown_{name}")
 
 
-# -- lookup of the latest stored version of the keys in a batch of changes -------------------------
+# -- lookup of stored versions ---------------------------------------------------------------------
 
 
 class NewestVersions(Protocol):
@@ -262,7 +253,7 @@ class _Indexed:
         yield rows.join(keys, on=keys.columns, how="semi").select(*columns, VALUE_KIND)
 
 
-# -- one batch of decoded changes on its way into a table ------------------------------------------
+# -- the writer of a batch -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -452,7 +443,7 @@ def _unknown_changes(changes: pl.DataFrame) -> pa.Table:
     return to_arrow(frame, REJECTED_SCHEMA)
 
 
-# -- adapts decoded changes to a table -------------------------------------------------------------
+# -- decoded changes in the form of a table --------------------------------------------------------
 
 
 def as_table_takes(

@@ -1,9 +1,8 @@
 """`Lake.auto_cdc` for events in this process: from a source to a commit.
 
-Events whose columns have no type yet, because they contain only NULL, as deletes often do.
-
-The target is created without these columns, and gets them from the first events that have values.
-Until then it stores the places of the deletes, so that late events bring no row back.
+Columns of events have no type yet if they contain only NULL, as deletes often do. The target is
+created without these columns, and gets them from the first events that have values. Until then it
+stores the places of the deletes, so that late events bring no row back.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from keytide.format.schema import TableSchema
 from keytide.snapshot.stored_table import StoredTable
 from keytide.write.input_rows import source_table
 
-# -- events whose columns have no type yet ---------------------------------------------------------
+# -- columns without a type ------------------------------------------------------------------------
 
 
 _UNTYPED = "user.auto-cdc-untyped"
@@ -86,7 +85,7 @@ def _existing(catalog: Catalog, name: str) -> StoredTable | None:
         return None
 
 
-# -- `Lake.auto_cdc` for events in this process: from a source to a commit -------------------------
+# -- application of events -------------------------------------------------------------------------
 
 
 _NO_TABLE = TableSchema(0, (), -1, (), ())

@@ -1,13 +1,9 @@
-"""Decodes messages to typed rows, in the same way for every format and wherever it runs.
+"""Decoding of messages to typed rows, in the same way for every format and wherever it runs.
 
-Each column is converted separately. A value that does not fit only rejects its own message.
-
-Parses messages to changes: the operations and the row images, without converting values.
-
-One pass over the documents finds the operations and the row images, and a second pass reads the
-columns of the images.
-
-Messages as JSON documents, validated one by one before they are read.
+Messages are validated as JSON documents one by one, then parsed to changes: one pass over the
+documents finds the operations and the row images, and a second pass reads the columns of the
+images. Then each column is converted separately. A value that does not fit only rejects its own
+message.
 """
 
 from __future__ import annotations
@@ -49,7 +45,7 @@ from keytide.feeds.json_columns import (
 )
 from keytide.types import AtomicType, Field
 
-# -- messages as JSON documents, validated one by one before they are read -------------------------
+# -- JSON documents --------------------------------------------------------------------------------
 
 
 class Documents(NamedTuple):
@@ -114,7 +110,7 @@ def texts_of(messages: pa.Array | pa.ChunkedArray) -> pl.Series:
         return pl.Series(values=found.column(0), dtype=pl.String)
 
 
-# -- parses messages to changes --------------------------------------------------------------------
+# -- changes: operations and row images ------------------------------------------------------------
 
 
 STEP = "_step"
@@ -348,7 +344,7 @@ def _is_one_of(text: pl.Series, placeholders: list[str]) -> pl.Series:
     return text.is_in(placeholders).fill_null(False)
 
 
-# -- decodes messages to typed rows ----------------------------------------------------------------
+# -- typed rows ------------------------------------------------------------------------------------
 
 
 @checked

@@ -1,21 +1,14 @@
 """A feed: its definition, its request, its report, and its rejected messages.
 
-Common definitions of change feeds: the description of a feed, and of a message format.
-
-A format is an :class:`Envelope`: SQL expressions that find the operation and the before and after
-images of the rows in one JSON document. Everything else is the same for every format and is in
-:mod:`keytide.feeds.decode` and :mod:`keytide.feeds.decode`.
-
-The request for a feed: the source of its messages, and the definition of its table.
-
-The report of an ingestion: for each batch, and in total.
-
-Dead letters of a topic feed without Spark: rejected messages, keyed by their position.
-
-The places of changes at their source: in which table, and where in the order.
-
-What has no place among the other changes of a feed is refused: a change of another table, and one
-from a log that is in none of the known epochs.
+- A format is an :class:`Envelope`: SQL expressions that find the operation and the before and after
+  images of the rows in one JSON document. Everything else is the same for every format and is in
+  :mod:`keytide.feeds.decode`.
+- The request has the source of the messages and the definition of the table. The report has an
+  entry for each batch, and totals.
+- Rejected messages of a topic feed without Spark go to a dead-letter table, keyed by their
+  position.
+- What has no place among the other changes of a feed is refused: a change of another table, and one
+  from a log that is in none of the known epochs.
 """
 
 from __future__ import annotations
@@ -63,10 +56,7 @@ from keytide.types import (
     parse_sql_type,
 )
 
-# -- A feed: its definition, its request, its report, and its rejected messages --------------------
-
-
-# -- common definitions of change feeds ------------------------------------------------------------
+# -- definitions of feeds and of message formats ---------------------------------------------------
 
 
 ORDINAL_COLUMN = "_ordinal"
@@ -290,7 +280,7 @@ def _check_known(what: str, names: Iterable[str], known: Sequence[str]) -> None:
             raise InvalidError(f"{what}: found {name!r}, expected one of {', '.join(known)}")
 
 
-# -- the request for a feed ------------------------------------------------------------------------
+# -- the request -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -343,7 +333,7 @@ def columns_of(schema: str | Sequence[Field] | None) -> tuple[Field, ...] | None
     return row.fields
 
 
-# -- the report of an ingestion: for each batch, and in total --------------------------------------
+# -- the report ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -389,7 +379,7 @@ class IngestReport:
         return sum(batch.rejected for batch in self.batches)
 
 
-# -- dead letters of a topic feed without Spark ----------------------------------------------------
+# -- dead letters ----------------------------------------------------------------------------------
 
 
 PLACED_COLUMNS = (
@@ -448,7 +438,7 @@ def check_columns(table: StoredTable, columns: tuple[Field, ...]) -> None:
         )
 
 
-# -- the places of changes at their source ---------------------------------------------------------
+# -- places of changes at their source -------------------------------------------------------------
 
 
 ORIGIN = "origin"

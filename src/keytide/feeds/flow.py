@@ -1,10 +1,7 @@
-"""Flows of change events: the request, and the target table.
+"""Flows of change events into a table: the request, and the target table.
 
-The request for a flow of change events into a table, and its meaning for a source.
-
-The names are those of AUTO CDC in Spark's and Databricks' pipelines.
-
-The target table of a flow of change events: created for it, or checked.
+The names are those of AUTO CDC in Spark's and Databricks' pipelines. The target is created for a
+flow, or checked.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
 from keytide.types import STRING, ArrayType, Field, RowType, type_from_arrow
 
-# -- the request for a flow of change events into a table ------------------------------------------
+# -- the request -----------------------------------------------------------------------------------
 
 
 START, END = "__START_AT", "__END_AT"
@@ -264,7 +261,7 @@ def _wrong(what: str) -> InvalidError:
     return InvalidError(f"Lake.auto_cdc: {what}")
 
 
-# -- the target table of a flow of change events: created for it, or checked -----------------------
+# -- the target table ------------------------------------------------------------------------------
 
 
 MARKS = "user.auto-cdc"

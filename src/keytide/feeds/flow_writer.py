@@ -1,21 +1,14 @@
-"""Writes the events of flows whose rows depend on stored rows.
+"""Writes of flows of change events whose rows depend on stored rows.
 
-An `EventWriter` can be pickled. Executors use it for the events of their buckets. Its output
-depends on stored rows, so it is committed only if no other commit has changed the buckets
-meanwhile. Otherwise it is computed again.
-
-Converts events of a source to rows for the target of a flow.
-
-Truncation of tables by events: later rows stay, and late events before it do not return.
-
-A truncation is a separate commit. It replaces all stored rows by the latest versions, including
-deletes, at or after its place in the order, and its snapshot records the place. It can only be
-committed directly after the snapshot it was computed from, so no event comes between.
-
-Tables whose rows store which values their source omitted.
-
-A table gets the column `OMITTED` when the first change omits a value. From then on, each batch
-reads the stored rows of its keys.
+- An `EventWriter` can be pickled. Executors use it for the events of their buckets. Its output
+  depends on stored rows, so it is committed only if no other commit has changed the buckets
+  meanwhile. Otherwise it is computed again.
+- Truncation of a table by an event is a separate commit. It replaces all stored rows by the latest
+  versions, including deletes, at or after its place in the order, and its snapshot records the
+  place. Later rows stay, and late events before it do not return. It can only be committed directly
+  after the snapshot it was computed from, so no event comes between.
+- A table gets the column `OMITTED` when the first change omits a value. From then on, each batch
+  reads the stored rows of its keys.
 """
 
 from __future__ import annotations
@@ -69,10 +62,7 @@ from keytide.write.partition_spec import every_partition
 from keytide.write.refusals import writable_view
 from keytide.write.task import Order, WriteTask, Written, refuse_ties, tie_columns
 
-# -- writes the events of flows whose rows depend on stored rows -----------------------------------
-
-
-# -- writes the events of flows whose rows depend on stored rows -----------------------------------
+# -- the event writer ------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -204,7 +194,7 @@ def made_anew(table: StoredTable, made: Callable[[PinnedTable], T]) -> T:
             pinned = table.live.pinned()
 
 
-# -- converts events of a source to rows for the target of a flow ----------------------------------
+# -- rows of events --------------------------------------------------------------------------------
 
 
 def split_truncates(events: pa.Table, flow: Flow) -> tuple[pa.Table, pa.Table]:
@@ -299,7 +289,7 @@ def _known_fields(flow: Flow) -> list[Field]:
     return found
 
 
-# -- truncation of tables by events ----------------------------------------------------------------
+# -- truncation by events --------------------------------------------------------------------------
 
 
 def truncate_up_to(table: StoredTable, flow: Flow, places: pa.Table) -> WriteResult:
@@ -356,7 +346,7 @@ def _left(transaction: Transaction, flow: Flow, truncation: Truncation) -> Itera
             yield rows.append_column(ROW_KIND, kinds.to_series().to_arrow().cast(pa.string()))
 
 
-# -- tables whose rows store which values their source omitted -------------------------------------
+# -- tables with omitted values --------------------------------------------------------------------
 
 
 def names_omitted(rows: pa.Table) -> list[str]:

@@ -1,33 +1,27 @@
-"""Definitions from messages: columns, keys and order of a new table, and changes that a feed needs
-later.
-
-Infers a table from a sample of a feed: columns, primary key, and order of changes.
+"""Inference of a table from a sample of a feed: columns, key, order and epochs, and later changes.
 
 Types that messages state (Debezium's schema, Canal's ``mysqlType``) are used unchanged. Otherwise
-each column gets the narrowest type that holds every sampled value with all its digits:
+each column gets the narrowest type that holds every sampled value with all its digits. JSON null
+and placeholders are left out:
 
-=============================================  ============================== values (JSON null and
-placeholders left out)   type =============================================
-============================== none at all                                    STRING ``true`` and
-``false``                         BOOLEAN whole numbers                                  BIGINT,
-else DECIMAL(38, 0) numbers                                        DOUBLE strings, all of them dates
-DATE strings, all of them times without offset      TIMESTAMP(6) strings, all of them times, some
-with offset   TIMESTAMP(6) WITH LOCAL TIME ZONE all else, and mixtures
-STRING (objects and arrays as JSON text) =============================================
-==============================
+- no value at all: STRING
+- ``true`` and ``false``: BOOLEAN
+- whole numbers: BIGINT, else DECIMAL(38, 0)
+- numbers: DOUBLE
+- strings, all of them dates: DATE
+- strings, all of them times without offset: TIMESTAMP(6)
+- strings, all of them times, some with offset: TIMESTAMP(6) WITH LOCAL TIME ZONE
+- all else, and mixtures: STRING (objects and arrays as JSON text)
 
 Strings of digits stay STRING, because leading zeros can matter.
 
-Schema changes that a feed needs: new columns, and types that values do not fit.
+Schema changes that a feed needs are new columns, and types that values do not fit. Messages are
+checked in parts, in any order. `together` combines the results to one answer, which does not depend
+on how the messages were divided.
 
-Messages are checked in parts, in any order. `together` combines the results to one answer, which
-does not depend on how the messages were divided.
-
-The epochs of a feed, from the first messages of the feed.
-
-A log is recognized by its name and, where its numbering starts again, by its server. Logs follow
-each other as their messages do, which the times of the messages must confirm. Nothing else tells
-their order, so anything else is refused.
+An epoch's log is recognized by its name and, where its numbering starts again, by its server. Logs
+follow each other as their messages do, which the times of the messages must confirm. Nothing else
+tells their order, so anything else is refused.
 """
 
 from __future__ import annotations
@@ -79,7 +73,7 @@ from keytide.format.schema import TableSchema
 from keytide.types import STRING, AtomicType, DataType, Field
 from keytide.types.logical import common_type
 
-# -- the epochs of a feed, from the first messages of the feed -------------------------------------
+# -- epochs ----------------------------------------------------------------------------------------
 
 
 _AT, _ARRIVED = "at", "arrived"
@@ -180,10 +174,7 @@ def _servers(run: pl.DataFrame) -> frozenset[str]:
     return frozenset(found)
 
 
-# -- definitions from messages ---------------------------------------------------------------------
-
-
-# -- infers a table from a sample of a feed --------------------------------------------------------
+# -- columns, primary key and order ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -454,7 +445,7 @@ _TYPES_OF_JSON: Sequence[tuple[frozenset[str], Sequence[DataType]]] = (
 _NUMBERS = frozenset({"BIGINT", "UBIGINT", "HUGEINT", "DOUBLE"})
 
 
-# -- schema changes that a feed needs --------------------------------------------------------------
+# -- schema changes --------------------------------------------------------------------------------
 
 
 def feed_growth(schema: TableSchema, brought: Iterable[Field]) -> list[SchemaChange]:

@@ -1,6 +1,6 @@
 """The target table of a feed: opened, or created from the content of the feed.
 
-What a table stores about the feed that fills it: the table of the source, and the epochs.
+A table stores the source table and the epochs of the feed that fills it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from keytide.options import TableOptions, keys, stored_names
 from keytide.snapshot.stored_table import StoredTable
 from keytide.types import Field
 
-# -- what a table stores about the feed that fills it ----------------------------------------------
+# -- the stored origin of a feed -------------------------------------------------------------------
 
 
 _EPOCHS, _SOURCE_TABLE = "user.feed-epochs", "user.feed-source-table"
@@ -59,7 +59,7 @@ class Origin:
             alter_table(table.metadata, new)
 
 
-# -- the target table of a feed: opened, or created from the content of the feed -------------------
+# -- the target table ------------------------------------------------------------------------------
 
 
 def feed_target(

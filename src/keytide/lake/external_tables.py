@@ -1,6 +1,7 @@
-"""The `ExternalTable` class: a read-only table whose rows another engine writes.
+"""The classes `ExternalTable` and `FederatedTable`: tables whose rows another engine stores.
 
-The `FederatedTable` class: a table of another engine, to which Keytide appends versions.
+Another engine writes the rows of an external table, which is read-only. To a federated table,
+Keytide appends versions.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Methods of `Table` that are generated from verbs.
+"""Methods of `Table` that are generated from verbs, and the builder for `Table.merge`.
 
 A verb is a function on a `StoredTable`. The generated method has its signature and docstring, and
 checks its arguments.
-
-The builder for `Table.merge`.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from keytide.base.arguments import checked
 from keytide.dml.engine import Changed
 from keytide.snapshot.stored_table import StoredTable
 
-# -- methods of `Table` that are generated from verbs ----------------------------------------------
+# -- methods from verbs ----------------------------------------------------------------------------
 
 
 P = ParamSpec("P")

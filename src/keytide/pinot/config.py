@@ -1,11 +1,8 @@
 """Apache Pinot's schema and table config, parsed to typed values.
 
-Apache Pinot's schema and table config as typed values.
-
-Parses Pinot's JSON documents, member by member, into frozen dataclasses.
-
-Each field of a dataclass states its member and how the value is read. Like Pinot's own reader, this
-one accepts `"true"` for `true` and `"5"` for 5, and treats null as a missing member.
+Documents are parsed member by member into frozen dataclasses. Each field of a dataclass states its
+member and how the value is read. Like Pinot's own reader, this one accepts `"true"` for `true` and
+`"5"` for 5, and treats null as a missing member.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from keytide.base.arguments import shown
 from keytide.base.process import cached_property
 from keytide.errors import InvalidError
 
-# -- parses Pinot's JSON documents, member by member, into frozen dataclasses ----------------------
+# -- documents -------------------------------------------------------------------------------------
 
 
 Document: TypeAlias = Mapping[str, Any]
@@ -57,7 +54,7 @@ def document_of(given: Given, what: str) -> Document:
     return document
 
 
-# -- value readers ---------------------------------------------------------------------------------
+# -- readers of values -----------------------------------------------------------------------------
 
 
 def anything(value: Any) -> Any:

@@ -1,9 +1,8 @@
 """Rules for table configs: what Pinot refuses, and what this release does not support.
 
 Each rule describes a violation, or returns nothing. `RULES` are those of Pinot's own validator. An
-entry of `NOT_YET` is removed once the feature is supported.
-
-A table config with its schema, and properties derived from both.
+entry of `NOT_YET` is removed once the feature is supported. A `Case` is a table config with its
+schema, and has properties derived from both.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from keytide.errors import InvalidError, UnsupportedError
 from keytide.pinot.config import COMPACTION, Column, Schema, TableConfig, Upsert, said
 from keytide.pinot.scalar_functions import FUNCTIONS, parsed, unknown_parts
 
-# -- A table config with its schema, and properties derived from both ------------------------------
+# -- the case of a table config and its schema -----------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Case:
         return tuple((t.column, t.function, parsed(t.function)) for t in self.upsert.transforms)
 
 
-# -- rules for table configs -----------------------------------------------------------------------
+# -- rules -----------------------------------------------------------------------------------------
 
 
 _NUMBERS = ("INT", "LONG", "FLOAT", "DOUBLE", "BIG_DECIMAL")

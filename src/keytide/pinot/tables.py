@@ -1,8 +1,6 @@
-"""Tables from Apache Pinot's table config and schema.
+"""Tables created from Apache Pinot's table config and schema.
 
-Creates tables of a lake from Pinot's table config and schema.
-
-Converts a table config and its schema to columns, options and immutable settings.
+Both are converted to columns, options and immutable settings.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from keytide.pinot.rules import Case, check, idle_members
 from keytide.pinot.scalar_functions import sql_of
 from keytide.types import ArrayType, Field, parse_sql_type
 
-# -- converts a table config and its schema to columns ---------------------------------------------
+# -- columns, options and immutable settings -------------------------------------------------------
 
 
 _TYPES = {
@@ -165,7 +163,7 @@ def _default(column: Column) -> str:
     return str(found)
 
 
-# -- creates tables of a lake from Pinot's table config and schema ---------------------------------
+# -- creation of tables ----------------------------------------------------------------------------
 
 
 @checked

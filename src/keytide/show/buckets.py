@@ -1,12 +1,7 @@
-"""Buckets as pictures and lists.
+"""Buckets as pictures and lists, with legends for the colors.
 
-Pictures of buckets: the runs of one bucket over its keys, and the levels of many as bars.
-
-Values for pictures of buckets: their files, sorted runs and levels.
-
-Lists of buckets, each with a bar of its bytes by level.
-
-Legends for the colors of pictures.
+A picture shows the runs of one bucket over its keys, or the levels of many buckets as bars. A list
+has a bar of bytes by level for each bucket.
 """
 
 from __future__ import annotations
@@ -32,10 +27,7 @@ from keytide.show.elements import (
     told,
 )
 
-# -- buckets as pictures and lists -----------------------------------------------------------------
-
-
-# -- values for pictures of buckets: their files, sorted runs and levels ---------------------------
+# -- values: files, sorted runs and levels ---------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -108,7 +100,7 @@ class ReadBucket:
     levels: tuple[tuple[int, int], ...]
 
 
-# -- pictures of buckets ---------------------------------------------------------------------------
+# -- pictures --------------------------------------------------------------------------------------
 
 
 _LEFT, _RIGHT = 188.0, 96.0
@@ -213,7 +205,7 @@ def _fitting(key: str, room: float) -> str:
     return shortened(key, max(1, fits))
 
 
-# -- lists of buckets, each with a bar of its bytes by level ---------------------------------------
+# -- lists -----------------------------------------------------------------------------------------
 
 
 _HEAD = ("Bucket", "Levels", "Size", "Files", "Rows")
@@ -248,7 +240,7 @@ def _left_out(count: int) -> Markup:
     return paragraph(f"{counted(count, 'smaller bucket')} not shown", class_="muted")
 
 
-# -- legends for the colors of pictures ------------------------------------------------------------
+# -- legends ---------------------------------------------------------------------------------------
 
 
 _OF_TIMELINE = (

@@ -1,10 +1,7 @@
-"""Charts and timelines.
+"""Charts of rows and timelines of commits, as pictures.
 
-A simple chart of rows: the first column on the x-axis, a number as bars or as a line.
-
-A chart as a picture.
-
-A timeline: a column for each commit, with written rows above and deleted rows below.
+A chart has the first column on the x-axis, and a number as bars or as a line. A timeline has a
+column for each commit, with written rows above and deleted rows below.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ import pyarrow as pa
 from keytide.base.text import counted, frame_of
 from keytide.show.elements import WIDE, Markup, element, names, picture, rows_of, text, told
 
-# -- A simple chart of rows ------------------------------------------------------------------------
+# -- the chart of rows -----------------------------------------------------------------------------
 
 
 _POINTS_MAX = 200
@@ -95,7 +92,7 @@ def _is_number(type_: pa.DataType) -> bool:
     )
 
 
-# -- A chart as a picture --------------------------------------------------------------------------
+# -- the picture of a chart ------------------------------------------------------------------------
 
 
 _WIDTH, _HEIGHT = 720.0, 260.0
@@ -164,7 +161,7 @@ def _told(chart: Chart) -> Iterator[Markup]:
         yield told(f"{name}: {value:,.6g}")
 
 
-# -- A timeline ------------------------------------------------------------------------------------
+# -- the timeline ----------------------------------------------------------------------------------
 
 
 _TIMELINE_PICTURE_LEFT, _TIMELINE_PICTURE_RIGHT = 56.0, 12.0

@@ -2,10 +2,9 @@
 
 The library opens a version and lists its files, their bounds, and the rows that deletion vectors
 mark. Keytide reads the files itself, one by one and in order, because the library does not
-guarantee an order. The commit of a part is the version that added its rows, as far as the log still
-contains it. See `delta_history` for what it no longer contains.
-
-The columns of a Delta table's schema: their current form, and their form in files.
+guarantee an order. Columns have a current form, and a form in files. The commit of a part is the
+version that added its rows, as far as the log still contains it. See `delta_history` for what it no
+longer contains.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from keytide.sources.parquet import (
 from keytide.sources.source import Place
 from keytide.store import Store, store_of_file
 
-# -- the columns of a Delta table's schema ---------------------------------------------------------
+# -- columns of the schema -------------------------------------------------------------------------
 
 
 def delta_columns(schema: str, owner: str) -> list[StoredColumn]:
@@ -119,7 +118,7 @@ _TYPES = {
 }
 
 
-# -- Delta Lake tables as sources, through the library `deltalake` ---------------------------------
+# -- the source ------------------------------------------------------------------------------------
 
 
 _READER_VERSION_MAX = 3

@@ -1,20 +1,13 @@
-"""The origin of versions: which commit added a file, and the order of commits.
-
-The origin of a Delta table's files, from its log.
+"""The origin of versions in a Delta table: which commit added a file, and the order of commits.
 
 A commit is a JSON file with one action per line. Old commits are removed once there is a
-checkpoint, and a checkpoint does not say which commit added a file.
+checkpoint, and a checkpoint does not say which commit added a file. Files older than the oldest
+known commit have no order.
 
-The origin of a table's files, from the commits that added and removed them.
-
-Old commits are removed at some point. Files older than the oldest known commit have no order.
-
-The commit order of versions in files that the table's own engine may have rewritten.
-
-A file that was written once has rows of one commit. A file that combines older files has rows of
-several commits, whose order is lost. So a file has a range of commits. Files with overlapping
-ranges are treated as one commit without an internal order. So an order is used only if it is known,
-and is never wrong.
+A file that was written once has rows of one commit. A file that combines older files, because the
+table's own engine has rewritten them, has rows of several commits, whose order is lost. So a file
+has a range of commits. Files with overlapping ranges are treated as one commit without an internal
+order. So an order is used only if it is known, and is never wrong.
 """
 
 from __future__ import annotations
@@ -30,7 +23,7 @@ from keytide.errors import DataError
 from keytide.format.cache import METADATA
 from keytide.store import Store
 
-# -- the commit order of versions in files ---------------------------------------------------------
+# -- the commit order of files ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -88,7 +81,7 @@ def _overlapping(origins: Sequence[Origin]) -> list[list[int]]:
     return groups
 
 
-# -- the origin of a table's files, from the commits that added and removed them -------------------
+# -- origins from commits --------------------------------------------------------------------------
 
 
 BEFORE_ALL = -1
@@ -162,7 +155,7 @@ def _origin(rows: RowsAre, number: int, copied: Sequence[Origin], unknown: Origi
     return Origin.of_commit(number)
 
 
-# -- the origin of a Delta table's files, from its log ---------------------------------------------
+# -- commits in the log ----------------------------------------------------------------------------
 
 
 _LOG = "_delta_log"

@@ -1,9 +1,6 @@
 """Definitions of external tables: creation, refresh, and adoption into the lake.
 
-Creation and refresh of external table definitions.
-
-Adoption: a new table of the lake from the current rows of an external table, one for each key.
-
+An adoption is a new table of the lake from the current rows of an external table, one for each key.
 One version of the source is pinned and read once. Its rows are written to files of the new table,
 so the source can then be changed, cleaned up or dropped. docs/design/0019 explains why files are
 not taken over unchanged.
@@ -47,10 +44,7 @@ from keytide.sources.source_state import format_named, open_source, pin_external
 from keytide.store import Store, created
 from keytide.types import Field, arrow_schema
 
-# -- definitions of external tables ----------------------------------------------------------------
-
-
-# -- creation and refresh of external table definitions --------------------------------------------
+# -- creation and refresh --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

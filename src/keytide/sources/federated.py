@@ -1,15 +1,13 @@
 """Federated tables: tables of another engine, with the keys by which their rows are merged.
 
-In SQL they are tables of a connector. Reads merge rows as in an external table. Changes append
-versions of keys, in one commit of the table's own engine (see below).
-
-INSERT, UPDATE, DELETE and MERGE of federated tables, by appending versions.
+In SQL they are tables of a connector. Reads merge rows as in an external table. INSERT, UPDATE,
+DELETE and MERGE append versions of keys, in one commit of the table's own engine.
 
 A DELETE appends tombstones and an UPDATE appends new versions, each with the watermark that rule
 R21 of docs/semantics.md defines. A changed key needs both (R16). Workers read rows and return
-versions in fragments. The driver appends one version of each key, in one commit of the table's own
-engine. Such an append depends only on the columns, so statements never conflict (R20): if two
-change the same row, the one that is committed later wins, or the one with the higher watermark.
+versions in fragments. The driver appends one version of each key. Such an append depends only on
+the columns, so statements never conflict (R20): if two change the same row, the one that is
+committed later wins, or the one with the higher watermark.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ from keytide.sources.versions import SourceVersions
 from keytide.store import Store
 from keytide.write.task import WriteTask
 
-# -- federated tables ------------------------------------------------------------------------------
+# -- definitions and reads -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -281,7 +279,7 @@ def federated_tables(
     return FederatedTables(name, format_.lower(), location, dict(options), dict(tables), near)
 
 
-# -- INSERT, UPDATE, DELETE and MERGE of federated tables, by appending versions -------------------
+# -- row changes, by appended versions -------------------------------------------------------------
 
 
 VERSIONS = "versions"
@@ -299,7 +297,7 @@ def tables_of(connector: Connector) -> FederatedTables | None:
     return metadata.tables if isinstance(metadata, _Metadata) else None
 
 
-# -- on the driver ---------------------------------------------------------------------------------
+# -- driver ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -559,7 +557,7 @@ def _column(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
     return rows.column(field.name) if there else pa.nulls(rows.num_rows, field.type)
 
 
-# -- on workers ------------------------------------------------------------------------------------
+# -- workers ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,7 @@
 Parquet contains its columns and its row count. CSV contains only names, and JSON contains neither:
 their columns have the types in the table definition, or types that fit all values.
 
-Checks of text files that the parsers of CSV and JSON read in another way, or not at all.
-
+Text files are checked for what the parsers of CSV and JSON read in another way, or not at all.
 Arrow's parser of CSV takes the rest of a file for one value if a quote is not closed, and its
 parser of JSON reads `null` and two objects in one line as rows.
 """
@@ -34,7 +33,7 @@ from keytide.predicate.predicate import Predicate
 from keytide.sources.parquet import groups_that_may_meet
 from keytide.store import Store
 
-# -- checks of text files that the parsers of CSV and JSON read in another way ---------------------
+# -- checks of text files --------------------------------------------------------------------------
 
 
 Opening: TypeAlias = "Callable[[], AbstractContextManager[pa.NativeFile]]"
@@ -115,7 +114,7 @@ def _is_object(line: bytes) -> bool:
         return False
 
 
-# -- readers for files of other engines: Parquet, CSV, JSON lines ----------------------------------
+# -- readers ---------------------------------------------------------------------------------------
 
 
 _HEAD_BYTES, _FILES_BLOCK_BYTES = 64 << 10, 8 << 20
@@ -370,7 +369,7 @@ def _arrow_schema(types: pl.Schema) -> pa.Schema:
     return pl.DataFrame(schema=types).to_arrow(compat_level=pl.CompatLevel.oldest()).schema
 
 
-# -- strings to values -----------------------------------------------------------------------------
+# -- values from strings ---------------------------------------------------------------------------
 
 
 def _typed(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
@@ -417,7 +416,7 @@ def _refuse_wide_text(text: bytes) -> None:
         raise InvalidError("it is UTF-16 or UTF-32, expected UTF-8")
 
 
-# -- opening ---------------------------------------------------------------------------------------
+# -- opened files ----------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -1,19 +1,14 @@
 """Iceberg tables as sources, through the library `pyiceberg`.
 
 The library reads metadata and manifests, and plans which files to read. Keytide reads the files
-itself, one by one, in order and in batches. The commit of a part is its data sequence number,
-unless rows were moved between files, see below. Files of format version 1 have no such
-numbers, and no order.
+itself, one by one, in order and in batches. Key conditions are given to the library's planning, and
+are true for every file that may have matching rows.
 
-Data files of Iceberg tables, and the files that mark deleted rows.
-
-Key conditions for `pyiceberg`'s planning, true for every file that may have matching rows.
-
-The commits from which the rows of an Iceberg table's files come.
-
-Files of a snapshot that only appended have the rows of its commit. Other snapshots may have copied
-rows of older files, so their data sequence number does not say when these rows arrived. A snapshot
-records what happened to older files until it expires.
+The commit of a part is its data sequence number, unless rows were moved between files. Files of a
+snapshot that only appended have the rows of its commit. Other snapshots may have copied rows of
+older files, so their data sequence number does not say when these rows arrived. A snapshot records
+what happened to older files until it expires. Files of format version 1 have no such numbers, and
+no order.
 """
 
 from __future__ import annotations
@@ -57,7 +52,7 @@ from keytide.sources.source import Place
 from keytide.store.interface import Store
 from keytide.store.open import open_store
 
-# -- data files of Iceberg tables, and the files that mark deleted rows ----------------------------
+# -- data files and delete files -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -174,7 +169,7 @@ def mapped_names(fields: Sequence[Any]) -> Iterator[tuple[int, tuple[str, ...]]]
         yield from mapped_names(mapped.fields)
 
 
-# -- key conditions for `pyiceberg`'s planning -----------------------------------------------------
+# -- key conditions for planning -------------------------------------------------------------------
 
 
 _NAMES = {
@@ -231,7 +226,7 @@ def _is_plain(name: str) -> bool:
     return "." not in name  # a dot would mean a nested field there
 
 
-# -- the commits from which the rows of an Iceberg table's files come ------------------------------
+# -- the commits of files --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -304,7 +299,7 @@ def _origin(
     return Origin(copied.first, facts.sequence_number)
 
 
-# -- Iceberg tables as sources, through the library `pyiceberg` ------------------------------------
+# -- the source ------------------------------------------------------------------------------------
 
 
 _PARALLEL_REQUESTS = 32

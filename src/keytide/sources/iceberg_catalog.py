@@ -1,8 +1,7 @@
-"""Where Iceberg tables are, and the storage that has their files.
+"""The location of an Iceberg table, and the storage that has its files.
 
-The location of an Iceberg table: a folder, a metadata file, or a name in a catalog.
-
-Access to the files of an Iceberg table, in this process and in others.
+A location is a folder, a metadata file, or a name in a catalog. The files can be read in this
+process and in others.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from keytide.errors import (
 from keytide.sources.source import Place
 from keytide.store import Store, open_store, store_of_file
 
-# -- access to the files of an Iceberg table, in this process and in others ------------------------
+# -- storage ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ _VARIABLES = {
 }
 
 
-# -- the location of an Iceberg table --------------------------------------------------------------
+# -- the location ----------------------------------------------------------------------------------
 
 
 CATALOG_OPTIONS = ("catalog.name", "catalog.type", "catalog.uri", "catalog.warehouse")

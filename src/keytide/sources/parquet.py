@@ -1,20 +1,11 @@
-"""Parquet files as sources of versions: parts, row groups, and reads ahead.
+"""Parquet files of other engines as sources of versions: parts, row groups, and reads ahead.
 
-Rows of a Parquet file from another engine, with the current columns of its table.
-
-Schemas change without rewriting files: columns are found in a file by name or by id. A missing
-column has the same value in all rows. Types may have been widened.
-
-Parts that are Parquet files, in which each row has a position.
-
-Row groups of other engines' Parquet files, and which of them can have rows with some keys.
-
-Reads parts of a source in order, with small ones in parallel.
-
-A remote part takes time to fetch, and a local one can be decoded while another one is read. The
-total amount is limited to what is read from one large part at a time.
-
-Conditions on the primary key, evaluated on rows and on file bounds of other engines.
+- Schemas change without rewriting files: columns are found in a file by name or by id. A missing
+  column has the same value in all rows. Types may have been widened. Each row has a position.
+- Conditions on the primary key are evaluated on rows, and on the bounds of files and row groups.
+- Parts are read in order, with small ones in parallel. A remote part takes time to fetch, and a
+  local one can be decoded while another one is read. The total amount is limited to what is read
+  from one large part at a time.
 """
 
 from __future__ import annotations
@@ -101,10 +92,7 @@ def _fields(schema: pa.Schema) -> list[Field]:
     return [Field(-1, field.name, type_from_arrow(field.type)) for field in schema]
 
 
-# -- parquet files as sources of versions: parts, row groups, and reads ahead ----------------------
-
-
-# -- row groups of other engines' Parquet files ----------------------------------------------------
+# -- row groups ------------------------------------------------------------------------------------
 
 
 def groups_that_may_meet(
@@ -156,7 +144,7 @@ def _has_bounds(
     return bool(is_plain) and file.schema_arrow.field(names[name]).type.equals(type_)
 
 
-# -- rows of a Parquet file from another engine ----------------------------------------------------
+# -- rows in the columns of a table ----------------------------------------------------------------
 
 
 FIELD_ID = b"PARQUET:field_id"
@@ -353,7 +341,7 @@ def _relisted(array: pa.Array, wanted: pa.DataType, children: pa.Array) -> pa.Ar
     )
 
 
-# -- parts that are Parquet files, in which each row has a position --------------------------------
+# -- parts -----------------------------------------------------------------------------------------
 
 
 class ParquetPart(ABC):
@@ -412,7 +400,7 @@ class ForeignPart(ParquetPart):
         return rows_that_meet(read, about_key)
 
 
-# -- reads parts of a source in order, with small ones in parallel ---------------------------------
+# -- reads ahead -----------------------------------------------------------------------------------
 
 
 T = TypeVar("T")

@@ -1,16 +1,12 @@
 """Reads of external tables: scans, explanations, changes, and the connector for SQL.
 
-Scans of external tables: some columns of the rows of one version that match a condition.
-
-Explains the row of a key: its versions in the source, and the effect of each.
-
-Changes between two versions of an external table, computed by comparing rows by key.
-
-External tables as tables of a connector, so that SQL and Spark can read them.
-
-It offers no changes, because another engine writes the rows. A table is one split, because its rows
-have no key order. The split is merged within 'read.memory' of the definition. Spark shuffles the
-versions of a large table instead, see `dealt`.
+- A scan has some columns of the rows of one version that match a condition. An explanation shows
+  the versions of a key in the source, and the effect of each. Changes between two versions are
+  computed by comparing rows by key.
+- The connector lets SQL and Spark read the tables. It offers no changes, because another engine
+  writes the rows. A table is one split, because its rows have no key order. The split is merged
+  within 'read.memory' of the definition. Spark shuffles the versions of a large table instead, see
+  `keytide.sources.shuffle`.
 """
 
 from __future__ import annotations
@@ -63,7 +59,7 @@ from keytide.sources.versions import SourceVersions
 from keytide.types import Field, parse_sql_type
 from keytide.types.logical import widened
 
-# -- changes between two versions of an external table ---------------------------------------------
+# -- changes ---------------------------------------------------------------------------------------
 
 
 _KIND_FIELD = Field(-1, ROW_KIND, parse_sql_type("STRING NOT NULL"))
@@ -174,7 +170,7 @@ class ChangesTask:
                     yield with_shown_kind(told, names)
 
 
-# -- external tables as tables of a connector ------------------------------------------------------
+# -- the connector ---------------------------------------------------------------------------------
 
 
 def external_handle(entry: PinnedTable, version: str | int | None = None) -> ExternalHandle:
@@ -280,7 +276,7 @@ EXTERNAL_TABLES = Connector("external tables", ExternalMetadata(), ExternalSplit
 """The connector for handles of external tables."""
 
 
-# -- scans of external tables ----------------------------------------------------------------------
+# -- scans -----------------------------------------------------------------------------------------
 
 
 def scan_external(
@@ -446,7 +442,7 @@ class ExternalExplanation:
         return notebook(plan_list(self.plan()))
 
 
-# -- explains the row of a key ---------------------------------------------------------------------
+# -- explanations ----------------------------------------------------------------------------------
 
 
 _FILE = scratch("file")

@@ -1,6 +1,6 @@
 """An external table at one version, for everything that a statement reads from it.
 
-The formats of external tables, by name.
+`FORMATS` has the formats of external tables by name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from keytide.sources.source import PinnedSource, Place, Source, SourcePart, in_n
 from keytide.sources.versions import SourceVersions, numbers_of
 from keytide.store import Store
 
-# -- the formats of external tables, by name -------------------------------------------------------
+# -- formats ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def open_source(name: str, place: Place) -> Source:
     return found.open(place)
 
 
-# -- an external table at one version --------------------------------------------------------------
+# -- a pinned version ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,13 @@
 """The merge of a source's versions into rows, with bounded memory.
 
-Merging of a source's versions into rows: what is read, and in which order.
-
-Merging of unordered versions by key, with bounded memory.
-
 If the versions fit in memory they are merged together, and keys that occur once are not sorted.
 Otherwise they are divided by a hash of the key into parts, which are spilled to local disk and
 merged one after the other.
 
-Versions of a key with equal watermarks, and which of them is the last (rules R2 and R3).
-
-If commits and rows have an order, `_SEQUENCE_NUMBER` contains it. Rows without an order have the
-same number. Of those a tombstone is the last, otherwise the row whose columns, in table order, are
+Versions of a key with equal watermarks are ordered by rules R2 and R3 of docs/semantics.md. If
+commits and rows have an order, `_SEQUENCE_NUMBER` contains it. Rows without an order have the same
+number. Of those a tombstone is the last, otherwise the row whose columns, in table order, are
 larger.
-
-Partitioning of frames by a hash of their key, for processing one part at a time.
 """
 
 from __future__ import annotations
@@ -40,10 +33,7 @@ from keytide.read.runs import prefetched
 from keytide.snapshot.state import TableView
 from keytide.sources.versions import ShownRows, SourceVersions
 
-# -- the merge of a source's versions into rows, with bounded memory -------------------------------
-
-
-# -- versions of a key with equal watermarks -------------------------------------------------------
+# -- ties: versions with equal watermarks ----------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -149,7 +139,7 @@ def _decides(told: pl.DataFrame) -> list[pl.Expr]:
 _DECIDES, _COMPARED = scratch("decides_"), scratch("compared_")
 
 
-# -- partitioning of frames by a hash of their key -------------------------------------------------
+# -- partitions by a hash of the key ---------------------------------------------------------------
 
 
 _PART = scratch("part")
@@ -203,7 +193,7 @@ class KeyCut:
             spool.close()
 
 
-# -- merging of unordered versions by key, with bounded memory -------------------------------------
+# -- the merge by key ------------------------------------------------------------------------------
 
 
 Cuts: TypeAlias = Callable[[int, int, int], int]
@@ -384,7 +374,7 @@ def _occurs_again(versions: pl.DataFrame, key: Sequence[str]) -> pl.Series:
     return values.is_in(ordered.filter(ordered == ordered.shift(1)).unique().implode())
 
 
-# -- merging of a source's versions into rows: what is read, and in which order --------------------
+# -- the merge of a source -------------------------------------------------------------------------
 
 
 _BATCH_ROWS = 4 << 10, 1 << 20

@@ -1,9 +1,8 @@
 """The rows of a source as versions of keys: with the table's types, a number and a kind.
 
 `_SEQUENCE_NUMBER` is the order of arrival, as far as the source knows it: by commit and, within a
-commit, by row. `_VALUE_KIND` is -D for rows that the tombstone key marks.
-
-Selects the merged rows that readers see.
+commit, by row. `_VALUE_KIND` is -D for rows that the tombstone key marks. Readers see only merged
+rows that match their condition.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from keytide.snapshot.state import TableView
 from keytide.sources.parquet import POSITION, ParquetPart, read_in_order
 from keytide.sources.source import SourcePart
 
-# -- the rows of a source as versions of keys ------------------------------------------------------
+# -- versions of a source --------------------------------------------------------------------------
 
 
 PART_SHIFT = 40
@@ -174,7 +173,7 @@ def _placed(
         seen += batch.num_rows
 
 
-# -- selects the merged rows that readers see ------------------------------------------------------
+# -- rows that readers see -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,26 +1,17 @@
-"""How many tasks of a session can run at the same time, from what the session says of its cluster.
+"""The capacity of a session: task slots, the number of tasks of a work, and driver or executors.
 
-Executors come and go: before they have registered, and while dynamic allocation has released them,
-Spark itself reports two cores. So the settings that say how many executors there will be come
-first, and what runs at the moment is only a lower bound.
-
-How many tasks an amount of work is divided into.
-
-A task handles at most about 128 MB. Less work is divided further, so that each core gets several
-tasks, but not so far that tasks cost more than they do. If nothing says how many cores there are,
-the amount alone decides.
-
-Decision whether work runs in threads of the driver or on executors.
-
-The decision is made once per statement, from sizes that are known before anything is read: sizes of
-files, and Spark's size estimates of DataFrames. The tasks are the same in both places.
-
-Settings of a session that apply for a while. Threads that use the session share them.
-
-The time zone of SQL statements on Spark: UTC, whatever the session's time zone is.
-
-Spark binds the time zone to casts, literals and functions of times when it analyzes a query: a
-classic session immediately, and Spark Connect only when the query runs.
+- Executors come and go: before they have registered, and while dynamic allocation has released
+  them, Spark itself reports two cores. So the settings that say how many executors there will be
+  come first, and what runs at the moment is only a lower bound.
+- A task handles at most about 128 MB. Less work is divided further, so that each core gets several
+  tasks, but not so far that tasks cost more than they do. If nothing says how many cores there are,
+  the amount alone decides.
+- Whether work runs in threads of the driver or on executors is decided once per statement, from
+  sizes that are known before anything is read: sizes of files, and Spark's size estimates of
+  DataFrames. The tasks are the same in both places.
+- Threads that use a session share its settings. SQL statements run in UTC, whatever the session's
+  time zone is. Spark binds the time zone to casts, literals and functions of times when it analyzes
+  a query: a classic session immediately, and Spark Connect only when the query runs.
 """
 
 from __future__ import annotations
@@ -43,7 +34,7 @@ from keytide.options import parse_memory_size
 from keytide.read.key_ranges import TASK_BYTES
 from keytide.spark.internals import is_connect, known_bytes
 
-# -- how many tasks of a session can run at the same time ------------------------------------------
+# -- task slots of a session -----------------------------------------------------------------------
 
 
 _NAMES = (
@@ -168,7 +159,7 @@ def _number(settings: Mapping[str, str], name: str) -> int | None:
 _NO_LIMIT = (1 << 31) - 1
 
 
-# -- how many tasks an amount of work is divided into ----------------------------------------------
+# -- the number of tasks ---------------------------------------------------------------------------
 
 
 TASK_SIZE = "spark.keytide.task-size"
@@ -252,7 +243,7 @@ def _task_bytes(spark: Any) -> int:
     )
 
 
-# -- decision whether work runs in threads of the driver or on executors ---------------------------
+# -- the choice between driver and executors -------------------------------------------------------
 
 
 SETTING = "spark.keytide.driver-work.max-size"
@@ -315,7 +306,7 @@ def bytes_of_rows(rows: DataFrame) -> int | None:
     return None if size is None else COPIES * size
 
 
-# -- settings of a session -------------------------------------------------------------------------
+# -- temporary settings of a session ---------------------------------------------------------------
 
 
 @contextmanager
@@ -360,7 +351,7 @@ def _change(spark: SparkSession, name: str, now: str | None, then: str | None) -
         spark.conf.set(name, then)
 
 
-# -- the time zone of SQL statements on Spark ------------------------------------------------------
+# -- the time zone of statements -------------------------------------------------------------------
 
 
 def analyzed_in_utc(spark: SparkSession) -> AbstractContextManager[None]:

@@ -1,16 +1,12 @@
-"""The data source `keytide`, for batches and streams.
-
-The data source `keytide`: tables by path, for SQL views, ad-hoc reads, writes and streams.
+"""The data source `keytide`: tables by path, for SQL views, ad-hoc reads, writes and streams.
 
 `Scan.to_spark` reads faster, because Spark does not tell a Python data source which columns a query
 needs. Set the options `columns` and `where` to reduce the difference. `Table.write` writes faster,
 because a data source cannot group the rows of a bucket.
 
-Tables as streams of their changes: the stream reader of the data source.
-
-An offset is the last snapshot whose changes were returned, with its identity. A micro-batch
-contains the changes from one offset to the next. The same tasks as for `Table.changes` compute
-them, so a repeated batch has the same rows.
+Tables are streams of their changes. An offset is the last snapshot whose changes were returned,
+with its identity. A micro-batch contains the changes from one offset to the next. The same tasks as
+for `Table.changes` compute them, so a repeated batch has the same rows.
 """
 
 from __future__ import annotations
@@ -84,10 +80,7 @@ from keytide.write.refusals import writable_view
 from keytide.write.task import Order, WriteTask, Written, refuse_ties
 from keytide.write.upsert import task_anew, task_on
 
-# -- the data source `keytide`, for batches and streams --------------------------------------------
-
-
-# -- tables as streams of their changes: the stream reader of the data source ----------------------
+# -- streams of changes ----------------------------------------------------------------------------
 
 
 Offset = dict[str, Any]
@@ -252,7 +245,7 @@ def _start(offset: Offset) -> Start:
     return Start(int(offset["told"]), bool(offset.get("full", False)), offset.get("commit"))
 
 
-# -- the data source `keytide` ---------------------------------------------------------------------
+# -- the data source -------------------------------------------------------------------------------
 
 
 FORMAT = "keytide"
@@ -332,7 +325,7 @@ class KeytideSource(DataSource):
         return TableStreamWriter(SourceWrite(table, schema, options.given))
 
 
-# -- reading ---------------------------------------------------------------------------------------
+# -- reads -----------------------------------------------------------------------------------------
 
 
 @in_few_words
@@ -387,7 +380,7 @@ def _rows_of(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         yield from rows_here(partition.value)
 
 
-# -- writing ---------------------------------------------------------------------------------------
+# -- writes ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,17 @@
-"""Writes of DataFrames: appends, overwrites, and schema evolution.
+"""Writes of DataFrames to tables: appends, overwrites, and schema evolution.
 
-Writes of DataFrames to tables: executors write sorted files, and the driver commits once.
-
-Depending on 'write.distribution', rows are first grouped by bucket, or written where they are. The
-rows of a DataFrame with one partition always stay where they are. A task cuts its rows into runs of
-at most 'write-buffer-size', which limits its memory. Within one write, the later row of a key wins:
-rows keep the order of the DataFrame, and sequence numbers increase from task to task and from run
-to run. Use a sequence field if that order has no meaning.
-
-Schema evolution of tables when DataFrames are written to them.
-
-What an overwrite through the data source replaces: everything, or some partitions.
-
-Changes without a column for the row kind: only new rows, or an error.
-
-The author of a streaming batch: commit ids that stay the same after a restart of the query.
-
-A query keeps its id over restarts, and a repeated batch has the same number. Together they make
-commits idempotent without any option. A task finds both in its local properties, and a
-`foreachBatch` function in those of the driver's thread.
+- Executors write sorted files, and the driver commits once. Depending on 'write.distribution', rows
+  are first grouped by bucket, or written where they are. The rows of a DataFrame with one partition
+  always stay where they are. A task cuts its rows into runs of at most 'write-buffer-size', which
+  limits its memory. Within one write, the later row of a key wins: rows keep the order of the
+  DataFrame, and sequence numbers increase from task to task and from run to run. Use a sequence
+  field if that order has no meaning.
+- An overwrite through the data source replaces everything, or some partitions. Changes without a
+  column for the row kind must be new rows only.
+- The author of a streaming batch has commit ids that stay the same after a restart of the query. A
+  query keeps its id over restarts, and a repeated batch has the same number. Together they make
+  commits idempotent without any option. A task finds both in its local properties, and a
+  `foreachBatch` function in those of the driver's thread.
 """
 
 from __future__ import annotations
@@ -145,10 +138,7 @@ class _WriteCounts:
 _WRITES = _WriteCounts()
 
 
-# -- writes of DataFrames: appends, overwrites, and schema evolution -------------------------------
-
-
-# -- writes of DataFrames to tables ----------------------------------------------------------------
+# -- appends and overwrites ------------------------------------------------------------------------
 
 
 Fitting: TypeAlias = "Callable[[Transaction, DataFrame], DataFrame]"
@@ -262,7 +252,7 @@ def check_frame(columns: pa.Schema, schema: TableSchema, options: TableOptions, 
     incoming_rows(rows, schema, options, table)
 
 
-# -- schema evolution of tables when DataFrames are written to them --------------------------------
+# -- schema evolution ------------------------------------------------------------------------------
 
 
 def grown_for(
@@ -329,7 +319,7 @@ def _as_type(value: Column, found: DataType, target: DataType) -> Column:
     return value.cast(target)
 
 
-# -- what an overwrite through the data source replaces --------------------------------------------
+# -- the extent of an overwrite --------------------------------------------------------------------
 
 
 class Replacing(Protocol):
@@ -393,7 +383,7 @@ class _Where:
         return fits
 
 
-# -- changes without a column for the row kind: only new rows, or an error -------------------------
+# -- changes without a row kind --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

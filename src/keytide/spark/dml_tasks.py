@@ -1,13 +1,12 @@
-"""Executor tasks for row-level changes. This module does not import an SQL parser.
+"""Executor tasks for row-level changes, without an SQL parser.
 
-Executors find the target rows that the source of a MERGE can match.
+Tables of connectors are read by one task for each split, or merged by many tasks.
 
-The driver collects a small source, plans the target again for the values of its columns in ON, and
-sends them along with the splits. It receives nothing of a larger source: a shuffle sends the values
-to every group of splits, and tasks read the rows with these values. If the source has many rows,
-this step is skipped, because it would exclude few target rows.
-
-Tables of connectors on Spark: a task reads each split, or many tasks merge.
+Executors find the target rows that the source of a MERGE can match. The driver collects a small
+source, plans the target again for the values of its columns in ON, and sends them along with the
+splits. It receives nothing of a larger source: a shuffle sends the values to every group of splits,
+and tasks read the rows with these values. If the source has many rows, this step is skipped,
+because it would exclude few target rows.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from keytide.sql.change_queries import Match
 from keytide.sql.merged_rows import MatchedRows, MergedRows, PassThrough
 from keytide.types import Field, quoted
 
-# -- executor tasks for row-level changes. This module does not import an SQL par ------------------
+# -- reads of splits -------------------------------------------------------------------------------
 
 
 SPLIT = "$split"
@@ -162,7 +161,7 @@ def _open(scanned: Scanned, split: Split, columns: Sequence[ColumnHandle]) -> Up
     )
 
 
-# -- changing --------------------------------------------------------------------------------------
+# -- changes ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -277,7 +276,7 @@ class MergeTask:
             raise
 
 
-# -- executors find the target rows that the source of a MERGE can match ---------------------------
+# -- the source of a MERGE -------------------------------------------------------------------------
 
 
 _BYTES_MAX = 64 << 20
@@ -368,7 +367,7 @@ def distinct_values(rows: pa.Table, columns: Mapping[str, str]) -> dict[str, pa.
     return {name: pc.drop_null(rows.column(other).unique()) for name, other in columns.items()}
 
 
-# -- tables of connectors on Spark: a task reads each split, or many tasks merge -------------------
+# -- tables of connectors --------------------------------------------------------------------------
 
 
 def pages_to_spark(scan: PagesScan, spark: SparkSession) -> DataFrame:

@@ -1,26 +1,15 @@
 """Errors between Spark and Keytide, in both directions.
 
-Conversion of Spark's errors back to the Keytide errors that caused them.
-
-Keytide errors that pass through Spark, with their own message.
-
-Spark reports an error of a task or of the data source as the last line of a traceback of thousands
-of characters. Here it becomes an error that is both of Keytide's class and of Spark's, and its
-message is that last line. The full report is kept.
-
-Files that Spark's own reader reads for tables, for the error when it does not find one.
-
-Spark looks for a file when it plans a query and again when it reads. Either can happen long after
-the DataFrame was created, in the code of its user.
-
-Statements that Spark cannot run on a temporary view of a table: the error that says what does.
-
-Spark reports a view as an unknown table, a missing feature or an internal error, depending on the
-statement.
-
-Names that a SELECT gives to its columns, which later columns of it refer to.
-
-Spark calls them lateral column aliases. A session can switch them off, and Sail does not have them.
+- Spark reports an error of a task or of the data source as the last line of a traceback of
+  thousands of characters. Here it becomes an error that is both of Keytide's class and of Spark's,
+  and its message is that last line. The full report is kept.
+- Spark's own reader looks for a file when it plans a query and again when it reads. Either can
+  happen long after the DataFrame was created, in the code of its user. So files that it reads for
+  tables are remembered, for the error when it does not find one.
+- Spark reports a statement that it cannot run on a temporary view of a table as an unknown table, a
+  missing feature or an internal error. The error says what does run.
+- Later columns of a SELECT can refer to names that it gives to earlier ones. Spark calls them
+  lateral column aliases. A session can switch them off, and Sail does not have them.
 """
 
 from __future__ import annotations
@@ -50,10 +39,7 @@ from keytide.spark.worker import WAY_OUT
 from keytide.store.interface import storage_error
 from keytide.store.local import HOW_TO_SHARE
 
-# -- errors between Spark and Keytide, in both directions ------------------------------------------
-
-
-# -- conversion of Spark's errors back to the Keytide errors that caused them ----------------------
+# -- Keytide errors from Spark's errors ------------------------------------------------------------
 
 
 # The last line of a Python traceback (which a report may have omitted), without the text that the
@@ -204,7 +190,7 @@ def _last_reason(text: str) -> str:
     return str(reasons[-1] if reasons else text.splitlines()[0]).strip()
 
 
-# -- files that Spark's own reader reads for tables ------------------------------------------------
+# -- missing files of tables -----------------------------------------------------------------------
 
 
 _PLACES_MAX, _SNAPSHOTS_MAX = 1000, 1000
@@ -287,7 +273,7 @@ _LOCK = threading.Lock()
 _PINNED: OrderedDict[tuple[str, str], tuple[TableView | None, tuple[int, ...]]] = OrderedDict()
 
 
-# -- Keytide errors that pass through Spark, with their own message --------------------------------
+# -- Keytide errors that pass through Spark --------------------------------------------------------
 
 
 def speak_plainly() -> None:
@@ -336,7 +322,7 @@ class _Said:
 _CLASSES: dict[tuple[str, type[Exception]], type[Exception]] = {}
 
 
-# -- statements that Spark cannot run on a temporary view of a table -------------------------------
+# -- statements on temporary views -----------------------------------------------------------------
 
 
 _GAP = r"(?:\s|--[^\n]*\n|/\*.*?\*/)"
@@ -399,7 +385,7 @@ def _is_of_source(spark: Any, name: str, source: str) -> bool:
 _VIEWS: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
 
 
-# -- names that a SELECT gives to its columns, which later columns of it refer to ------------------
+# -- lateral column aliases ------------------------------------------------------------------------
 
 
 _SETTING = "spark.sql.lateralColumnAlias.enableImplicitResolution"

@@ -1,19 +1,11 @@
 """External tables on Spark: versions are shuffled by key and merged in tasks.
 
 There are two ways. If Spark's own reader reads the files correctly, only keys and the columns that
-decide between versions are shuffled. The result is a bitmap of the losing rows of each file, and
-Spark's reader reads the files without these rows. Keys for which whole rows must be compared come
-from tasks. In all other cases, whole versions are shuffled, and Spark receives the merged rows. In
-both cases the rows belong to the one version that the scan has, and nothing is read until rows are
-requested.
-
-External files read by Spark's own reader, without the rows that lost against newer versions.
-
-Keys and the columns that decide between versions are shuffled, or read by one task if they are few.
-The result is one bitmap per file. It marks versions that lost, and rows that the source itself has
-deleted.
-
-Versions of external tables on Spark: a shuffle by key, and the tasks that merge them.
+decide between versions are shuffled, or read by one task if they are few. The result is one bitmap
+per file, of versions that lost and of rows that the source itself has deleted, and Spark's reader
+reads the files without these rows. Keys for which whole rows must be compared come from tasks. In
+all other cases, whole versions are shuffled, and Spark receives the merged rows. In both cases the
+rows belong to the one version that the scan has, and nothing is read until rows are requested.
 """
 
 from __future__ import annotations
@@ -80,10 +72,7 @@ from keytide.spark.runner import Executors
 from keytide.store.interface import Store
 from keytide.types import AtomicType, arrow_schema, quoted, type_from_arrow
 
-# -- external tables on Spark: versions are shuffled by key and merged in tasks --------------------
-
-
-# -- versions of external tables on Spark ----------------------------------------------------------
+# -- the shuffle of versions -----------------------------------------------------------------------
 
 
 _PLACES_MAX = 4096
@@ -142,7 +131,7 @@ def bytes_of(versions: SourceVersions, columns: Sequence[str]) -> int | None:
     return None if None in stored else sum(n or 0 for n in stored) * TIMES_STORED
 
 
-# -- external files read by Spark's own reader -----------------------------------------------------
+# -- plain files, without the rows that lost -------------------------------------------------------
 
 
 _ROWS_MARKED_MAX = 1 << 30
@@ -358,7 +347,7 @@ class _MarkTask:
         return self.bitmap.batches(self.find.batches())
 
 
-# -- external tables on Spark: versions are shuffled by key and merged in tasks --------------------
+# -- merged rows -----------------------------------------------------------------------------------
 
 
 _SMALL_BYTES = 64 << 20

@@ -1,22 +1,16 @@
-"""The file systems of a session, through which Spark's own reader finds the files of tables.
+"""Files that Spark reads itself: file systems of a session, known Parquet files, and feed lines.
 
-Spark reads files of an object store by itself if the session has a file system for it, such as S3A
-from hadoop-aws. Its credentials are those of the session, not those of the table. So Keytide asks
-the session once for each bucket whether it finds a file there.
-
-Parquet files that Spark reads without looking for them first, because their sizes are known.
-
-Spark asks an object store two or three times for each file that a reader names, one after the
-other, before it plans a read. A table's metadata says what the answers are. Spark's own index of
-files takes them from the cache in which it keeps such answers, and asks for files that are not in
-it. The classes of the index are not part of Spark's public API.
-
-The files of a change feed as lines, and the order of the lines.
-
-Files written later come later, which is also how Spark assigns files to batches. For equal times
-(in milliseconds), the file names decide, with numbers in them compared by value. Spark reads the
-files of a batch in any order and in pieces, so each line carries the number of its piece, called a
-block.
+- Spark reads files of an object store by itself if the session has a file system for it, such as
+  S3A from hadoop-aws. Its credentials are those of the session, not those of the table. So Keytide
+  asks the session once for each bucket whether it finds a file there.
+- Spark asks an object store two or three times for each file that a reader names, one after the
+  other, before it plans a read. A table's metadata says what the answers are. Spark's own index of
+  files takes them from the cache in which it keeps such answers, and asks for files that are not in
+  it. The classes of the index are not part of Spark's public API.
+- The files of a change feed are read as lines. Files written later come later, which is also how
+  Spark assigns files to batches. For equal times (in milliseconds), the file names decide, with
+  numbers in them compared by value. Spark reads the files of a batch in any order and in pieces, so
+  each line carries the number of its piece, called a block.
 """
 
 from __future__ import annotations
@@ -42,7 +36,7 @@ from keytide.spark.error_translation import over_files
 from keytide.spark.internals import is_apache_spark
 from keytide.store.interface import Store
 
-# -- the file systems of a session -----------------------------------------------------------------
+# -- file systems of a session ---------------------------------------------------------------------
 
 
 SETTING = "spark.keytide.native-reads"
@@ -142,7 +136,7 @@ class _FileSystems:
 _KNOWN: WeakKeyDictionary[SparkSession, dict[tuple[str, str], str | None]] = WeakKeyDictionary()
 
 
-# -- parquet files that Spark reads without looking for them first ---------------------------------
+# -- Parquet files of known size -------------------------------------------------------------------
 
 
 _BLOCK_BYTES = 128 << 20
@@ -189,7 +183,7 @@ def known_parquet_files(
         return None
 
 
-# -- the files of a change feed as lines, and the order of the lines -------------------------------
+# -- lines of a change feed ------------------------------------------------------------------------
 
 
 MESSAGE, BLOCK = "message", scratch("block")

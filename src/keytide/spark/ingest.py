@@ -1,15 +1,10 @@
-"""Ingestion of change feeds by Structured Streaming.
-
-Change feeds into tables, as a Spark Structured Streaming job.
+"""Ingestion of change feeds into tables, as a Spark Structured Streaming job.
 
 Each micro-batch is decoded on executors, shuffled so that one task gets all changes of a bucket,
 counted, written, and committed once by the driver. For a small batch, the driver does all of it.
 The commit contains the stream's id and the batch number, so a batch that Spark repeats changes
-nothing. Messages that cannot be applied are written to a dead-letter table first.
-
-Schema evolution of tables that are fed by a change feed.
-
-The table of messages that could not be applied, with the reason for each.
+nothing. Messages that cannot be applied are written to a dead-letter table first, with the reason
+for each.
 """
 
 from __future__ import annotations
@@ -81,7 +76,7 @@ from keytide.types import BYTES, STRING, AtomicType, Field, parse_sql_type
 from keytide.write.layout import Layout
 from keytide.write.refusals import writable_view
 
-# -- schema evolution of tables that are fed by a change feed --------------------------------------
+# -- schema evolution ------------------------------------------------------------------------------
 
 
 _FOUND = pa.schema([("name", pa.string()), ("type", pa.string())])
@@ -118,7 +113,7 @@ def _brought(table: PinnedTable, messages: DataFrame, spec: FeedSpec) -> list[Fi
     return [Field(-1, row["name"], parse_sql_type(row["type"])) for row in rows]
 
 
-# -- the table of messages that could not be applied, with the reason for each ---------------------
+# -- dead letters ----------------------------------------------------------------------------------
 
 
 _COLUMNS = (
@@ -195,7 +190,7 @@ def _as_text(raw: Column) -> Column:
     return F.coalesce(text, F.concat(F.lit("\\x"), F.lower(F.hex(raw))))
 
 
-# -- change feeds into tables, as a Spark Structured Streaming job ---------------------------------
+# -- the job ---------------------------------------------------------------------------------------
 
 
 _BUCKET, _RAW, _REASON, _SKIPPED = map(scratch, ("bucket", "raw", "reason", "skipped"))
@@ -445,7 +440,7 @@ class _Ingestion:
         return rejected
 
 
-# -- on executors ------------------------------------------------------------------------------
+# -- executors -------------------------------------------------------------------------------------
 
 
 def _decoded_on_executors(
@@ -550,7 +545,7 @@ class _ChangeTask:
         return ordered.sort_by("_ordinal")
 
 
-# -- in the driver -----------------------------------------------------------------------------
+# -- driver ----------------------------------------------------------------------------------------
 
 
 def _decoded_here(messages: DataFrame, spec: FeedSpec, view: TableView, spread: int) -> DataFrame:

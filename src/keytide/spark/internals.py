@@ -1,21 +1,14 @@
 """Uses of pyspark that are not part of its public API, and differ between versions.
 
-Spark jobs of a statement, none of whose tasks runs any more once it has failed.
-
-Uses of a data source that Spark Connect servers other than Apache Spark's lack or misunderstand.
-
-They are refused before they reach the server: Sail appends for every save mode but `overwrite`, and
-has no streams of Python data sources.
-
-Writes of DataFrames to a data source in classic sessions, in every thread and until Ctrl-C.
-
-Spark looks for Python data sources only in the session that is active in the thread. After Ctrl-C,
-Spark leaves a running write alone, which commits later.
-
-Spark Connect: how to recognize its objects, and what they do not expose.
-
-Other servers than Apache Spark's answer the protocol too, such as Sail. They need not keep the
-order of rows, number their tasks, or know the parts of SQL and of DataFrames that are Spark's own.
+- Spark Connect: its objects are recognized here, and do not expose everything. Other servers than
+  Apache Spark's answer the protocol too, such as Sail. They need not keep the order of rows, number
+  their tasks, or know the parts of SQL and of DataFrames that are Spark's own. Uses of a data
+  source that they lack or misunderstand are refused before they reach the server: Sail appends for
+  every save mode but `overwrite`, and has no streams of Python data sources.
+- Once a statement has failed, none of the tasks of its Spark jobs runs any more.
+- Spark looks for Python data sources only in the session that is active in the thread. After
+  Ctrl-C, Spark leaves a running write alone, which commits later. So writes to a data source in
+  classic sessions are wrapped.
 """
 
 from __future__ import annotations
@@ -42,7 +35,7 @@ from pyspark.sql.types import StructType
 
 from keytide.errors import UnsupportedError
 
-# -- Spark Connect: how to recognize its objects, and what they do not expose ----------------------
+# -- Spark Connect ---------------------------------------------------------------------------------
 
 
 def is_connect(handle: Any) -> bool:
@@ -91,7 +84,7 @@ def refuse_other_servers(session: Any, what: str, lacking: str, instead: str) ->
         )
 
 
-# -- uses of pyspark that are not part of its public API -------------------------------------------
+# -- DataFrames, schemas and tasks -----------------------------------------------------------------
 
 
 try:
@@ -321,7 +314,7 @@ def _marking(original: Any, source: str, option: str) -> Any:
     return marked
 
 
-# -- Spark jobs of a statement ---------------------------------------------------------------------
+# -- jobs of a statement ---------------------------------------------------------------------------
 
 
 _WAIT_S, _WAIT_S_MAX = 0.1, 15.0
@@ -359,7 +352,7 @@ def _end(context: Any, tag: str) -> None:
         time.sleep(_WAIT_S)
 
 
-# -- uses of a data source -------------------------------------------------------------------------
+# -- uses of a data source that other servers lack -------------------------------------------------
 
 
 _MODES = ("append", "overwrite")
@@ -390,7 +383,7 @@ def _check_write(session: Any, mode: str | None) -> None:
     refuse_other_servers(session, "a stream into a table", _STREAMS, instead)
 
 
-# -- writes of DataFrames to a data source in classic sessions -------------------------------------
+# -- writes in classic sessions --------------------------------------------------------------------
 
 
 _NAME = "_keytide_source"

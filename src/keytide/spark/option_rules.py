@@ -1,12 +1,9 @@
 """Options of the data source: names, checks, and the snapshots that they select.
 
-The data source options, one per row: for checks, messages and a table in docs/spark.md.
+Options have one row each: for checks, messages and a table in docs/spark.md, which this command
+writes:
 
-python -m keytide.spark.option_rules
-
-Parsing of data source options: lookup by name, typed values, and checks for each use.
-
-Options that select snapshots: the one to read, or the range of changes.
+    python -m keytide.spark.option_rules
 """
 
 from __future__ import annotations
@@ -27,10 +24,7 @@ from keytide.options.values import BOOLEAN, COLUMNS, SIZE, TEXT, ValueType, choi
 from keytide.snapshot.stored_table import StoredTable
 from keytide.store import takes_options
 
-# -- options of the data source --------------------------------------------------------------------
-
-
-# -- the data source options, one per row ----------------------------------------------------------
+# -- the options -----------------------------------------------------------------------------------
 
 
 STREAM = "keytide-stream"
@@ -279,7 +273,7 @@ if __name__ == "__main__":
     print(page())
 
 
-# -- parsing of data source options ----------------------------------------------------------------
+# -- parsed options --------------------------------------------------------------------------------
 
 
 _ROWS = [option for options in SECTIONS.values() for option in options]
@@ -396,7 +390,7 @@ def _near(name: str, cutoff: float) -> list[str]:
 _KNOWN = ", ".join(repr(option.key) for option in _ROWS)
 
 
-# -- options that select snapshots: the one to read, or the range of changes -----------------------
+# -- options that select snapshots -----------------------------------------------------------------
 
 
 Place: TypeAlias = "int | str"
@@ -463,7 +457,7 @@ def mode_of(options: GivenOptions, table: StoredTable) -> str:
     return "delta" if producer == "none" else "changelog"
 
 
-# -- start of changes ------------------------------------------------------------------------------
+# -- the start of changes --------------------------------------------------------------------------
 
 
 def _with_snapshot(table: StoredTable, given: Given) -> Start:
@@ -512,7 +506,7 @@ _BEGIN: Mapping[str, Callable[[StoredTable, Given], Start]] = {
 }
 
 
-# -- end of changes --------------------------------------------------------------------------------
+# -- the end of changes ----------------------------------------------------------------------------
 
 
 def _end(table: StoredTable, given: Given) -> Place:
@@ -540,7 +534,7 @@ _ENDS: Mapping[str, Callable[[StoredTable, Given], Place]] = {
 }
 
 
-# -- parsing of values and modes -------------------------------------------------------------------
+# -- values and modes ------------------------------------------------------------------------------
 
 
 def _both(given: Given, table: str) -> tuple[str, str]:

@@ -1,25 +1,16 @@
 """Reads as Spark plans: files that Spark reads itself, merge tasks for the rest, and changes.
 
-Scans as Spark plans: native Parquet reads for plain files, merge tasks for the rest.
-
-Files that need no merge are read by Spark's own Parquet reader, with column pruning and filter
-pushdown, on local disk and, unless they are small, in object stores for which the session has a
-file system. Deletion
-vectors are applied to row positions in the JVM. Overlapping sections, and files with columns that
-Spark cannot read, are packed into bins of about equal size. Each bin is one Spark task that runs
-the same `ReadTask`s as a local scan.
-
-Plain files read by Spark's own Parquet reader, with column pruning and filter pushdown.
-
-Removal of rows that deletion vectors mark from what Spark's own reader reads.
-
-The vector of each file is broadcast to the executors as a bitmap, under a value that identifies the
-file. A row's bit is found by its position, so each row costs one lookup and no hashing. A bitmap is
-a list of stretches of 65,536 rows, like the containers of a Roaring bitmap. A stretch without
-deleted rows is NULL, so the size of the broadcast depends on the number of deleted rows and not on
-the size of the files.
-
-Changes as Spark plans: executors run the same tasks as a local read of changes.
+- Files that need no merge are read by Spark's own Parquet reader, with column pruning and filter
+  pushdown, on local disk and, unless they are small, in object stores for which the session has a
+  file system. Overlapping sections, and files with columns that Spark cannot read, are packed into
+  bins of about equal size. Each bin is one Spark task that runs the same `ReadTask`s as a local
+  scan.
+- Deletion vectors are applied to row positions in the JVM. The vector of each file is broadcast to
+  the executors as a bitmap, under a value that identifies the file. A row's bit is found by its
+  position, so each row costs one lookup and no hashing. A bitmap is a list of stretches of 65,536
+  rows, like the containers of a Roaring bitmap. A stretch without deleted rows is NULL, so the size
+  of the broadcast depends on the number of deleted rows and not on the size of the files.
+- Changes are read by the same tasks as a local read of changes.
 """
 
 from __future__ import annotations
@@ -64,10 +55,7 @@ from keytide.spark.worker import check_python
 from keytide.store.interface import Store, storage_error
 from keytide.types import AtomicType, Field, arrow_schema, quoted
 
-# -- reads as Spark plans --------------------------------------------------------------------------
-
-
-# -- removal of rows -------------------------------------------------------------------------------
+# -- deletion vectors ------------------------------------------------------------------------------
 
 
 FILE, BITS = map(scratch, ("file", "bits"))
@@ -143,7 +131,7 @@ def _bitmap(positions: npt.NDArray[np.int64]) -> pa.Array:
     )
 
 
-# -- plain files read by Spark's own Parquet reader ------------------------------------------------
+# -- plain files -----------------------------------------------------------------------------------
 
 
 def spark_reads(type_: AtomicType) -> bool:
@@ -161,7 +149,7 @@ _READABLE = frozenset(
 _TIMESTAMPS = ("TIMESTAMP", "TIMESTAMP_LTZ")
 
 
-# -- the plan ------------------------------------------------------------------------------------
+# -- plans of plain files --------------------------------------------------------------------------
 
 
 def native_rows(
@@ -288,7 +276,7 @@ def _mapped(old: Field | None, target: StructField) -> Column:
     return source.cast(target.dataType).alias(target.name)
 
 
-# -- scans as Spark plans --------------------------------------------------------------------------
+# -- scans -----------------------------------------------------------------------------------------
 
 
 TASK_MEMORY_BYTES = 256 << 20
@@ -323,7 +311,7 @@ def fallback_to_spark(scan: FallbackScan, spark: SparkSession) -> DataFrame:
     return rows if scan.limit is None else rows.limit(scan.limit)
 
 
-# -- native reads and merge tasks -----------------------------------------------------------------
+# -- native reads and merge tasks ------------------------------------------------------------------
 
 
 def split_scan(scan: Scan, locate: Locate = on_local_disk, far_bytes_min: int = 0) -> PlainSplit:
@@ -422,7 +410,7 @@ def _check_not_null(rows: pl.DataFrame, never_null: Collection[str], table: str)
             )
 
 
-# -- changes as Spark plans ------------------------------------------------------------------------
+# -- changes ---------------------------------------------------------------------------------------
 
 
 def changes_to_spark(changes: Changes, spark: SparkSession) -> DataFrame:

@@ -1,21 +1,15 @@
 """Row-level changes on Spark, in executors or, for small amounts of data, in the driver.
 
-On executors, the splits of a target are the partitions of a DataFrame. Spark SQL finds the rows and
-computes the new values. Then tasks pass these to a page source of the split that they came from. If
-a statement also refers to other tables, Spark may have moved rows, so they are grouped by split
-again. If the splits contain exactly the affected rows and the new values are constants, there is
-nothing to compute, and one task reads and changes the rows.
-
-MERGE in the driver: collects the source, and reads only the target rows that can match.
-
-The local engine joins them if nothing has to be computed, such as a condition of a WHEN clause.
-Expressions must have Spark's semantics, so otherwise Spark gets both sides as local relations.
-
-Where row-level changes run: on executors, or in threads of the driver.
-
-Both read the splits of a target, show the rows to Spark SQL, and feed its result to tasks. The
-driver shows the rows as a local relation and collects the result, so Spark starts no Python task
-for them.
+- On executors, the splits of a target are the partitions of a DataFrame. Spark SQL finds the rows
+  and computes the new values. Then tasks pass these to a page source of the split that they came
+  from. If a statement also refers to other tables, Spark may have moved rows, so they are grouped
+  by split again. If the splits contain exactly the affected rows and the new values are constants,
+  there is nothing to compute, and one task reads and changes the rows.
+- The driver shows the rows as a local relation and collects the result, so Spark starts no Python
+  task for them.
+- A MERGE in the driver collects the source, and reads only the target rows that can match. The
+  local engine joins them if nothing has to be computed, such as a condition of a WHEN clause.
+  Expressions must have Spark's semantics, so otherwise Spark gets both sides as local relations.
 """
 
 from __future__ import annotations
@@ -60,7 +54,7 @@ from keytide.sql.relations import BoundQuery
 from keytide.tasks import FeedTask
 from keytide.types import quoted
 
-# -- where row-level changes run: on executors, or in threads of the driver ------------------------
+# -- workers: executors, or threads of the driver --------------------------------------------------
 
 
 T = TypeVar("T")
@@ -221,9 +215,6 @@ def _read(task: ScanTask, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_batches(task.batches(), schema)
 
 
-# -- row-level changes on Spark --------------------------------------------------------------------
-
-
 # -- MERGE in the driver ---------------------------------------------------------------------------
 
 
@@ -279,7 +270,7 @@ class DriverMerge:
         except PySparkException as error:
             raise query.bound.refused(reason_of(error)) from error
 
-    # -- the source
+    # -- the source --------------------------------------------------------------------------------
 
     @property
     def _relation(self) -> Relation | None:
@@ -343,7 +334,7 @@ def _collected(rows: DataFrame) -> pa.Table:
         return rows.toArrow()
 
 
-# -- row-level changes on Spark --------------------------------------------------------------------
+# -- changes by executors or the driver ------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,9 @@
-"""Runs tasks on Spark's executors.
+"""Runs tasks on Spark's executors, or in threads of the driver if they read little.
 
-Runs a table's tasks in threads of the driver if they read little, otherwise on executors.
-
-Tasks as rows of a plan, so that each Spark task receives its own work and that of no other.
-
-Spark sends the function of a job to every task of it. So the function contains nothing that grows
-with the number of tasks. The tasks themselves are rows that the driver sends. Spark cuts such rows
-into as many parts as it has cores at that moment, so a plan for more parts is a union.
+Tasks are rows of a plan, so that each Spark task receives its own work and that of no other. Spark
+sends the function of a job to every task of it. So the function contains nothing that grows with
+the number of tasks. The tasks themselves are rows that the driver sends. Spark cuts such rows into
+as many parts as it has cores at that moment, so a plan for more parts is a union.
 """
 
 from __future__ import annotations
@@ -110,7 +107,7 @@ def _joined(parts: list[DataFrame]) -> DataFrame:
     return parts[0]
 
 
-# -- runs tasks on Spark's executors ---------------------------------------------------------------
+# -- execution on executors ------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -292,7 +289,7 @@ def _attempted_by_number(task: FeedTask[T], batches: Iterable[pa.RecordBatch]) -
     return attempted(task, pieces, number)
 
 
-# -- runs a table's tasks in threads of the driver if they read little -----------------------------
+# -- the choice by size ----------------------------------------------------------------------------
 
 
 @runtime_checkable

@@ -1,15 +1,12 @@
 """SQL on Spark, and views of tables in a session.
 
-SQL on Spark: the tables of a query become views of lazy scans.
-
-Temporary views of the data source that show the latest snapshot to each query.
-
-Spark plans the read of a Python data source once per view. Therefore a view that was created by
-`CREATE TEMPORARY VIEW ... USING keytide` is recreated before a query that may use it, if its table
-has a newer snapshot. This works in classic sessions only, because a Spark Connect session does not
-say whether a view of that name is still the same one.
-
-The tables of a lake as temporary views of a session.
+- The tables of a query become views of lazy scans.
+- Temporary views of the data source show the latest snapshot to each query. Spark plans the read of
+  a Python data source once per view. Therefore a view that was created by `CREATE TEMPORARY VIEW
+  ... USING keytide` is recreated before a query that may use it, if its table has a newer snapshot.
+  This works in classic sessions only, because a Spark Connect session does not say whether a view
+  of that name is still the same one.
+- All tables of a lake can be registered as temporary views of a session.
 """
 
 from __future__ import annotations
@@ -75,10 +72,7 @@ from keytide.sql.relation import (
 )
 from keytide.sql.relations import BoundQuery
 
-# -- SQL on Spark, and views of tables in a session ------------------------------------------------
-
-
-# -- SQL on Spark: the tables of a query become views of lazy scans --------------------------------
+# -- the SQL engine --------------------------------------------------------------------------------
 
 
 TextFor: TypeAlias = "Callable[..., str]"
@@ -465,7 +459,7 @@ class _Views:
 _ERRORS = KeytideError, PySparkException, Py4JError
 
 
-# -- the text of a statement ----------------------------------------------------------------------
+# -- the text of a statement -----------------------------------------------------------------------
 
 _GAP = r"(?:\s|--[^\n]*\n|/\*.*?\*/)"
 _MADE = (
@@ -524,7 +518,7 @@ def _is_same(spark: Any, one: Any, other: Any) -> bool:
     return bool(identity(one) == identity(other))
 
 
-# -- the tables of a lake as temporary views of a session ------------------------------------------
+# -- the tables of a lake as temporary views -------------------------------------------------------
 
 
 _PLACES = ("table", "database")

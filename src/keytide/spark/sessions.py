@@ -1,11 +1,7 @@
-"""Spark sessions with the settings that Keytide needs.
+"""Spark sessions with the settings that Keytide needs, and the Java runtime for them.
 
-Search for a Java runtime for Spark.
-
-Settings that a user gave to Spark itself: with spark-submit, in its files, and in variables.
-
-Spark applies them when it starts. They are needed before that, so that defaults do not replace
-them.
+Settings that a user gave to Spark itself, with spark-submit, in its files, and in variables, are
+applied when Spark starts. They are needed before that, so that defaults do not replace them.
 """
 
 from __future__ import annotations
@@ -42,7 +38,7 @@ from keytide.spark.session_sql import keep_views_new
 from keytide.spark.source_options import STREAM
 from keytide.spark.worker import check_python
 
-# -- search for a Java runtime for Spark -----------------------------------------------------------
+# -- the Java runtime ------------------------------------------------------------------------------
 
 
 JAVA_VERSION_MIN = 17
@@ -118,7 +114,7 @@ def _version(java: Path) -> int | None:
     return int(match.group(1)) if match else None
 
 
-# -- settings that a user gave to Spark itself -----------------------------------------------------
+# -- settings of the user --------------------------------------------------------------------------
 
 
 _SETTINGS_OF_OPTIONS = {
@@ -193,7 +189,7 @@ def _stored(file: Path) -> dict[str, str]:
     return {each[1]: each[2] for each in found if each is not None}
 
 
-# -- Spark sessions with the settings that Keytide needs -------------------------------------------
+# -- sessions --------------------------------------------------------------------------------------
 
 
 # Arrow checks each access to a value twice, although Spark only requests rows that exist.

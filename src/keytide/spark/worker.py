@@ -1,6 +1,6 @@
-"""Setup of the Python processes in which Spark runs tasks.
+"""Setup and checks of the Python processes in which Spark runs tasks.
 
-Checks of the Python in which Spark runs tasks: its version, and that it can import keytide.
+The checks are of the Python version, and that it can import keytide.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from zipimport import zipimporter
 from keytide.errors import KeytideError, SetupError
 from keytide.spark.internals import is_connect
 
-# -- setup of the Python processes in which Spark runs tasks ---------------------------------------
+# -- setup -----------------------------------------------------------------------------------------
 
 
 C = TypeVar("C", bound=type)
@@ -116,7 +116,7 @@ def _list_once(archives: set[str]) -> None:
     setattr(zipimporter, "invalidate_caches", invalidate_caches)  # noqa: B010  # not for assignment
 
 
-# -- checks of the Python in which Spark runs tasks ------------------------------------------------
+# -- checks ----------------------------------------------------------------------------------------
 
 
 WAY_OUT = (

@@ -1,15 +1,9 @@
-"""The query of a DELETE or an UPDATE: the affected rows and their new values.
+"""The queries of DELETE, UPDATE and MERGE: the affected rows, how they match, and their new values.
 
-The query of a MERGE: how rows match, and what each clause does.
-
-The query of a MERGE: it joins source and target and evaluates the WHEN clauses.
-
-The query has a row for each pair of rows to which a WHEN clause applies. It returns the number of
-the first such clause, the new values of every clause (NULL unless it applies), and the position of
-the target row. It also passes through the fields of the row id and the columns that an UPDATE does
-not change.
-
-How the ON of a MERGE matches rows: which target columns equal which source columns.
+The query of a MERGE joins source and target and evaluates the WHEN clauses. It has a row for each
+pair of rows to which a WHEN clause applies. It returns the number of the first such clause, the new
+values of every clause (NULL unless it applies), and the position of the target row. It also passes
+through the fields of the row id and the columns that an UPDATE does not change.
 """
 
 from __future__ import annotations
@@ -40,7 +34,7 @@ from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.statements import Merge, Query, When
 from keytide.types import Field
 
-# -- the query of a DELETE or an UPDATE: the affected rows and their new values --------------------
+# -- DELETE and UPDATE -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -190,10 +184,7 @@ def _refuse_own_names(names: Iterable[str], table: str) -> None:
         )
 
 
-# -- the query of a MERGE: how rows match, and what each clause does -------------------------------
-
-
-# -- how the ON of a MERGE matches rows ------------------------------------------------------------
+# -- the match of a MERGE --------------------------------------------------------------------------
 
 
 _KINDS = (pa.types.is_integer, lambda type_: type_ in (pa.string(), pa.large_string()))
@@ -278,7 +269,7 @@ def _by_name(fields: Sequence[Field]) -> dict[str, Field]:
     return {field.name.lower(): field for field in fields}
 
 
-# -- the query of a MERGE --------------------------------------------------------------------------
+# -- MERGE -----------------------------------------------------------------------------------------
 
 
 _SOURCE = "$source"
@@ -372,7 +363,7 @@ class MergeQuery:
             yield
 
 
-# -- from a statement ------------------------------------------------------------------------------
+# -- the query of a statement ----------------------------------------------------------------------
 
 
 def merge_query(

@@ -1,10 +1,6 @@
-"""Tokens and trees of SQL text, with errors that point at the position.
+"""Tokens and trees of SQL text, and their types, with errors that point at the position.
 
-A cursor over the tokens of one statement, with errors that point at the position.
-
-The SQL dialect: text to tokens and trees, with errors that point at the position.
-
-The types of a query's parts, computed by sqlglot.
+A `Cursor` reads the tokens of one statement. sqlglot computes the types of a query's parts.
 """
 
 from __future__ import annotations
@@ -165,7 +161,7 @@ _OF_CODE = {
 }
 
 
-# -- A cursor over the tokens of one statement -----------------------------------------------------
+# -- the cursor over the tokens of one statement ---------------------------------------------------
 
 
 T = TypeVar("T")
@@ -399,7 +395,7 @@ _JOINED = re.compile(r"[A-Za-z]+(\s+[A-Za-z]+)+")
 _WORD = re.compile(r"\S+")
 
 
-# -- the types of a query's parts, computed by sqlglot ---------------------------------------------
+# -- types of expressions --------------------------------------------------------------------------
 
 
 def schema_of(columns: Mapping[str, Mapping[str, str]]) -> MappingSchema:

@@ -1,9 +1,8 @@
-"""The grammar of CREATE TABLE and ALTER TABLE, in the spellings of Flink and Spark.
+"""The grammar of CREATE TABLE and ALTER TABLE, in the spellings of Flink and Spark, and of VALUES.
 
-VALUES with plain literals: rows directly from the tokens, without a tree or an engine.
-
-A literal gets a type of the same family as an engine would give it, so a column accepts or refuses
-a row in the same way. Everything else is left to the engine.
+VALUES with plain literals are rows directly from the tokens, without a tree or an engine. A literal
+gets a type of the same family as an engine would give it, so a column accepts or refuses a row in
+the same way. Everything else is left to the engine.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from keytide.sql.cursor import Cursor, parse_tree, tokenize
 from keytide.sql.statements import AlterTable, CreateExternalTable, CreateTable, Query
 from keytide.types import DataType, Field, parse_sql_type
 
-# -- the grammar of CREATE TABLE and ALTER TABLE ---------------------------------------------------
+# -- CREATE TABLE ----------------------------------------------------------------------------------
 
 
 Path = tuple[str, ...]

@@ -1,23 +1,17 @@
-"""Query text: for an engine, with parameters, and with measurements.
+"""Query text: for an engine, with parameters, with measurements, and confined to the lake.
 
-Generates the text of a query for an engine without losing any clause.
-
-sqlglot's generator warns about some clauses that a dialect lacks, and drops others silently. In
-both cases the engine would run a different query.
-
-Parameters of an SQL text, in the places of `?` and `:name`, as in Spark.
+- sqlglot's generator warns about some clauses that a dialect lacks, and drops others silently. In
+  both cases the engine would run a different query. So the text of a query is generated without
+  losing any clause.
+- Parameters are in the places of `?` and `:name`, as in Spark.
+- EXPLAIN ANALYZE runs a query and reports measurements instead of its rows.
+- SQL may come from somebody who must see only the lake. So it cannot read files or whatever else an
+  engine can reach, unless the caller who opens the lake allows it.
 
 >>> with_parameters("SELECT * FROM t WHERE k = ? AND v = ?", [1, "it's"])
 "SELECT * FROM t WHERE k = 1 AND v = 'it''s'"
 >>> with_parameters("DELETE FROM t WHERE k = :key", {"key": 7})
 'DELETE FROM t WHERE k = 7'
-
-EXPLAIN ANALYZE of a query: runs the query and reports measurements instead of its rows.
-
-Protection against SQL that reads outside the lake: files, and whatever an engine can reach.
-
-SQL may come from somebody who must see only the lake. So it cannot read anything else, unless the
-caller who opens the lake allows it.
 """
 
 from __future__ import annotations
@@ -46,10 +40,7 @@ from keytide.sources.external_definitions import is_named_in_catalog
 from keytide.sql.cursor import Keytide, SparkText, error_at, tokenize
 from keytide.store import is_inside
 
-# -- query text: for an engine, with parameters, and with measurements -----------------------------
-
-
-# -- generates the text of a query for an engine without losing any clause -------------------------
+# -- text for an engine ----------------------------------------------------------------------------
 
 
 class LostClauseError(InvalidError):
@@ -175,7 +166,7 @@ def _text_or_none(node: exp.Expr, dialect: str) -> str | None:
         return None
 
 
-# -- parameters of an SQL text, in the places of `?` and `:name`, as in Spark ----------------------
+# -- parameters ------------------------------------------------------------------------------------
 
 
 Parameters: TypeAlias = "Sequence[Any] | Mapping[str, Any]"
@@ -318,7 +309,7 @@ def _timestamp(value: datetime) -> str:
     return f"CAST('{moment.isoformat(' ')}+00:00' AS TIMESTAMP_LTZ)"
 
 
-# -- EXPLAIN ANALYZE of a query --------------------------------------------------------------------
+# -- EXPLAIN ANALYZE -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -404,7 +395,7 @@ def millis(seconds: float) -> str:
     return f"{seconds * 1000:,.1f} ms"
 
 
-# -- protection against SQL that reads outside the lake --------------------------------------------
+# -- reads outside the lake ------------------------------------------------------------------------
 
 
 WAY_OUT = "to allow it, open the lake with kt.connect(..., allow_external_files=True)"

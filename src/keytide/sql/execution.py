@@ -1,7 +1,4 @@
-"""Runs statements in order.
-
-INSERT into an attached table, through its connector.
-"""
+"""Execution of statements in order, with INSERT into attached tables through their connectors."""
 
 from __future__ import annotations
 
@@ -90,10 +87,7 @@ from keytide.sql.statements import (
 from keytide.telemetry import span
 from keytide.types import Field
 
-# -- runs statements in order ----------------------------------------------------------------------
-
-
-# -- INSERT into an attached table, through its connector ------------------------------------------
+# -- INSERT into attached tables -------------------------------------------------------------------
 
 
 Take = Callable[[pa.RecordBatch], None]
@@ -162,7 +156,7 @@ def _feed(catalog: AttachedCatalog, engine: Engine, statement: Insert, take: Tak
     (LocalEngine(catalog.allows_external_files) if is_local else engine).stream(bound, take)
 
 
-# -- runs statements in order ----------------------------------------------------------------------
+# -- statements ------------------------------------------------------------------------------------
 
 
 class Session(Protocol):

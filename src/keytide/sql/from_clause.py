@@ -1,15 +1,13 @@
-"""Finds the tables in the tree of a query, and the names that its WITH defines.
+"""The FROM clause of a query: its tables, UNNEST, and column names with a database.
 
-UNNEST in FROM: expands an array or a map into rows, and its ROW elements into columns.
+UNNEST expands an array or a map into rows, and its ROW elements into columns. As in Flink,
+`UNNEST(x) AS u (a, b)` has one column for each field of an array of ROWs, one for any other array,
+and two for a map. WITH ORDINALITY adds one more, which counts from 1. Without names, the columns
+are named after the fields, or `key` and `value`, `ordinality`, or after the alias. The type of `x`
+follows from the columns of the tables. So each UNNEST is resolved once, and then written in the
+syntax of each engine.
 
-As in Flink, `UNNEST(x) AS u (a, b)` has one column for each field of an array of ROWs, one for any
-other array, and two for a map. WITH ORDINALITY adds one more, which counts from 1. Without names,
-the columns are named after the fields, or `key` and `value`, `ordinality`, or after the alias.
-
-The type of `x` follows from the columns of the tables. So each UNNEST is resolved once, and then
-written in the syntax of each engine.
-
-Column names that include the database of their table: `shop.orders.id`.
+Column names can include the database of their table: `shop.orders.id`.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from keytide.sql.cursor import Keytide, error_at, typed
 from keytide.sql.relation import in_own_spelling
 from keytide.types import Field
 
-# -- finds the tables in the tree of a query, and the names that its WITH defines ------------------
+# -- tables, and the names of WITH -----------------------------------------------------------------
 
 
 def prepare(tree: exp.Query) -> None:
@@ -101,7 +99,7 @@ def _name_results(tree: exp.Query) -> None:
             node.replace(exp.alias_(node.copy(), node.sql(dialect=Keytide), quoted=True))
 
 
-# -- UNNEST in FROM --------------------------------------------------------------------------------
+# -- UNNEST ----------------------------------------------------------------------------------------
 
 
 def resolve_unnests(
@@ -285,7 +283,7 @@ def _numbered(value: exp.Expr, spread: _Spread) -> exp.Expr:
     return exp.Anonymous(this="TRANSFORM", expressions=[value.copy(), each])
 
 
-# -- column names that include the database of their table: `shop.orders.id` -----------------------
+# -- column names with a database ------------------------------------------------------------------
 
 
 def drop_databases(tree: exp.Expr, database: str) -> None:

@@ -1,20 +1,12 @@
 """The grammar of SQL text: statements, databases, maintenance, tags and branches.
 
-Parses SQL text into statements.
-
 sqlglot parses queries, expressions and the statements that change rows. All other statements are
 parsed here from the same tokens, because their types and clauses are those of the table format, and
-sqlglot drops some of them.
-
-The grammar of CREATE DATABASE and DROP DATABASE. SCHEMA is a synonym.
-
-The grammar of maintenance statements from Delta, Iceberg and Paimon.
+sqlglot drops some of them. SCHEMA is a synonym of DATABASE.
 
 OPTIMIZE, VACUUM and RESTORE are Delta's syntax. Each one becomes a CALL of a procedure of the
 database `sys`, see `keytide.sql.procedures`, with the same rules and errors. Tags and branches in
-ALTER TABLE are the syntax of Iceberg and Paimon.
-
-ALTER TABLE actions that create and drop tags and branches, as in Iceberg and Paimon on Spark.
+ALTER TABLE are the syntax of Iceberg and Paimon on Spark.
 """
 
 from __future__ import annotations
@@ -70,7 +62,7 @@ from keytide.sql.statements import (
     WhenTaken,
 )
 
-# -- the grammar of CREATE DATABASE and DROP DATABASE. SCHEMA is a synonym -------------------------
+# -- databases -------------------------------------------------------------------------------------
 
 
 def create_database(cursor: Cursor) -> CreateDatabase:
@@ -96,7 +88,7 @@ def drop_database(cursor: Cursor) -> DropDatabase:
     return DropDatabase(name, missing_ok, cascade)
 
 
-# -- the grammar of maintenance statements from Delta, Iceberg and Paimon --------------------------
+# -- maintenance -----------------------------------------------------------------------------------
 
 
 def optimize(cursor: Cursor) -> Call:
@@ -220,7 +212,7 @@ _UNITS = {
 }
 
 
-# -- parses SQL text into statements ---------------------------------------------------------------
+# -- SQL text --------------------------------------------------------------------------------------
 
 
 _Hint: TypeAlias = "dict[str, str]"
@@ -616,7 +608,7 @@ _STATEMENTS: dict[str, Callable[[Cursor], Statement]] = {
 }
 
 
-# -- ALTER TABLE actions that create and drop tags and branches ------------------------------------
+# -- tags and branches -----------------------------------------------------------------------------
 
 
 def create_version_name(table: StoredTable, wanted: CreateVersionName) -> None:

@@ -1,6 +1,6 @@
 """Procedures for a table's history, with the names and arguments of the format's other engines.
 
-Procedures that are generated from verbs of tables, and helpers for other procedures.
+Some are generated from verbs of tables. Helpers for other procedures are here, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from keytide.snapshot.stored_table import StoredTable
 from keytide.sql.relation import table_of
 from keytide.write.partition_spec import Place, partition_condition
 
-# -- procedures that are generated from verbs of tables --------------------------------------------
+# -- procedures from verbs -------------------------------------------------------------------------
 
 
 Procedure: TypeAlias = Callable[..., pa.Table]
@@ -111,9 +111,6 @@ def chosen(
             f"sys.{procedure}: partitions and where cannot be combined; give only one of them"
         )
     return [partition_condition(where, table.schema, table.name)]
-
-
-# -- procedures for a table's history --------------------------------------------------------------
 
 
 # -- tags ------------------------------------------------------------------------------------------

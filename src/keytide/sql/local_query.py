@@ -1,13 +1,8 @@
-"""Queries with DuckDB in this process. Scans are streamed into it.
+"""Queries with DuckDB in this process, into which scans are streamed, and their measurements.
 
-A pool of empty in-memory DuckDB databases.
-
-Opening one takes longer than most queries. So a used database is emptied and kept for the next
-statement with the same settings. No two statements use one at the same time.
-
-A signal that ends a running query.
-
-Runs a query with DuckDB in this process, and measures the reads of its tables.
+Opening an in-memory DuckDB database takes longer than most queries. So a used database is emptied
+and kept in a pool for the next statement with the same settings. No two statements use one at the
+same time. A running query can be stopped by a signal.
 """
 
 from __future__ import annotations
@@ -48,7 +43,7 @@ from keytide.sql.relation import (
 )
 from keytide.sql.relations import BoundQuery
 
-# -- A pool of empty in-memory DuckDB databases ----------------------------------------------------
+# -- the pool of DuckDB databases ------------------------------------------------------------------
 
 
 _Settings = tuple[tuple[str, str], ...]
@@ -179,7 +174,7 @@ def _opened(settings: _Settings, allows_external_files: bool, config: dict[str, 
     return _Database(settings, connection, folder)
 
 
-# -- A signal that ends a running query ------------------------------------------------------------
+# -- the stop signal of a query --------------------------------------------------------------------
 
 
 class StoppedError(Exception):
@@ -211,7 +206,7 @@ class Stop:
             raise StoppedError
 
 
-# -- queries with DuckDB in this process. Scans are streamed into it -------------------------------
+# -- queries ---------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -412,7 +407,7 @@ def first_line(error: Exception) -> str:
     return str(error).splitlines()[0]
 
 
-# -- runs a query with DuckDB in this process ------------------------------------------------------
+# -- measurements ----------------------------------------------------------------------------------
 
 
 def analyze_locally(

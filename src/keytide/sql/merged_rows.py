@@ -1,8 +1,7 @@
 """The result of a MERGE query as pages for sinks. Executors run this.
 
-This module does not import the SQL parser, so that executors need not load it.
-
-Columns that an engine passes through unchanged: row ids, and values that do not change.
+This module does not import the SQL parser, so that executors need not load it. Row ids and values
+that do not change are passed through an engine unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from keytide.errors import InvalidError, UnsupportedError
 from keytide.sql.assignment import stored_values
 from keytide.types import Field
 
-# -- columns that an engine passes through unchanged -----------------------------------------------
+# -- columns passed through an engine --------------------------------------------------------------
 
 
 ROW = "$row"
@@ -123,7 +122,7 @@ def _back(array: pa.Array, type_: pa.DataType) -> pa.Array:
     return array.view(type_) if _kept_type(type_).equals(array.type) else array.cast(type_)
 
 
-# -- the result of a MERGE query as pages for sinks. Executors run this ----------------------------
+# -- pages for sinks -------------------------------------------------------------------------------
 
 
 CASE = "$case"

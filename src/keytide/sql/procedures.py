@@ -1,14 +1,7 @@
-"""Procedures of the database `sys`, with the names of Keytide and of Iceberg.
+"""Procedures of the database `sys`, which CALL runs, with the names of Keytide and of Iceberg.
 
-The procedures of the database `sys`, which CALL runs.
-
-Procedures with the names and arguments of Iceberg.
-
-CALL procedures that remove history and files.
-
-Procedures that adopt tables of other formats.
-
-Procedures and functions of other engines that Keytide lacks, each with the alternative.
+There are procedures that remove history and files, and that adopt tables of other formats. Those of
+other engines that Keytide lacks are listed with an alternative, as are functions.
 """
 
 from __future__ import annotations
@@ -63,7 +56,7 @@ from keytide.sql.history_procedures import (
 from keytide.sql.relation import entry_of, table_of
 from keytide.sql.statements import Call
 
-# -- procedures and functions of other engines that Keytide lacks ----------------------------------
+# -- missing procedures and functions, with alternatives -------------------------------------------
 
 
 _ROW_IDS = (
@@ -133,10 +126,7 @@ ELSEWHERE: Mapping[str, str] = {
 """The alternative to a procedure, by its name."""
 
 
-# -- procedures of the database `sys`, with the names of Keytide and of Iceberg --------------------
-
-
-# -- procedures with the names and arguments of Iceberg --------------------------------------------
+# -- procedures of Iceberg -------------------------------------------------------------------------
 
 
 def rollback_to_snapshot(table: StoredTable, snapshot: int) -> RollbackResult:
@@ -191,7 +181,7 @@ ICEBERG: Mapping[str, Procedure] = {
 """The procedures by name."""
 
 
-# -- CALL procedures that remove history and files -------------------------------------------------
+# -- procedures that remove history and files ------------------------------------------------------
 
 
 def _expire_changelogs(
@@ -249,7 +239,7 @@ EXPIRING: Mapping[str, Procedure] = {
 """The procedures by name."""
 
 
-# -- procedures that adopt tables of other formats -------------------------------------------------
+# -- procedures that adopt tables ------------------------------------------------------------------
 
 
 def _adopting(format_: str) -> Procedure:
@@ -307,7 +297,7 @@ ADOPTING: dict[str, Procedure] = {
 }
 
 
-# -- the procedures of the database `sys`, which CALL runs -----------------------------------------
+# -- the procedures of the database `sys` ----------------------------------------------------------
 
 
 def call(catalog: Catalog, statement: Call) -> pa.Table:

@@ -1,12 +1,9 @@
 """DELETE, UPDATE and MERGE of an open table, from the arguments of Python calls.
 
 The arguments become the same trees that the grammar creates from SQL, and run in the same way. In
-them the table is called `target`, and the rows to merge are called `source`.
-
-Strings and values from a Python call, as parts of one SQL text.
-
-Each string is parsed separately, so none of them can end a statement or start another one. They are
-lines of one text, and errors point at positions in it.
+them the table is called `target`, and the rows to merge are called `source`. Each string is parsed
+separately, so none of them can end a statement or start another one. They are lines of one SQL
+text, and errors point at positions in it.
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ from keytide.sql.statements import GIVEN, Delete, Merge, Query, Update
 from keytide.types import Field, arrow_schema, quoted, type_from_arrow
 from keytide.write.input_rows import source_table
 
-# -- strings and values from a Python call, as parts of one SQL text -------------------------------
+# -- arguments as SQL text -------------------------------------------------------------------------
 
 
 class FormTexts:
@@ -164,7 +161,7 @@ _DIGITS_MAX = 38
 _LONG_DIGITS = 19
 
 
-# -- DELETE ----------------------------------------------------------------------------------------
+# -- DELETE, UPDATE and MERGE ----------------------------------------------------------------------
 
 
 S = TypeVar("S", Delete, Update)

@@ -1,7 +1,4 @@
-"""The interface of SQL engines.
-
-What a SQL statement gave.
-"""
+"""The interface of SQL engines, and the results of statements."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from keytide.sql.change_queries import MergeQuery, RowQuery
 from keytide.sql.engine_text import QueryAnalysis
 from keytide.sql.relations import BoundQuery
 
-# -- what a SQL statement gave ---------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------
 
 
 if TYPE_CHECKING:
@@ -168,7 +165,7 @@ def changed(row_count: int = 0) -> Result:
     return ChangeResult(row_count)
 
 
-# -- the interface of SQL engines ------------------------------------------------------------------
+# -- the interface ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,8 @@
 """One mention of a table in a query: its columns, and what the query needs from it.
 
 A table of the lake is read by a scan, a system table is computed as a whole, an attached table is
-read from its connector in pages, and rows from the caller already exist.
-
-Lookup of SQL names: an exact match, otherwise a case-insensitive match.
-
-Names that a SELECT gives to its columns, for engines where later columns cannot use them.
+read from its connector in pages, and rows from the caller already exist. An SQL name is looked up
+by an exact match, otherwise by a case-insensitive match.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ from keytide.snapshot.stored_table import PinnedTable, StoredTable
 from keytide.sources.scan import ExternalHandle, ExternalScan
 from keytide.types import Field, type_from_arrow
 
-# -- one mention of a table in a query -------------------------------------------------------------
+# -- relations -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -285,7 +282,7 @@ def _fields(schema: pa.Schema) -> tuple[Field, ...]:
     return tuple(Field(-1, c.name, type_from_arrow(c.type)) for c in schema)
 
 
-# -- lookup of SQL names: an exact match, otherwise a case-insensitive match -----------------------
+# -- lookup of names -------------------------------------------------------------------------------
 
 
 def in_own_spelling(catalog: Catalog, name: str) -> str:
@@ -336,7 +333,7 @@ def column_of(name: str, columns: Iterable[str], table: str) -> str:
     return found[0]
 
 
-# -- names that a SELECT gives to its columns ------------------------------------------------------
+# -- aliases of a SELECT ---------------------------------------------------------------------------
 
 
 def without_aliases(node: exp.Expr) -> exp.Expr:

@@ -4,9 +4,8 @@ A statement that meets a conflict is retried on the latest rows, as often as the
 'commit.max-retries' allows, or ten times for a table of an attached connector. So two concurrent
 statements never undo each other. A trace receives every call to the connector.
 
-EXPLAIN of DELETE, UPDATE and MERGE: the plan or, with ANALYZE, what was done.
-
-MERGE WITH SCHEMA EVOLUTION: the columns that a merge adds to its table.
+MERGE WITH SCHEMA EVOLUTION first adds columns to its table. EXPLAIN shows the plan of a change or,
+with ANALYZE, what was done.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ from keytide.sql.statements import Delete, Merge, Query, Update, When
 from keytide.types import Field, arrow_schema, type_from_arrow
 from keytide.write.refusals import writable_view
 
-# -- MERGE WITH SCHEMA EVOLUTION: the columns that a merge adds to its table -----------------------
+# -- MERGE WITH SCHEMA EVOLUTION -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -233,9 +232,6 @@ def _try_out(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> None
     ])  # fmt: skip
     query = Query(tree.limit(0), statement.pairs.text, statement.pairs.hints, statement.pairs.given)
     engine.schema(engine.rows(bind(query, catalog)))
-
-
-# -- DELETE, UPDATE and MERGE ----------------------------------------------------------------------
 
 
 # -- DELETE, UPDATE and MERGE ----------------------------------------------------------------------
@@ -437,7 +433,7 @@ def _field(column: ColumnHandle) -> Field:
     return Field(-1, column.name, type_from_arrow(column.type).with_nullable(column.nullable))
 
 
-# -- EXPLAIN of DELETE, UPDATE and MERGE -----------------------------------------------------------
+# -- EXPLAIN ---------------------------------------------------------------------------------------
 
 
 def explain_change(

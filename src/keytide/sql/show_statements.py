@@ -1,6 +1,6 @@
-"""SHOW, DESCRIBE and EXPLAIN: definitions as rows and as text.
+"""SHOW, DESCRIBE and EXPLAIN: definitions as rows and as text, and the definition of views.
 
-Creates and describes views. The query of a view is tested before it is stored.
+The query of a view is tested before it is stored.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from keytide.sql.statements import CreateView, Show
 from keytide.sql.views import with_views
 from keytide.types import Field, quoted, type_from_arrow
 
-# -- SHOW, DESCRIBE and EXPLAIN: definitions as rows and as text -----------------------------------
+# -- SHOW, DESCRIBE and EXPLAIN --------------------------------------------------------------------
 
 
 def show(catalog: AttachedCatalog, statement: Show) -> pa.Table:
@@ -269,7 +269,7 @@ def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-# -- creates and describes views. The query of a view is tested before it is stor ------------------
+# -- views -----------------------------------------------------------------------------------------
 
 
 def create_view(catalog: AttachedCatalog, engine: Engine, statement: CreateView) -> None:

@@ -5,9 +5,8 @@ from `FROM u VALUES (1)` the table. So each word of a text is looked up in the t
 word is tested: if changing this word alone gives the same tree, the parser did not use the word.
 Only the test refuses a text. The lookup just saves tests.
 
-Parentheses directly inside of parentheses, as generated SQL has them.
-
-The parser needs a part of Python's stack for each pair, so it cannot parse many.
+Parentheses directly inside of parentheses, as generated SQL has them, are removed before. The
+parser needs a part of Python's stack for each pair, so it cannot parse many.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from functools import cache
 
 from sqlglot import Token, TokenType, exp
 
-# -- checks that a parsed tree uses every token of its text ----------------------------------------
+# -- unused tokens ---------------------------------------------------------------------------------
 
 
 _Parse = Callable[[Sequence[Token]], "exp.Expr | None"]
@@ -195,7 +194,7 @@ _WRITTEN: dict[type[exp.Expr], tuple[str, ...]] = {
 """Words of nodes other than their names and values, for clauses that many statements have."""
 
 
-# -- parentheses directly inside of parentheses, as generated SQL has them -------------------------
+# -- repeated parentheses --------------------------------------------------------------------------
 
 
 def without_idle_brackets(tokens: Sequence[Token]) -> list[Token]:

@@ -1,21 +1,14 @@
-"""Requests and answers: parameters, addresses, lists, and the site.
+"""Requests and answers: access, running queries, parameters, addresses, lists, and the site.
 
-The parameters of a request as values: numbers and strings of its address, and forms.
-
-Addresses of pages, for links.
+- A request is allowed with the secret that was printed when the server started. This module only
+  decides. The guard in `server` acts on the decisions.
+- Queries that run for a page have a time limit each, and can be cancelled by the page's number.
+- The parameters of a request are values: numbers and strings of its address, and forms.
+- The tables of a lake are listed a page at a time: names are listed, and those on the page are
+  opened.
 
 >>> table_address("shop.orders$branch_x", "timeline", before=12)
 '/table/shop.orders%24branch_x/timeline?before=12'
-
-What one server shows, and how its pages are rendered.
-
-The tables of a lake, a page at a time: names are listed, and those on the page are opened.
-
-Which requests are allowed: those with the secret that was printed when the server started.
-
-This module only decides. The guard acts on the decisions.
-
-Queries that run for a page: each has a time limit, and can be cancelled by the page's number.
 """
 
 from __future__ import annotations
@@ -51,7 +44,7 @@ from keytide.sql.local_query import Stop
 from keytide.tasks import Threads
 from keytide.types import quoted
 
-# -- which requests are allowed --------------------------------------------------------------------
+# -- access ----------------------------------------------------------------------------------------
 
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -124,7 +117,7 @@ def _is_ip_address(name: str) -> bool:
     return True
 
 
-# -- queries that run for a page -------------------------------------------------------------------
+# -- running queries -------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -229,10 +222,7 @@ def _settle(running: Future[T], query: Callable[[Stop], T], stop: Stop) -> None:
         running.set_exception(error)
 
 
-# -- requests and answers: parameters, addresses, lists, and the site ------------------------------
-
-
-# -- the parameters of a request as values ---------------------------------------------------------
+# -- parameters ------------------------------------------------------------------------------------
 
 
 _FORM_BYTES_MAX = 1 << 20
@@ -288,7 +278,7 @@ async def form_of(request: Request) -> Form:
     return {name: values[-1] for name, values in fields.items()}
 
 
-# -- addresses of pages, for links -----------------------------------------------------------------
+# -- addresses -------------------------------------------------------------------------------------
 
 
 def page_address(*parts: str, **asked: object) -> str:
@@ -303,7 +293,7 @@ def table_address(name: str, *parts: str, **asked: object) -> str:
     return page_address("table", name, *parts, **asked)
 
 
-# -- what one server shows, and how its pages are rendered -----------------------------------------
+# -- the site --------------------------------------------------------------------------------------
 
 
 TABLE_TABS = (
@@ -391,7 +381,7 @@ def _templates() -> Environment:
 _TEMPLATES = _templates()
 
 
-# -- the tables of a lake, a page at a time --------------------------------------------------------
+# -- lists of tables -------------------------------------------------------------------------------
 
 
 PAGE_LINES = 25

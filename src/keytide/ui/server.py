@@ -1,12 +1,8 @@
-"""The server of the pages: addresses, checks of requests, and errors.
+"""The server of the pages: addresses, checks of requests, changes after a confirmation, and errors.
 
-The application: which address leads to which page, and how errors are shown.
-
-Serves the pages until Ctrl-C.
-
-Checks every request before any page sees it, and sets the security headers of all answers.
-
-Pages that change a table: they first show what would be done, and do it after a confirmation.
+Every request is checked before any page sees it, and all answers get security headers. Pages that
+change a table first show what would be done, and do it after a confirmation. The server runs until
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -210,10 +206,7 @@ _ACTIONS = {
 }
 
 
-# -- the server of the pages: addresses, checks of requests, and errors ----------------------------
-
-
-# -- checks every request before any page sees it --------------------------------------------------
+# -- the guard -------------------------------------------------------------------------------------
 
 
 TOKEN = "token"
@@ -304,7 +297,7 @@ def _adding_headers(send: Send) -> Send:
     return sending
 
 
-# -- the application: which address leads to which page, and how errors are shown ------------------
+# -- the application -------------------------------------------------------------------------------
 
 
 _STATUS = {
@@ -435,7 +428,7 @@ def _no_page(site: Site, request: Request, error: Exception) -> Response:
     return site.page("error.html", status, title="Not found", message=message)
 
 
-# -- serves the pages until Ctrl-C -----------------------------------------------------------------
+# -- the server ------------------------------------------------------------------------------------
 
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")

@@ -1,10 +1,7 @@
 """Pages for SQL: queries, exports, and plans.
 
-SQL of a page: which statements can run, and how much of their result is shown.
-
-The SQL page, and exports of its rows as files.
-
-The plan of a query as a tree: what is read of each table, and what is pruned.
+It is decided here which statements of a page can run, and how much of their result is shown. The
+plan of a query is a tree: what is read of each table, and what is pruned.
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ from keytide.sql.statements import (
 )
 from keytide.ui.requests import Asked, Form, Run, Site
 
-# -- the plan of a query as a tree -----------------------------------------------------------------
+# -- plans as trees --------------------------------------------------------------------------------
 
 
 def plan_of(bound: BoundQuery) -> Plan:
@@ -76,7 +73,7 @@ def _of_measured(relation: RelationAnalysis) -> Plan:
     return Plan(relation.title, (relation.summary, *relation.lines()), tuple(stages))
 
 
-# -- SQL of a page ---------------------------------------------------------------------------------
+# -- statements and their answers ------------------------------------------------------------------
 
 
 ROWS_MAX = 200
@@ -236,7 +233,7 @@ class _EnoughError(Exception):
     """The query has returned enough rows."""
 
 
-# -- the SQL page, and exports of its rows as files ------------------------------------------------
+# -- the SQL page, and exports ---------------------------------------------------------------------
 
 
 RUN = "run"

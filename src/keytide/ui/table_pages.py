@@ -1,12 +1,8 @@
 """Pages of a table: read-only views, the story of a row, streams, and tables of others.
 
-Read-only pages: each builds a view model and shows it.
-
-Why the row of a key is what it is, as a story of its versions.
-
-The streaming readers and writers of a table, and their progress.
-
-What has no snapshots in the lake: external and federated tables, attached tables, and views.
+Each page builds a view model and shows it. The story of a row says why it is what it is. External
+and federated tables, attached tables, and views have no snapshots in the lake, and get pages of
+their own.
 """
 
 from __future__ import annotations
@@ -48,7 +44,7 @@ from keytide.types import Field
 from keytide.ui.overview import ColumnLine, figures_of, overview_of
 from keytide.ui.requests import TABLE_TABS, Asked, Site, listing_of, page_address, table_address
 
-# -- why the row of a key is what it is, as a story of its versions --------------------------------
+# -- the story of a row ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -105,7 +101,7 @@ def _value(text: str, field: Field, table: str) -> object:
         ) from error
 
 
-# -- the streaming readers and writers of a table, and their progress ------------------------------
+# -- streams ---------------------------------------------------------------------------------------
 
 
 _COMMITS = 200
@@ -209,7 +205,7 @@ def _writers(entries: Iterable[HistoryEntry]) -> list[WriterLine]:
     ]
 
 
-# -- what has no snapshots in the lake -------------------------------------------------------------
+# -- tables and views without snapshots ------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -331,7 +327,7 @@ def _column(row: Mapping[str, str | None]) -> ColumnLine:
     )  # fmt: skip
 
 
-# -- read-only pages: each builds a view model and shows it ----------------------------------------
+# -- pages -----------------------------------------------------------------------------------------
 
 
 Look: TypeAlias = Callable[[Site, Asked], Response]

@@ -1,18 +1,12 @@
-"""Ingestion of topics without Spark, by batch and for several tables.
-
-Loads topics into tables without Spark.
+"""Ingestion of topics without Spark, by batch and for one or several tables.
 
 A batch is read, decoded, written and committed together with the offsets that it reached, where the
-next batch begins. Messages that cannot be applied are written to a dead-letter table first.
+next batch begins. Messages that cannot be applied are written to a dead-letter table first. The
+request is checked before any broker is contacted.
 
-Processes one batch of messages: its changes, its dead letters, and its report.
-
-Loads topics into several tables, with one feed for each table, in parallel in this process.
-
-Each table is loaded as in a run of its own, with its offsets in its own snapshots. A table that
-fails does not stop the others.
-
-The request for a feed of topics, checked before any broker is contacted.
+Several tables are loaded with one feed for each table, in parallel in this process. Each table is
+loaded as in a run of its own, with its offsets in its own snapshots. A table that fails does not
+stop the others.
 """
 
 from __future__ import annotations
@@ -78,7 +72,7 @@ from keytide.snapshot.stored_table import StoredTable
 from keytide.store import open_store
 from keytide.write.refusals import writable_view
 
-# -- processes one batch of messages ---------------------------------------------------------------
+# -- one batch of messages -------------------------------------------------------------------------
 
 
 # The minimum number of messages that a thread decodes.
@@ -137,7 +131,7 @@ def _behind(rows: pa.Table, name: str, count: int) -> pa.Table:
     return rows.set_column(place, rows.schema.field(name), pc.add(rows[name], count))
 
 
-# -- the request for a feed of topics, checked before any broker is contacted ----------------------
+# -- the request -----------------------------------------------------------------------------------
 
 
 BATCH_MESSAGES_MAX = 100_000
@@ -209,7 +203,7 @@ class KafkaRequest:
         )
 
 
-# -- loads topics into tables without Spark --------------------------------------------------------
+# -- ingestion into one table ----------------------------------------------------------------------
 
 
 _LOG = logging.getLogger("keytide.kafka")
@@ -425,7 +419,7 @@ class _Run:
             self._on_batch(report)
 
 
-# -- loads topics into several tables --------------------------------------------------------------
+# -- ingestion into several tables -----------------------------------------------------------------
 
 
 # The number of parallel feeds if each feed ends.

@@ -1,7 +1,4 @@
-"""Decides where a feed continues, from the table, the topics and the request.
-
-Computes how far a table is behind its topics.
-"""
+"""The start of a feed, from the table, the topics and the request, and the lag of a table."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from keytide.feeds.kafka.client import BATCH_BYTES_MAX, Broker, Client, Topic
 from keytide.feeds.kafka.topics import KafkaAddress, Offsets, TopicOffsets, offsets_told, resolved
 from keytide.snapshot.stored_table import StoredTable
 
-# -- decides where a feed continues, from the table, the topics and the request --------------------
+# -- the start of a feed ---------------------------------------------------------------------------
 
 
 IfLost = Literal["fail", "earliest", "latest"]
@@ -172,7 +169,7 @@ def _offset(value: object) -> int:
     return value
 
 
-# -- computes how far a table is behind its topics -------------------------------------------------
+# -- the lag of a table ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,9 @@
-"""Topics: their address, their tables, and the keys of their messages.
+"""Topics: their address, their tables, the keys of their messages, and their offsets.
 
-The source of messages: brokers and topics, as one address.
-
-Assignment of topics to tables, by a template of the table name.
+A template of the table name assigns topics to tables:
 
 >>> dealt("shop.{table}", ["shop.public.orders", "shop.public.people"])
 {'shop.orders': ('shop.public.orders',), 'shop.people': ('shop.public.people',)}
-
-Documents from messages: their values, with the fields of their keys if the feed needs them.
-
-The primary key of a table from message keys: Debezium's keys name the columns.
-
-The offsets that a table has reached in topics, stored in its snapshots.
 
 A snapshot has a property for each topic, `keytide.kafka.<topic>`, with the topic's id and the next
 offset of each partition as JSON. The id detects a topic that was recreated with the same name.
@@ -37,10 +29,7 @@ from keytide.feeds.formats import DELETED
 from keytide.feeds.json_columns import literal, query
 from keytide.snapshot.stored_table import StoredTable
 
-# -- topics: their address, their tables, and the keys of their messages ---------------------------
-
-
-# -- the source of messages: brokers and topics, as one address ------------------------------------
+# -- the address: brokers and topics ---------------------------------------------------------------
 
 
 _SCHEME = "kafka://"
@@ -102,7 +91,7 @@ def _broker(text: str, address: str) -> str:
     return f"{found['host']}:{found['port'] or _PORT}"
 
 
-# -- assignment of topics to tables, by a template of the table name -------------------------------
+# -- assignment of topics to tables ----------------------------------------------------------------
 
 
 _FIELDS = ("table", "database", "topic")
@@ -229,7 +218,7 @@ def _members_sql(key: Sequence[str]) -> str:
         ELSE {alone} END"""
 
 
-# -- the primary key of a table from message keys --------------------------------------------------
+# -- the primary key in message keys ---------------------------------------------------------------
 
 
 _LOOKED_AT = 100
@@ -251,7 +240,7 @@ def _members(key: bytes) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, dict) else ()
 
 
-# -- the offsets that a table has reached in topics, stored in its snapshots -----------------------
+# -- offsets in snapshots --------------------------------------------------------------------------
 
 
 Offsets = Mapping[str, "TopicOffsets"]
