@@ -26,8 +26,8 @@ from keytide.cli.common_options import (
     Limit,
     Warehouse,
     cache_arguments,
-    give_cache,
     required_warehouse,
+    set_cache,
 )
 from keytide.cli.consumer import consumer
 from keytide.cli.feeds import ingest, lag
@@ -96,9 +96,9 @@ def sql(
     if file is not None:
         text = _text_of(file)
     if text is None and sys.stdin.isatty():
-        from keytide.cli.prompt import talk  # most runs do not need these libraries
+        from keytide.cli.prompt import run_prompt  # most runs do not need these libraries
 
-        talk(lake, lambda typed, shown: run_text(lake, typed, shown, limit), format)
+        run_prompt(lake, lambda typed, shown: run_text(lake, typed, shown, limit), format)
         return
     run_text(lake, sys.stdin.read() if text is None else text, format, limit)
 
@@ -263,7 +263,7 @@ def _keytide(
 
     Example: keytide scan /data/lake/shop.db/orders --limit 10
     """
-    give_cache(cache, cache_bytes)
+    set_cache(cache, cache_bytes)
 
 
 for _command in (

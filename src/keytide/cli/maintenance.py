@@ -20,7 +20,7 @@ from keytide.cli.common_options import (
     names,
     open_named_table,
     refuse_cache,
-    tasks_run,
+    task_runner,
 )
 from keytide.cli.output import Format, note, progress_bar, write_rows, write_table
 from keytide.errors import KeytideWarning
@@ -73,7 +73,7 @@ OnlyPartition = Annotated[
         show_default=False,
     ),
 ]
-OnlyTellCompacted = Annotated[
+CompactDryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be compacted, without doing it.")
 ]
 
@@ -85,7 +85,7 @@ def compact(
     order_by: OrderBy = None,
     order_strategy: OrderStrategy = None,
     partition: OnlyPartition = None,
-    dry_run: OnlyTellCompacted = False,
+    dry_run: CompactDryRunOption = False,
     spark: SparkMaster = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
@@ -97,7 +97,7 @@ def compact(
     Example: keytide compact -w /data/lake shop.orders --full
     """
     stored = open_named_table(table, warehouse).stored
-    with tasks_run(spark, "buckets") as runner:
+    with task_runner(spark, "buckets") as runner:
         done = actions.compact(
             stored, full=full, order_by=names(order_by), order_strategy=order_strategy or None,
             partitions=partition or (), dry_run=dry_run, runner=runner,
@@ -344,7 +344,7 @@ def rewrite_file_index(
     Example: keytide rewrite-file-index -w /data/lake shop.orders
     """
     stored = open_named_table(table, warehouse).stored
-    with tasks_run(spark, "files") as runner:
+    with task_runner(spark, "files") as runner:
         done = index_files(stored, partition or (), runner=runner)
     write_table(done.to_arrow(), format)
     if not done.indexed:

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from keytide.catalogs.catalog import Catalog
-from keytide.dml.engine import pages_as_asked, schema_of
+from keytide.dml.engine import pages_with_columns, schema_of
 from keytide.dml.spi import (
     ColumnHandle,
     Connector,
@@ -121,7 +121,7 @@ class PagesTask:
         """The rows. Raises `ConnectorError` for a page with other columns than requested."""
         source = self.pages.create_page_source(self.session, self.table, self.split, self.columns)
         with closing(source):
-            yield from pages_as_asked(source, self.columns, self.connector)
+            yield from pages_with_columns(source, self.columns, self.connector)
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,16 @@ from keytide.dml.databases import (
     DatabaseColumn,
     DatabaseSession,
     DatabaseTable,
-    HeldTransaction,
+    OpenTransaction,
     quoted,
 )
 from keytide.errors import ConflictError, DataError, InvalidError, KeytideError
 
-__all__ = ["Insertion", "RowsToChange", "apply_changes", "commit", "id_names", "value_names"]
+__all__ = ["Insertion", "StagedRows", "apply_changes", "commit", "id_names", "value_names"]
 
 
 @dataclass(frozen=True)
-class RowsToChange:
+class StagedRows:
     """The changes: each part has the fields of row ids, values, or both.
 
     `updated` has one part for each set of changed columns.
@@ -49,8 +49,8 @@ def value_names(columns: Sequence[str]) -> list[str]:
 
 
 def apply_changes(
-    database: Database, table: DatabaseTable, rows: RowsToChange,
-    held: HeldTransaction | None = None,
+    database: Database, table: DatabaseTable, rows: StagedRows,
+    held: OpenTransaction | None = None,
 ) -> int:  # fmt: skip
     """Apply changes atomically. Returns the number of inserted, deleted and updated rows.
 
@@ -81,7 +81,7 @@ class Insertion:
 
     def __init__(
         self, database: Database, table: DatabaseTable, columns: Sequence[str],
-        held: HeldTransaction | None = None,
+        held: OpenTransaction | None = None,
     ) -> None:  # fmt: skip
         self._database, self._table, self._held = database, table, held
         self._columns = [table.column(name) for name in columns]
@@ -194,7 +194,7 @@ class _Changes:
 
     # -- before the transaction --------------------------------------------------------------------
 
-    def stage(self, rows: RowsToChange) -> None:
+    def stage(self, rows: StagedRows) -> None:
         """Insert all rows into temporary tables."""
         names = tuple(column.name for column in self.table.columns)
         if rows.deleted is not None:

@@ -200,10 +200,10 @@ class SqliteDatabase(Database):
         return int(session.rows("SELECT changes()")[0][0])
 
     def deleted(
-        self, session: DatabaseSession, table: DatabaseTable, condition: str, given: Any
+        self, session: DatabaseSession, table: DatabaseTable, condition: str, parameters: Any
     ) -> int:
         """See `Database`."""
-        session.execute(f"DELETE FROM {self.source(table)} AS t WHERE {condition}", given)
+        session.execute(f"DELETE FROM {self.source(table)} AS t WHERE {condition}", parameters)
         return self.changed(session)
 
 
@@ -310,7 +310,9 @@ class PostgresDatabase(Database):
     def connect(self) -> Any:
         """See `Database`."""
         opened, dbapi, lib = _opened(self.place)
-        connection = dbapi.Connection(_KeptOpen(), lib.AdbcConnection(opened), autocommit=True)
+        connection = dbapi.Connection(
+            _SharedDatabase(), lib.AdbcConnection(opened), autocommit=True
+        )
         with connection.cursor() as cursor:
             for setting in ("TimeZone = 'UTC'", "DateStyle = 'ISO'", "IntervalStyle = 'iso_8601'"):
                 cursor.execute(f"SET {setting}")
@@ -374,14 +376,14 @@ class PostgresDatabase(Database):
         session.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
 
     def touch(
-        self, session: DatabaseSession, table: DatabaseTable, condition: str, given: Any
+        self, session: DatabaseSession, table: DatabaseTable, condition: str, parameters: Any
     ) -> None:
         """See `Database`.
 
         The server records what a transaction reads, however little it returns.
         """
         text = f"SELECT count(*) FROM {self.source(table)} AS t WHERE {condition}"
-        session.read(text, given).read_all()
+        session.read(text, parameters).read_all()
 
     # -- SQL ---------------------------------------------------------------------------------------
 
@@ -450,15 +452,15 @@ class PostgresDatabase(Database):
         return int(session.cursor.rowcount)
 
     def deleted(
-        self, session: DatabaseSession, table: DatabaseTable, condition: str, given: Any
+        self, session: DatabaseSession, table: DatabaseTable, condition: str, parameters: Any
     ) -> int:
         """See `Database`."""
         statement = f"DELETE FROM {self.source(table)} AS t WHERE {condition} RETURNING 1"
-        (batch,) = session.read(f"WITH c AS ({statement}) SELECT count(*) FROM c", given)
+        (batch,) = session.read(f"WITH c AS ({statement}) SELECT count(*) FROM c", parameters)
         return int(batch.column(0)[0].as_py())
 
 
-class _KeptOpen:
+class _SharedDatabase:
     """A wrapper of a database that a connection must not close."""
 
     def close(self) -> None:

@@ -147,7 +147,7 @@ class Database(ABC):
         """Read from an exported snapshot from now on."""
 
     def touch(  # noqa: B027  # some know by themselves
-        self, session: DatabaseSession, table: DatabaseTable, condition: str, given: Any
+        self, session: DatabaseSession, table: DatabaseTable, condition: str, parameters: Any
     ) -> None:
         """Let a serializable transaction know that the rows `t` of a condition are read for it."""
 
@@ -262,7 +262,7 @@ class Database(ABC):
 
     @abstractmethod
     def deleted(
-        self, session: DatabaseSession, table: DatabaseTable, condition: str, given: Any
+        self, session: DatabaseSession, table: DatabaseTable, condition: str, parameters: Any
     ) -> int:
         """Delete the rows `t` that match a condition with parameters. Returns their number."""
 
@@ -276,27 +276,27 @@ class DatabaseSession:
         self.cursor = connection.cursor()
         self._reader: Any = None
 
-    def execute(self, text: str, given: pa.RecordBatch | None = None) -> None:
+    def execute(self, text: str, parameters: pa.RecordBatch | None = None) -> None:
         """Execute a statement."""
         self._end_reading()
-        self.cursor.execute(text, given)
+        self.cursor.execute(text, parameters)
 
     def change(self, text: str) -> int:
         """Execute a statement that changes rows. Returns their number."""
         self.execute(text)
         return self.database.changed(self)
 
-    def read(self, text: str, given: pa.RecordBatch | None = None) -> pa.RecordBatchReader:
+    def read(self, text: str, parameters: pa.RecordBatch | None = None) -> pa.RecordBatchReader:
         """The rows of a query, batch by batch."""
-        self.execute(text, given)
+        self.execute(text, parameters)
         self._reader = self.cursor.fetch_record_batch()
         return self._reader
 
-    def rows(self, text: str, *given: Any) -> list[tuple[Any, ...]]:
+    def rows(self, text: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """All rows of a query with parameters."""
         self._end_reading()
-        batch = pa.record_batch({f"p{i}": [value] for i, value in enumerate(given)})
-        self.cursor.execute(text, batch if given else None)
+        batch = pa.record_batch({f"p{i}": [value] for i, value in enumerate(parameters)})
+        self.cursor.execute(text, batch if parameters else None)
         return list(self.cursor.fetchall())
 
     def stage(self, name: str, rows: pa.Table, *, adds: bool = False) -> None:
@@ -383,7 +383,7 @@ class Condition:
     """A WHERE condition and its parameters in one row. Both are empty if there are no terms."""
 
     text: str = ""
-    given: pa.RecordBatch | None = None
+    parameters: pa.RecordBatch | None = None
 
 
 def condition_of(
@@ -392,15 +392,15 @@ def condition_of(
     """The terms that the database evaluates, as one condition on `t`, and the remaining terms."""
     writer, texts, left = _Writer(database, table), [], []
     for term in terms:
-        known = len(writer.given)
+        known = len(writer.parameters)
         try:
             texts.append(writer.write(term))
         except _OpenError:
-            del writer.given[known:]
+            del writer.parameters[known:]
             left.append(term)
-    names = [f"p{i}" for i in range(len(writer.given))]
-    given = pa.record_batch(writer.given, names) if names else None
-    return Condition(" AND ".join(f"({text})" for text in texts), given), tuple(left)
+    names = [f"p{i}" for i in range(len(writer.parameters))]
+    parameters = pa.record_batch(writer.parameters, names) if names else None
+    return Condition(" AND ".join(f"({text})" for text in texts), parameters), tuple(left)
 
 
 class _OpenError(Exception):
@@ -411,7 +411,7 @@ class _OpenError(Exception):
 class _Writer:
     database: Database
     table: DatabaseTable
-    given: list[pa.Array] = field(default_factory=list)
+    parameters: list[pa.Array] = field(default_factory=list)
 
     def write(self, predicate: Predicate) -> str:
         """A predicate as SQL that is true in the same cases. Raises `_OpenError`.
@@ -480,8 +480,8 @@ class _Writer:
             if isinstance(value, float) and isnan(value):
                 raise _OpenError  # SQLite treats it as NULL
             array = pa.array([value], column.type)
-            self.given.append(self.database.staged(array, column))
-            mark = self.database.placeholder(len(self.given))
+            self.parameters.append(self.database.staged(array, column))
+            mark = self.database.placeholder(len(self.parameters))
             yield self.database.write_expression(column, mark)
 
 
@@ -489,7 +489,7 @@ class _Writer:
 
 
 @dataclass
-class HeldTransaction:
+class OpenTransaction:
     """An open transaction. `snapshot` lets other connections see its state, if they need that."""
 
     session: DatabaseSession
@@ -512,13 +512,13 @@ class Transactions:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._held: dict[str, HeldTransaction] = {}
+        self._held: dict[str, OpenTransaction] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Transactions, (self._database,)
 
-    def begun(self, statement: ConnectorSession) -> HeldTransaction | None:
+    def begun(self, statement: ConnectorSession) -> OpenTransaction | None:
         """The transaction of a statement. The first call begins it. None for `snapshot`."""
         if statement.isolation == "snapshot":
             return None
@@ -529,13 +529,13 @@ class Transactions:
             return held
 
     def touch(
-        self, statement: ConnectorSession, table: DatabaseTable, condition: str, given: Any
+        self, statement: ConnectorSession, table: DatabaseTable, condition: str, parameters: Any
     ) -> None:
         """Record that rows of a condition are read for a statement."""
         held = self.begun(statement)
         if held is not None:
             with self._database.errors(str(table)), held.used() as session:
-                self._database.touch(session, table, condition, given)
+                self._database.touch(session, table, condition, parameters)
 
     def end(self, statement: ConnectorSession) -> None:
         """End the transaction of a statement. Uncommitted changes are rolled back."""
@@ -544,9 +544,9 @@ class Transactions:
         if held is not None:
             held.open.close()
 
-    def _begin(self) -> HeldTransaction:
+    def _begin(self) -> OpenTransaction:
         with ExitStack() as stack:
             session = stack.enter_context(self._database.session())
             session.execute(self._database.begin_serializable)
             snapshot = self._database.export_snapshot(session)
-            return HeldTransaction(session, snapshot, stack.pop_all())
+            return OpenTransaction(session, snapshot, stack.pop_all())

@@ -29,7 +29,7 @@ _KEY = b"keytide.fragment"
 
 
 @dataclass(frozen=True)
-class Told:
+class FragmentContents:
     """The content of one fragment: split, attempt, facts and rows."""
 
     split: int
@@ -43,19 +43,22 @@ def new_attempt() -> str:
     return uuid4().hex
 
 
-def write_fragment(told: Told) -> Fragment:
+def write_fragment(contents: FragmentContents) -> Fragment:
     """A fragment with this content. Facts must be JSON values."""
     header = {
-        "version": VERSION, "split": told.split, "attempt": told.attempt, "facts": told.facts,
-    }  # fmt: skip
-    table = told.rows.replace_schema_metadata({_KEY: json.dumps(header).encode()})
+        "version": VERSION,
+        "split": contents.split,
+        "attempt": contents.attempt,
+        "facts": contents.facts,
+    }
+    table = contents.rows.replace_schema_metadata({_KEY: json.dumps(header).encode()})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue())
 
 
-def read_fragments(fragments: Iterable[Fragment]) -> list[Told]:
+def read_fragments(fragments: Iterable[Fragment]) -> list[FragmentContents]:
     """The content of fragments, one attempt for each split, in the order of the splits.
 
     If a split was processed twice, only the first attempt is used, as a whole. A duplicate fragment
@@ -63,14 +66,14 @@ def read_fragments(fragments: Iterable[Fragment]) -> list[Told]:
     """
     taken: dict[int, str] = {}
     found = [
-        told
-        for told in map(_read, dict.fromkeys(fragments))
-        if taken.setdefault(told.split, told.attempt) == told.attempt
+        contents
+        for contents in map(_read, dict.fromkeys(fragments))
+        if taken.setdefault(contents.split, contents.attempt) == contents.attempt
     ]
-    return sorted(found, key=lambda told: told.split)
+    return sorted(found, key=lambda contents: contents.split)
 
 
-def _read(fragment: Fragment) -> Told:
+def _read(fragment: Fragment) -> FragmentContents:
     try:
         with pa.ipc.open_stream(fragment) as reader:
             rows = reader.read_all()
@@ -84,7 +87,9 @@ def _read(fragment: Fragment) -> Told:
             f"a fragment has version {header['version']}, but this release reads {VERSION}: use "
             "the same release of Keytide on the driver and on all workers"
         )
-    return Told(header["split"], header["attempt"], header["facts"], rows.replace_schema_metadata())
+    return FragmentContents(
+        header["split"], header["attempt"], header["facts"], rows.replace_schema_metadata()
+    )
 
 
 # -- the row buffer of a split ---------------------------------------------------------------------

@@ -25,7 +25,13 @@ from keytide.commit.transaction import Transaction, discard, remove_strays
 from keytide.definition.column_rules import generated_columns, generation_texts, write_default
 from keytide.definition.kind import kind_of
 from keytide.dml.engine import channel_columns, schema_of
-from keytide.dml.fragments import Spool, Told, new_attempt, read_fragments, write_fragment
+from keytide.dml.fragments import (
+    FragmentContents,
+    Spool,
+    new_attempt,
+    read_fragments,
+    write_fragment,
+)
 from keytide.dml.spi import (
     ROW_ID,
     ColumnHandle,
@@ -120,7 +126,7 @@ class ChangedByKey(ChangedTable, Protocol):
 
 
 @dataclass
-class Settling:
+class CommitProgress:
     """Whether the commit of a statement has begun. Mutable, and on the driver only.
 
     From then on, the commit cleans up after itself. If its outcome is unknown, a snapshot may refer
@@ -134,9 +140,9 @@ class Settling:
 class StoredHandle:
     """What the handles of all tables have in common.
 
-    `state` is the state that the commit is based on, and `settling` its progress. Both stay on the
-    driver. `task` writes files. `updated` are the columns that an UPDATE sets, `cases` those of
-    each WHEN clause of a MERGE.
+    `state` is the state that the commit is based on, and `commit_progress` its progress. Both stay
+    on the driver. `task` writes files. `updated` are the columns that an UPDATE sets, `cases` those
+    of each WHEN clause of a MERGE.
     """
 
     table: PinnedTable
@@ -144,19 +150,19 @@ class StoredHandle:
     predicate: Predicate | None = None
     task: WriteTask | None = None
     updated: tuple[str, ...] = ()
-    settling: Settling | None = None
+    commit_progress: CommitProgress | None = None
     cases: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"table {self.table.name}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "state": None, "settling": None}
+        return {**self.__dict__, "state": None, "commit_progress": None}
 
     @property
     def view(self) -> TableView:
         """The table with the statement's schema."""
-        return self.known.view if self.task is None else self.task.view
+        return self.base_state.view if self.task is None else self.task.view
 
     @property
     def has_begun(self) -> bool:
@@ -164,16 +170,16 @@ class StoredHandle:
         return self.task is not None
 
     @property
-    def known(self) -> TableState:
+    def base_state(self) -> TableState:
         """The state that the commit is based on. Driver only."""
         assert self.state is not None
         return self.state
 
     def begun(self: _H, updated: Sequence[str] = ()) -> _H:
         """The handle after the statement has begun, with the write task. Driver only."""
-        state = self.known.in_statement(Statement.new())
+        state = self.base_state.in_statement(Statement.new())
         task = task_on(state).of_statement()
-        return replace(self, task=task, settling=Settling(), updated=tuple(updated))
+        return replace(self, task=task, commit_progress=CommitProgress(), updated=tuple(updated))
 
     def begun_merge(self: _H, cases: Mapping[int, Sequence[str]]) -> _H:
         """The same for a MERGE, with the columns that each WHEN clause sets. Driver only."""
@@ -265,7 +271,7 @@ class Changes(ABC):
     def _write(self) -> None:
         """Write files and append them to `_written`."""
 
-    def _told(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
+    def _facts_and_rows(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
         """Facts and rows for fragments, in addition to the files."""
         return iter(())
 
@@ -276,12 +282,15 @@ class Changes(ABC):
         try:
             self._write()
             files = pa.table({"written": pa.array(map(pickle.dumps, self._written), pa.binary())})
-            told = [({"rows": self._rows}, files), *self._told()]
+            contents = [({"rows": self._rows}, files), *self._facts_and_rows()]
         except BaseException:
             self.abort()
             raise
         self.close()
-        return [write_fragment(Told(self._number, self._attempt, *each)) for each in told]
+        return [
+            write_fragment(FragmentContents(self._number, self._attempt, *each))
+            for each in contents
+        ]
 
     def abort(self) -> None:
         """Delete the written files."""
@@ -509,7 +518,9 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
         """
 
     @abstractmethod
-    def commit(self, session: ConnectorSession, table: H, told: Sequence[Told]) -> None:
+    def commit(
+        self, session: ConnectorSession, table: H, contents: Sequence[FragmentContents]
+    ) -> None:
         """Commit the results of sources and sinks once, or not at all if nothing changed."""
 
     # -- tables
@@ -590,17 +601,17 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
         self, session: ConnectorSession, table: H, fragments: Sequence[Fragment]
     ) -> int:
         """See `ConnectorMetadata`. Raises as `commit`."""
-        told = read_fragments(fragments)
-        self.commit(session, table, told)
-        return sum(int(each.facts["rows"]) for each in told)
+        contents = read_fragments(fragments)
+        self.commit(session, table, contents)
+        return sum(int(each.facts["rows"]) for each in contents)
 
     def abort_delete(
         self, session: ConnectorSession, table: H, fragments: Sequence[Fragment]
     ) -> None:
         """See `ConnectorMetadata`."""
-        if table.settling is not None and table.settling.has_begun:
+        if table.commit_progress is not None and table.commit_progress.has_begun:
             return  # the commit has cleaned up, unless a snapshot may refer to the files
-        discard(table.view, _written(read_fragments(fragments)))
+        discard(table.view, _files_of(read_fragments(fragments)))
         remove_strays(table.view)
 
     def begin_update(
@@ -624,21 +635,23 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
     finish_merge, abort_merge = finish_delete, abort_delete
 
 
-def asked_by(session: ConnectorSession) -> Operation | None:
+def operation_of(session: ConnectorSession) -> Operation | None:
     """The operation that the snapshot of a statement records."""
     return None if session.operation is None else Operation(session.operation)
 
 
-def take_written(transaction: Transaction, table: StoredHandle, told: Sequence[Told]) -> None:
+def take_files(
+    transaction: Transaction, table: StoredHandle, contents: Sequence[FragmentContents]
+) -> None:
     """Add the files that fragments name to the transaction. The commit begins."""
-    for written in _written(told):
+    for written in _files_of(contents):
         transaction.take(written)
-    if table.settling is not None:
-        table.settling.has_begun = True
+    if table.commit_progress is not None:
+        table.commit_progress.has_begun = True
 
 
-def _written(told: Sequence[Told]) -> Iterator[Written]:
-    for each in told:
+def _files_of(contents: Sequence[FragmentContents]) -> Iterator[Written]:
+    for each in contents:
         if "written" in each.rows.column_names:
             for value in each.rows.column("written"):
                 made = pickle.loads(value.as_py())

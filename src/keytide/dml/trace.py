@@ -48,7 +48,7 @@ class Call:
 
     name: str
     counts: Mapping[str, int]
-    says: str
+    note: str
     millis: float
     worker: Worker | None = None
     times: int = 1
@@ -58,14 +58,14 @@ class Call:
         nouns = {**self.counts, **other.counts}
         sums = {noun: self.counts.get(noun, 0) + other.counts.get(noun, 0) for noun in nouns}
         return replace(
-            self, counts=sums, says="", millis=self.millis + other.millis,
+            self, counts=sums, note="", millis=self.millis + other.millis,
             times=self.times + other.times,
         )  # fmt: skip
 
     def __str__(self) -> str:
         name = self.name if self.times == 1 else f"{self.name} ({counted(self.times, 'call')})"
         parts = [counted(count, noun) for noun, count in self.counts.items()]
-        parts += [self.says] if self.says else []
+        parts += [self.note] if self.note else []
         return f"{name}: {', '.join([*parts, f'{self.millis:.1f} ms'])}"
 
 
@@ -101,7 +101,7 @@ class Trace:
                 self._calls.append(Call(name, counts, says, millis, worker))
         return result
 
-    def know(self, splits: Sequence[Split]) -> None:
+    def set_splits(self, splits: Sequence[Split]) -> None:
         """Remember the order of the splits, which gives their numbers."""
         self._splits = list(splits)
 
@@ -181,13 +181,13 @@ class _Metadata:
 
         def made(*arguments: Any) -> Any:
             return self._trace.call(
-                name, lambda: call(*arguments), lambda given: _told(name, arguments, given)
+                name, lambda: call(*arguments), lambda given: _description(name, arguments, given)
             )
 
         return made
 
 
-def _told(name: str, arguments: Sequence[Any], given: Any) -> Mapping[str, int] | str:
+def _description(name: str, arguments: Sequence[Any], given: Any) -> Mapping[str, int] | str:
     if name.endswith("_row_id_column_handle"):
         return str(given.type)
     if name == "apply_filter":
@@ -217,7 +217,7 @@ class _Splits(ConnectorSplitManager):
             return self.inner.get_splits(session, table)
 
         splits = self.trace.call("get_splits", made, lambda given: {"split": len(given)})
-        self.trace.know(splits)
+        self.trace.set_splits(splits)
         return splits
 
     def stored_bytes(self, splits: Sequence[Split]) -> int | None:

@@ -382,7 +382,7 @@ class IngestReport:
 # -- dead letters ----------------------------------------------------------------------------------
 
 
-PLACED_COLUMNS = (
+TOPIC_LETTER_COLUMNS = (
     Field(-1, "topic", STRING),
     Field(-1, "topic_partition", AtomicType("INT")),
     Field(-1, "topic_offset", AtomicType("BIGINT")),
@@ -394,7 +394,7 @@ PLACED_COLUMNS = (
 _KEY = ["topic", "topic_partition", "topic_offset"]
 
 
-class PlacedLetters:
+class TopicDeadLetters:
     """The dead letters of one table from topics. Each position is stored once."""
 
     def __init__(self, catalog: Catalog, name: str, subject: str) -> None:
@@ -406,12 +406,12 @@ class PlacedLetters:
         self._name = name
         self._subject = subject
         try:
-            check_columns(catalog.table(name), PLACED_COLUMNS)
+            check_columns(catalog.table(name), TOPIC_LETTER_COLUMNS)
         except NotFoundError:
             return
 
     def keep(self, letters: pa.Table) -> None:
-        """Store messages with the columns of `PLACED_COLUMNS`. Idempotent."""
+        """Store messages with the columns of `TOPIC_LETTER_COLUMNS`. Idempotent."""
         if letters.num_rows:
             append(self.table(), letters)
 
@@ -421,7 +421,7 @@ class PlacedLetters:
             return self._catalog.table(self._name)
         except NotFoundError:
             comment = f"messages that could not be applied to {self._subject}"
-            wanted = NewTable(PLACED_COLUMNS, _KEY, comment=comment)
+            wanted = NewTable(TOPIC_LETTER_COLUMNS, _KEY, comment=comment)
             return self._catalog.create_table(self._name, wanted, exists_ok=True)
 
 
@@ -447,7 +447,7 @@ ORIGIN = "origin"
 _ORDER, _SOURCE_TABLE = "order: ", "source table: "
 
 
-def placed(events: pl.DataFrame, spec: FeedSpec, envelope: Envelope) -> pl.DataFrame:
+def assign_epochs(events: pl.DataFrame, spec: FeedSpec, envelope: Envelope) -> pl.DataFrame:
     """Events with the number of their epoch, and with a `problem` if they have no place."""
     events = with_origin(events, envelope)
     problems = [_other_table(events, spec)]

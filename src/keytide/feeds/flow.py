@@ -21,7 +21,7 @@ from keytide.catalogs.catalog import Catalog, NewTable
 from keytide.catalogs.schema_changes import alter_table
 from keytide.definition.schema_evolution import SetOption
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
-from keytide.feeds.scd import DELETED_AT, IGNORED_NULLS, SEQUENCES, History, Latest
+from keytide.feeds.scd import DELETED_AT, IGNORED_NULLS, SEQUENCES, History, LatestRow
 from keytide.format.schema import TableSchema
 from keytide.merge.order import order_of
 from keytide.options import TableOptions, keys, stored_names
@@ -194,7 +194,7 @@ class Flow:
         by = self.request.sequence_by
         return (name,) if len(by) == 1 else tuple(f"{name}_{column}" for column in by)
 
-    def kernel(self, view: TableView) -> History | Latest:
+    def kernel(self, view: TableView) -> History | LatestRow:
         """The computation of rows from events, for a target.
 
         REQUIRES: `reads_first`.
@@ -203,7 +203,7 @@ class Flow:
         order = order_of(request.keys, view.schema.fields, view.options)
         if not self.keeps_history:
             others = {*request.keys, *order.sequence, SEQUENCES}
-            return Latest(order, tuple(name for name in columns if name not in others))
+            return LatestRow(order, tuple(name for name in columns if name not in others))
         own = {*request.keys, *self.starts, *self.ends, IGNORED_NULLS}
         values = tuple(name for name in columns if name not in own)
         default = set(values) - set(request.sequence_by) - set(request.except_tracked or ())

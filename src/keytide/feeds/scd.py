@@ -296,7 +296,7 @@ _UPDATED, _LATEST_STORED, _STEP = map(scratch, ("updated", "stored", "step"))
 
 
 @dataclass(frozen=True)
-class Latest:
+class LatestRow:
     """The configuration: the order of a key's events, and the other columns. Can be pickled.
 
     `order` has one sequence column, which is not in `values`.
@@ -341,7 +341,7 @@ class Latest:
         newest = ranked.group_by(self.keys, maintain_order=True).max()
         return self._without_same(self._as_rows(newest, images, steps), stored)
 
-    def outlived(self, rows: pl.DataFrame, place: pl.Series) -> pl.DataFrame:
+    def remaining_rows(self, rows: pl.DataFrame, place: pl.Series) -> pl.DataFrame:
         """Stored rows, without values that precede a place."""
         came = {n: pl.col(SEQUENCES).struct.field(n) for n in self.values}
         stays = {

@@ -9,7 +9,13 @@ from keytide.catalogs.catalog import Catalog
 from keytide.errors import InvalidError, SetupError
 from keytide.feeds.feed import BatchReport, FeedRequest, IngestReport
 from keytide.feeds.kafka import ingest as topics
-from keytide.feeds.kafka.ingest import KafkaRequest, TablesReport, Told, TopicOptions, run_feeds
+from keytide.feeds.kafka.ingest import (
+    IngestListeners,
+    KafkaRequest,
+    TablesReport,
+    TopicOptions,
+    run_feeds,
+)
 from keytide.feeds.kafka.topics import is_kafka, is_template
 
 
@@ -39,7 +45,7 @@ def feed(
 
 
 def feed_tables(
-    request: FeedRequest, options: TopicOptions, catalog: Catalog, told: Told
+    request: FeedRequest, options: TopicOptions, catalog: Catalog, listeners: IngestListeners
 ) -> TablesReport:
     """Run `Lake.ingest_tables`. Raises what it raises."""
-    return run_feeds(KafkaRequest.of(request, options), catalog, told)
+    return run_feeds(KafkaRequest.of(request, options), catalog, listeners)

@@ -847,7 +847,7 @@ class Lake:
         - `SetupError` when a library is not installed.
         """
         from keytide.feeds.feed import FeedRequest
-        from keytide.feeds.kafka.ingest import Told, TopicOptions
+        from keytide.feeds.kafka.ingest import IngestListeners, TopicOptions
         from keytide.lake.ingestion import feed_tables
 
         request = FeedRequest(
@@ -870,7 +870,7 @@ class Lake:
         of_topics = TopicOptions(
             starting_offsets, dict(consumer_properties or {}), max_messages_per_batch, if_lost
         )
-        return feed_tables(request, of_topics, self._catalog, Told(on_batch, on_failure))
+        return feed_tables(request, of_topics, self._catalog, IngestListeners(on_batch, on_failure))
 
     @checked
     def sql(self, text: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> Result:

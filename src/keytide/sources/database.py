@@ -130,7 +130,7 @@ class DatabasePart:
     ) -> Iterator[pa.RecordBatch]:
         """See `SourcePart`. The database applies terms that have the same meaning there."""
         condition, left = condition_of(self.database, self.table, conjuncts(about_key))
-        found = self._found(columns, condition.text, condition.given)
+        found = self._found(columns, condition.text, condition.parameters)
         cut = (
             batch.slice(begin, rows_max)
             for batch in found
@@ -139,7 +139,7 @@ class DatabasePart:
         return rows_that_meet(cut, conjunction(left))
 
     def _found(
-        self, columns: Sequence[str], condition: str, given: pa.RecordBatch | None
+        self, columns: Sequence[str], condition: str, parameters: pa.RecordBatch | None
     ) -> Iterator[pa.RecordBatch]:
         described = [self.table.column(name) for name in columns]
         items = [
@@ -148,7 +148,7 @@ class DatabasePart:
         schema = pa.schema([pa.field(c.name, c.type) for c in described])
         text = self.database.select(self.table, items)
         with self.database.session(str(self.table)) as session:
-            reader = session.read(f"{text} WHERE {condition}" if condition else text, given)
+            reader = session.read(f"{text} WHERE {condition}" if condition else text, parameters)
             for batch in self.database.rows_of(reader):
                 values = [
                     self.database.values(self.table, column, array)

@@ -26,8 +26,8 @@ from keytide.base.row_kind import ROW_KIND
 from keytide.catalogs.catalog import fields_of
 from keytide.definition.checks import check_dml_watermark
 from keytide.definition.external import external_schema, refuse_secret, refuse_secret_options
-from keytide.dml.fragments import Spool, Told, read_fragments
-from keytide.dml.keyed_table import Versions, refuse_taken_keys, structs_of
+from keytide.dml.fragments import FragmentContents, Spool, read_fragments
+from keytide.dml.keyed_table import Versions, refuse_existing_keys, structs_of
 from keytide.dml.own_tables import TableSink, TableSource, narrowed
 from keytide.dml.spi import (
     ROW_ID,
@@ -372,7 +372,7 @@ class _Metadata(ExternalMetadata):
         self, session: ConnectorSession, table: FederatedHandle, fragments: Sequence[Fragment]
     ) -> int:
         told = read_fragments(fragments)
-        refuse_taken_keys(table, told, partial(_outcomes, table))
+        refuse_existing_keys(table, told, partial(_outcomes, table))
 
         # The versions that a statement appends, one for each key. Versions within one commit could
         # be ordered only by their position in files, which engines do not guarantee.
@@ -487,7 +487,7 @@ def _outcomes(
 # -- versions to append ----------------------------------------------------------------------------
 
 
-def _are(told: Sequence[Told], what: str) -> list[Told]:
+def _are(told: Sequence[FragmentContents], what: str) -> list[FragmentContents]:
     return [each for each in told if each.facts.get(VERSIONS) == what]
 
 
@@ -580,7 +580,7 @@ class _Source(TableSource):
     def __init__(
         self, table: FederatedHandle, columns: Sequence[ColumnHandle], split: SourceVersions
     ) -> None:
-        super().__init__(table, columns, _Told(table, 0, 1))
+        super().__init__(table, columns, _ReturnedVersions(table, 0, 1))
         self._split = split
 
     def _read(self) -> Iterator[tuple[pa.RecordBatch, Callable[[pa.StructType], pa.Array]]]:
@@ -595,17 +595,17 @@ class _Sinks(ConnectorMergeSinkProvider):
     def create_merge_sink(
         self, session: ConnectorSession, table: FederatedHandle, number: int, count: int
     ) -> ConnectorMergeSink:
-        return TableSink(table, _Told(table, number, count))
+        return TableSink(table, _ReturnedVersions(table, number, count))
 
 
-class _Told(Versions):
+class _ReturnedVersions(Versions):
     """The versions from one split or sink, returned unchanged in fragments."""
 
     def _write(self) -> None:
         """No-op, because the driver appends."""
 
-    def _told(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
-        yield from super()._told()
+    def _facts_and_rows(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
+        yield from super()._facts_and_rows()
         for what, spool in (("gone", self._gone), ("made", self._made)):
             for rows in spool.tables() if spool.rows else ():
                 yield {"rows": 0, VERSIONS: what}, rows.drop_columns([ROW_KIND])

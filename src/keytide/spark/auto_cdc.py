@@ -20,15 +20,20 @@ from keytide.errors import InvalidError
 from keytide.feeds.flow import Flow, FlowRequest, flow_target, refuse_stream_settings
 from keytide.feeds.flow_writer import (
     EventWriter,
+    combined_result,
+    commit_from_state,
+    condition_fields,
     delete_predicate,
-    fields_to_judge,
-    told_with,
     truncate_predicate,
     truncate_up_to,
     without_place,
-    write_on_read,
 )
-from keytide.feeds.truncation import GoingBy, Truncation, beside_truncations, going_by
+from keytide.feeds.truncation import (
+    Truncation,
+    TruncationLookup,
+    recorded_truncation,
+    retry_after_truncation,
+)
 from keytide.predicate.predicate import Predicate
 from keytide.snapshot.stored_table import StoredTable
 from keytide.spark.capacity import bytes_of_rows, place_of
@@ -122,19 +127,21 @@ class _Events:
         """Write events in one atomic commit, after a commit that truncates if any event does."""
         events, places = _split_truncates(events, self.flow)
         truncated = truncate_up_to(self.table, self.flow, places)
-        return told_with(truncated, self._apply(_rows(events, self.flow), author))
+        return combined_result(truncated, self._apply(_rows(events, self.flow), author))
 
     def _apply(self, rows: DataFrame, author: Author | None) -> WriteResult:
         if not self.flow.reads_first:
-            return beside_truncations(self.table, partial(self._append, rows, author))
+            return retry_after_truncation(self.table, partial(self._append, rows, author))
         author = author or author_in_stream(rows, self.table.uri)
         if self.flow.request.merge_schema:
             grow(self.table.pinned(), rows.schema, author)
         return self._write_events(rows, author)
 
-    def _append(self, rows: DataFrame, author: Author | None, going_by: GoingBy) -> WriteResult:
+    def _append(
+        self, rows: DataFrame, author: Author | None, truncation_of: TruncationLookup
+    ) -> WriteResult:
         def fitting(transaction: Transaction, given: DataFrame) -> DataFrame:
-            return _outlived(given, going_by(transaction))
+            return _remaining_rows(given, truncation_of(transaction))
 
         table = self.table
         if self.flow.request.merge_schema:
@@ -159,12 +166,12 @@ class _Events:
                 shuffled = by_bucket(events, transaction.view, layout.spread)
                 Executors().feed(task, shuffled, transaction.take)
 
-        return write_on_read(self.table, write, author, SizedRunner(rows.sparkSession))
+        return commit_from_state(self.table, write, author, SizedRunner(rows.sparkSession))
 
     def _outlived(self, transaction: Transaction, rows: DataFrame) -> DataFrame:
         if self.flow.keeps_history:
             return rows
-        return _outlived(rows, going_by(transaction, self.table))
+        return _remaining_rows(rows, recorded_truncation(transaction, self.table))
 
 
 @dataclass(frozen=True)
@@ -199,9 +206,9 @@ def _split_truncates(events: DataFrame, flow: Flow) -> tuple[DataFrame, pa.Table
     return events.where(~F.coalesce(truncates, F.lit(False))), places
 
 
-def _outlived(rows: DataFrame, truncation: Truncation) -> DataFrame:
+def _remaining_rows(rows: DataFrame, truncation: Truncation) -> DataFrame:
     """The rows that a truncation does not remove."""
-    predicate = truncation.in_microseconds.outlived_by
+    predicate = truncation.in_microseconds.remaining_filter
     if predicate is None:
         return rows
     fields = truncation.in_microseconds.fields
@@ -244,4 +251,4 @@ def _condition(
         return given
     predicate = predicate_in(flow)
     assert predicate is not None
-    return spark_condition(predicate, fields_to_judge(flow, predicate), events.schema)
+    return spark_condition(predicate, condition_fields(flow, predicate), events.schema)

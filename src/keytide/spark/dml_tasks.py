@@ -22,7 +22,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from keytide.dml.attachments import PagesScan, PagesTask
-from keytide.dml.engine import RowChange, Scanned, Sinks, SplitResult, checked_pages
+from keytide.dml.engine import RowChange, Sinks, SplitResult, TargetScan, checked_pages
 from keytide.dml.spi import ROW_ID, ColumnHandle, Split, UpdatablePageSource
 from keytide.sources.scan import ExternalHandle
 from keytide.spark.capacity import COPIES, tasks_for
@@ -55,9 +55,9 @@ _SPLIT_SHIFT = 40
 """Number of bits for a row's number within a split: up to a trillion rows."""
 
 
-def scanned_schema(scanned: Scanned, passed: PassThrough) -> pa.Schema:
+def scanned_schema(target_scan: TargetScan, passed: PassThrough) -> pa.Schema:
     """The columns that tasks return for a target: those passed through, and the split number."""
-    return passed.schema(scanned.columns).append(pa.field(SPLIT, pa.int32()))
+    return passed.schema(target_scan.columns).append(pa.field(SPLIT, pa.int32()))
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class MatchingTask:
     is read from a group without values.
     """
 
-    scanned: Scanned
+    target_scan: TargetScan
     passed: PassThrough
     columns: tuple[str, ...]
     groups: int
@@ -77,11 +77,14 @@ class MatchingTask:
     def batches(self, dealt: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Like `ScanTask.batches`, for the groups that occur in the input."""
         for group, values in _gathered(dealt, self.columns).items():
-            for number in range(group, len(self.scanned.splits), self.groups):
-                split = self.scanned.pages.apply_values(
-                    self.scanned.session, self.scanned.table, self.scanned.splits[number], values
+            for number in range(group, len(self.target_scan.splits), self.groups):
+                split = self.target_scan.pages.apply_values(
+                    self.target_scan.session,
+                    self.target_scan.table,
+                    self.target_scan.splits[number],
+                    values,
                 )
-                one = replace(self.scanned, splits=[split])
+                one = replace(self.target_scan, splits=[split])
                 yield from ScanTask(one, self.passed, number).batches()
 
 
@@ -121,22 +124,24 @@ def _values(batches: Sequence[pa.RecordBatch]) -> dict[str, pa.Array]:
 class ScanTask:
     """Reads one split."""
 
-    scanned: Scanned
+    target_scan: TargetScan
     passed: PassThrough
     number: int
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, each with its row number and its split number."""
-        wanted = self.passed.read_columns(self.scanned.columns)
-        schema = self.passed.schema(self.scanned.columns)
-        source = _open(self.scanned, self.scanned.splits[0], wanted)
+        wanted = self.passed.read_columns(self.target_scan.columns)
+        schema = self.passed.schema(self.target_scan.columns)
+        source = _open(self.target_scan, self.target_scan.splits[0], wanted)
         try:
             start = self.number << _SPLIT_SHIFT
             for page in checked_pages(source, wanted, type(source).__name__):
-                given = self.passed.given(page, self.scanned.columns, start, schema)
+                given = self.passed.given(page, self.target_scan.columns, start, schema)
                 splits = pa.repeat(pa.scalar(self.number, pa.int32()), page.num_rows)
                 columns = [*given.columns, splits]
-                whole = pa.record_batch(columns, schema=scanned_schema(self.scanned, self.passed))
+                whole = pa.record_batch(
+                    columns, schema=scanned_schema(self.target_scan, self.passed)
+                )
                 yield from batches_of(pa.Table.from_batches([whole]))
                 start += page.num_rows
         finally:
@@ -155,9 +160,11 @@ class ScanTasks:
             yield from task.batches()
 
 
-def _open(scanned: Scanned, split: Split, columns: Sequence[ColumnHandle]) -> UpdatablePageSource:
-    return scanned.pages.create_page_source(  # type: ignore[return-value]  # as begin promised
-        scanned.session, scanned.table, split, columns
+def _open(
+    target_scan: TargetScan, split: Split, columns: Sequence[ColumnHandle]
+) -> UpdatablePageSource:
+    return target_scan.pages.create_page_source(  # type: ignore[return-value]  # as begin promised
+        target_scan.session, target_scan.table, split, columns
     )
 
 
@@ -171,7 +178,7 @@ class WholeTask:
     `values` has the same new values for all of them.
     """
 
-    scanned: Scanned
+    target_scan: TargetScan
     change: RowChange
     values: tuple[pa.ChunkedArray, ...]
     fields: tuple[Field, ...]
@@ -179,8 +186,8 @@ class WholeTask:
 
     def __call__(self) -> SplitResult:
         """The result of the split."""
-        (split,), row_id = self.scanned.splits, self.scanned.columns[-1:]
-        source = _open(self.scanned, split, row_id)
+        (split,), row_id = self.target_scan.splits, self.target_scan.columns[-1:]
+        source = _open(self.target_scan, split, row_id)
         rows = 0
         try:
             for page in checked_pages(source, row_id, type(source).__name__):
@@ -203,7 +210,7 @@ class WholeTask:
 class ChangeTask:
     """Passes rows to page sources of the splits that they came from."""
 
-    scanned: Scanned
+    target_scan: TargetScan
     change: RowChange
     passed: PassThrough
     fields: tuple[Field, ...]
@@ -218,8 +225,8 @@ class ChangeTask:
                 splits = table.column(SPLIT).to_numpy()
                 for split in map(int, np.unique(splits)):
                     if split not in sources:
-                        given = self.scanned.splits[split]
-                        sources[split] = _open(self.scanned, given, self.scanned.columns)
+                        given = self.target_scan.splits[split]
+                        sources[split] = _open(self.target_scan, given, self.target_scan.columns)
                     page = self._page(table.filter(pa.array(splits == split)))
                     self.change.apply(sources[split], page)
                     counts[split] = counts.get(split, 0) + page.num_rows
@@ -330,28 +337,28 @@ class Source:
             if holds:
                 self.rows.unpersist()
 
-    def columns(self, match: Match, scanned: Scanned) -> dict[str, str]:
+    def columns(self, match: Match, target_scan: TargetScan) -> dict[str, str]:
         """Target columns that are matched by value, each with its source column."""
-        target = {column.name: column.type for column in scanned.columns}
+        target = {column.name: column.type for column in target_scan.columns}
         source = arrow_schema_of(self.rows.schema, "of the source")
         return match.comparable(target, {field.name: field.type for field in source})
 
     def matching(
-        self, scanned: Scanned, passed: PassThrough, columns: Mapping[str, str]
+        self, target_scan: TargetScan, passed: PassThrough, columns: Mapping[str, str]
     ) -> DataFrame:
         """The target rows that may have a source row with equal values in `columns`.
 
         The result has the columns of `scanned_schema`.
         """
         spark = self.rows.sparkSession
-        groups = max(1, min(len(scanned.splits), tasks_for(spark, scanned.stored_bytes)))
+        groups = max(1, min(len(target_scan.splits), tasks_for(spark, target_scan.stored_bytes)))
         values = [f"{quoted(name)} AS _{i}" for i, name in enumerate(columns.values())]
         every = f"explode(sequence(0, {groups - 1})) AS {quoted(GROUP)}"
         dealt = self.rows.selectExpr(*values, every)
         dealt = brought_together(dealt, groups, column(GROUP))
         check_python(spark)
-        task = MatchingTask(scanned, passed, tuple(columns), groups)
-        schema = spark_schema(scanned_schema(scanned, passed))
+        task = MatchingTask(target_scan, passed, tuple(columns), groups)
+        schema = spark_schema(scanned_schema(target_scan, passed))
         # Spark estimates few rows, but a value can occur in any number of target rows.
         return Executors().made(task, dealt, schema).hint("merge")
 

@@ -27,7 +27,7 @@ from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
-from keytide.feeds.apply import ChangeCounts, ChangeWriter, WrittenChanges, as_table_takes
+from keytide.feeds.apply import ChangeCounts, ChangeWriter, WrittenChanges, adapt_to_table
 from keytide.feeds.conversion import Encoding
 from keytide.feeds.decode import decode
 from keytide.feeds.feed import (
@@ -38,8 +38,8 @@ from keytide.feeds.feed import (
     IngestReport,
     columns_of,
 )
-from keytide.feeds.flow_writer import stores_omitted, storing_omitted
-from keytide.feeds.inference import Sample, feed_growth, together
+from keytide.feeds.flow_writer import has_omitted_column, with_omitted_column
+from keytide.feeds.inference import Sample, combined_columns, feed_growth
 from keytide.feeds.omitted_values import OMITTED
 from keytide.feeds.target import feed_columns, feed_target
 from keytide.format.arrow import from_arrow, to_arrow
@@ -82,21 +82,21 @@ from keytide.write.refusals import writable_view
 _FOUND = pa.schema([("name", pa.string()), ("type", pa.string())])
 
 
-def grown_with(
+def add_needed_columns(
     table: PinnedTable, messages: DataFrame, spec: FeedSpec, author: Author
 ) -> PinnedTable:
     """Add the columns that the messages of a batch need. `spec` describes the feed before that.
 
     Raises what `grown` raises.
     """
-    brought = together(_brought(table, messages.select(MESSAGE), spec))
-    return grown(table, partial(feed_growth, brought=brought), author=author)
+    brought = combined_columns(_needed_columns(table, messages.select(MESSAGE), spec))
+    return grown(table, partial(feed_growth, needed=brought), author=author)
 
 
-def _brought(table: PinnedTable, messages: DataFrame, spec: FeedSpec) -> list[Field]:
+def _needed_columns(table: PinnedTable, messages: DataFrame, spec: FeedSpec) -> list[Field]:
     def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            found = Sample(batch.column(MESSAGE), spec.format).brought(spec)
+            found = Sample(batch.column(MESSAGE), spec.format).needed_columns(spec)
             columns = [[f.name for f in found], [f.type.sql() for f in found]]
             yield pa.RecordBatch.from_arrays(
                 [pa.array(c, pa.string()) for c in columns], schema=_FOUND
@@ -333,7 +333,7 @@ class _Ingestion:
         author = Author(f"keytide-ingest-{query}", batch_id)
         table = self._table.pinned()
         if self._merges_schema:
-            table = grown_with(table, messages, self._spec, author)
+            table = add_needed_columns(table, messages, self._spec, author)
             self._spec = replace(self._spec, columns=feed_columns(table.schema.fields))
         view, runner = writable_view(table), SizedRunner(messages.sparkSession)
         with writing(table, view, author, runner) as transaction:
@@ -346,7 +346,7 @@ class _Ingestion:
                 self._on_batch(found)
             return
         # The table had no place to store which values are omitted.
-        storing_omitted(table, found)
+        with_omitted_column(table, found)
         self.apply(messages, batch_id)
 
     def _applied(self, transaction: Transaction, messages: DataFrame) -> BatchReport | list[str]:
@@ -473,7 +473,7 @@ def _decode_batch(
     batch: pa.RecordBatch, spec: FeedSpec, view: TableView, spread: int, ordinal: int
 ) -> Iterator[pa.Table]:
     messages = batch.column(MESSAGE)
-    decoded = as_table_takes(decode(messages, spec), messages, view)
+    decoded = adapt_to_table(decode(messages, spec), messages, view)
     rows, rejected, tombstones, control = decoded
     at = rows.column_names.index("_ordinal")
     places = rows.column("_ordinal")
@@ -574,7 +574,7 @@ def _layout(transaction: Transaction, rows: DataFrame) -> Layout:
 
 def _omitted_names(decoded: DataFrame, view: TableView) -> list[str]:
     """The columns that some changes omit, if the table could store that, but does not yet."""
-    if OMITTED in view.schema.by_name or not stores_omitted(view):
+    if OMITTED in view.schema.by_name or not has_omitted_column(view):
         return []
     names = decoded.select(F.explode(UNAVAILABLE_COLUMN).alias(_REASON)).distinct().collect()
     return sorted(str(row[0]) for row in names)

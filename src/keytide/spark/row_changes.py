@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 
 from keytide.base.process import cached_property
 from keytide.compaction.compact import local_runner
-from keytide.dml.engine import RowChange, Scanned, Sinks, SplitResult
+from keytide.dml.engine import RowChange, Sinks, SplitResult, TargetScan
 from keytide.spark.capacity import COPIES, Place, bytes_of_rows, place_of, run_in_utc, tasks_for
 from keytide.spark.columns import arrow_schema_of, batch_schema, column, spark_schema
 from keytide.spark.dml_tasks import (
@@ -72,7 +72,7 @@ class Workers(Protocol):
         """See `TaskRunner.each`."""
         ...
 
-    def shown(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
+    def shown(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
         """The rows of a target, with the columns of `scanned_schema`."""
         ...
 
@@ -92,14 +92,14 @@ class Workers(Protocol):
         ...
 
 
-def one_by_one(scanned: Scanned) -> Iterator[Scanned]:
+def one_by_one(target_scan: TargetScan) -> Iterator[TargetScan]:
     """The splits, one at a time."""
-    for split in scanned.splits:
-        yield replace(scanned, splits=[split])
+    for split in target_scan.splits:
+        yield replace(target_scan, splits=[split])
 
 
-def _scan_tasks(scanned: Scanned, passed: PassThrough) -> list[ScanTask]:
-    return [ScanTask(one, passed, number) for number, one in enumerate(one_by_one(scanned))]
+def _scan_tasks(target_scan: TargetScan, passed: PassThrough) -> list[ScanTask]:
+    return [ScanTask(one, passed, number) for number, one in enumerate(one_by_one(target_scan))]
 
 
 @dataclass(frozen=True)
@@ -118,28 +118,28 @@ class ExecutorWorkers:
         """See `Workers`. Runs one Spark job."""
         Cluster(self.spark).each(tasks, take)
 
-    def shown(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
+    def shown(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
         """See `Workers`. Lazy."""
-        return self._read(scanned, passed)
+        return self._read(target_scan, passed)
 
-    def _read(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
+    def _read(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
         check_python(self.spark)
-        schema = spark_schema(scanned_schema(scanned, passed))
+        schema = spark_schema(scanned_schema(target_scan, passed))
         tasks, count = (
-            _scan_tasks(scanned, passed),
-            min(len(scanned.splits), tasks_for(self.spark, scanned.stored_bytes)),
+            _scan_tasks(target_scan, passed),
+            min(len(target_scan.splits), tasks_for(self.spark, target_scan.stored_bytes)),
         )
         dealt = [ScanTasks(tuple(tasks[first::count])) for first in range(count)]
         return Executors().rows(dealt, schema, self.spark)
 
-    def shown_to_join(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
+    def shown_to_join(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
         """The rows of a target, planned for few rows, for a join with these.
 
         Few rows are sent to the task that joins them, so that nothing is shuffled. Others are
         shuffled: Spark does not know that there may be many.
         """
-        is_little = self.count == 1 and tasks_for(self.spark, scanned.stored_bytes) == 1
-        return self._read(scanned, passed).hint("broadcast" if is_little else "merge")
+        is_little = self.count == 1 and tasks_for(self.spark, target_scan.stored_bytes) == 1
+        return self._read(target_scan, passed).hint("broadcast" if is_little else "merge")
 
     def feed_splits(
         self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None], *, moved: bool
@@ -171,10 +171,10 @@ class DriverWorkers:
         """See `Workers`."""
         local_runner().each(tasks, take)
 
-    def shown(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
+    def shown(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
         """See `Workers`. Reads all rows."""
-        schema = batch_schema(scanned_schema(scanned, passed))
-        reads = [partial(_read, task, schema) for task in _scan_tasks(scanned, passed)]
+        schema = batch_schema(scanned_schema(target_scan, passed))
+        reads = [partial(_read, task, schema) for task in _scan_tasks(target_scan, passed)]
         tables = local_runner().map(reads)
         # Empty batches are removed, because pyspark's createDataFrame loses the rows after one.
         batches = [each for table in tables for each in table.to_batches() if each.num_rows]
@@ -241,14 +241,16 @@ class DriverMerge:
         all_pass = not (self.query.is_plain or self._columns)
         return source + stored_bytes * (COPIES if all_pass else 1)
 
-    def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
+    def merge(
+        self, target_scan: TargetScan, sinks: Sinks, take: Callable[[SplitResult], None]
+    ) -> None:
         """See `MergeHost.merge`. REQUIRES: `bytes_of` returns a size."""
         if self.query.is_plain:
             # The local engine's host, over rows that were collected from Spark.
             relations = tuple(map(_brought, self.query.bound.relations))
             bound = replace(self.query.bound, relations=relations)
             local = LocalMergeHost(replace(self.query, bound=bound), self.memory_bytes)
-            local.merge(scanned, sinks, take)
+            local.merge(target_scan, sinks, take)
             return
 
         # The view of the source, and the query over it.
@@ -257,14 +259,14 @@ class DriverMerge:
         else:
             view, query = _SOURCE, self.query.with_source(_SOURCE)[1]
         source = self.source()
-        if self._columns and scanned.among is not None:
-            scanned = scanned.among(distinct_values(source, self._columns))
+        if self._columns and target_scan.scan_of_values is not None:
+            target_scan = target_scan.scan_of_values(distinct_values(source, self._columns))
         workers, passed = DriverWorkers(self.spark), query.passed(sinks.pages)
         task = MergeTask(sinks, passed, query.made, workers.count)
         try:
             shown = {
                 view: self.spark.createDataFrame(source, spark_schema(source.schema)),
-                query.view: workers.shown(scanned, passed),
+                query.view: workers.shown(target_scan, passed),
             }
             workers.feed_dealt(task, self.compute(query, passed, shown), F.lit(0), take)
         except PySparkException as error:
@@ -352,23 +354,23 @@ class SparkRowHost:
         return (f"runs {self._place(stored_bytes, self._constants(is_exact))}",)
 
     def change(
-        self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
+        self, target_scan: TargetScan, change: RowChange, take: Callable[[SplitResult], None]
     ) -> None:
         """See `Host.change`. Runs at most one Spark job."""
-        constants = self._constants(scanned.is_exact)
+        constants = self._constants(target_scan.is_exact)
 
         # The workers for a place.
-        place = self._place(scanned.stored_bytes, constants)
+        place = self._place(target_scan.stored_bytes, constants)
         spark = self.spark
         workers = (
             DriverWorkers(spark) if place.is_driver else ExecutorWorkers(spark, place.known_bytes)
         )
         if constants is None:
-            self._computed(workers, scanned, change, take)
+            self._computed(workers, target_scan, change, take)
             return
         fields, table = self.query.fields, self.query.table
         values = tuple(constants.columns)
-        tasks = [WholeTask(one, change, values, fields, table) for one in one_by_one(scanned)]
+        tasks = [WholeTask(one, change, values, fields, table) for one in one_by_one(target_scan)]
         workers.each(tasks, take)
 
     def _constants(self, is_exact: bool) -> pa.Table | None:
@@ -383,18 +385,18 @@ class SparkRowHost:
     def _computed(
         self,
         workers: Workers,
-        scanned: Scanned,
+        target_scan: TargetScan,
         change: RowChange,
         take: Callable[[SplitResult], None],
     ) -> None:
-        passed = PassThrough(scanned.columns[-1].type)
+        passed = PassThrough(target_scan.columns[-1].type)
         names = (*passed.names, SPLIT)
-        task = ChangeTask(scanned, change, passed, self.query.fields, self.query.table)
+        task = ChangeTask(target_scan, change, passed, self.query.fields, self.query.table)
         results: list[list[SplitResult]] = []
         # A join or a subquery can move rows away from the other rows of their split.
         moved = bool(self.query.bound.relations)
         try:
-            rows = self.compute(names, workers.shown(scanned, passed))
+            rows = self.compute(names, workers.shown(target_scan, passed))
             with run_in_utc(self.spark):
                 workers.feed_splits(task, rows, results.append, moved=moved)
         except PySparkException as error:
@@ -418,28 +420,30 @@ class ExecutorMerge:
     known_bytes: int | None = None
     """The size of source and target, None if it is unknown."""
 
-    def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
+    def merge(
+        self, target_scan: TargetScan, sinks: Sinks, take: Callable[[SplitResult], None]
+    ) -> None:
         """See `MergeHost.merge`."""
         passed = self.query.passed(sinks.pages)
         source = self.source
-        columns = {} if source is None else source.columns(self.query.match, scanned)
-        if source is None or not (columns and scanned.splits and source.is_dealt):
+        columns = {} if source is None else source.columns(self.query.match, target_scan)
+        if source is None or not (columns and target_scan.splits and source.is_dealt):
             workers = ExecutorWorkers(self.spark, self.known_bytes)
             given = None if source is None else source.rows
-            rows = self.compute(passed, workers.shown(scanned, passed), given)
+            rows = self.compute(passed, workers.shown(target_scan, passed), given)
             self._merge(workers, rows, passed, sinks, take)
             return
         # About as many rows take part as the source has.
         workers = ExecutorWorkers(self.spark, source.row_bytes)
-        if source.is_small and scanned.among is not None:
+        if source.is_small and target_scan.scan_of_values is not None:
             collected = source.collected()
-            scanned = scanned.among(distinct_values(collected, columns))
+            target_scan = target_scan.scan_of_values(distinct_values(collected, columns))
             given = self.spark.createDataFrame(collected, spark_schema(collected.schema))
-            rows = self.compute(passed, workers.shown_to_join(scanned, passed), given)
+            rows = self.compute(passed, workers.shown_to_join(target_scan, passed), given)
             self._merge(workers, rows, passed, sinks, take)
             return
         with source.held():
-            target = source.matching(scanned, passed, columns)
+            target = source.matching(target_scan, passed, columns)
             rows = self.compute(passed, target, source.rows)
             self._merge(workers, rows, passed, sinks, take)
 
@@ -482,12 +486,14 @@ class PlacedMerge:
         """See `MergeHost.explained`."""
         return (f"runs {self._place(stored_bytes)}",)
 
-    def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
+    def merge(
+        self, target_scan: TargetScan, sinks: Sinks, take: Callable[[SplitResult], None]
+    ) -> None:
         """See `MergeHost.merge`."""
-        place = self._place(scanned.stored_bytes)
+        place = self._place(target_scan.stored_bytes)
         host = self.here if place.is_driver else self.executors(place.known_bytes)
         with run_in_utc(self.here.spark):
-            host.merge(scanned, sinks, take)
+            host.merge(target_scan, sinks, take)
 
     def _place(self, stored_bytes: int | None) -> Place:
         known = self.here.bytes_of(stored_bytes)

@@ -21,7 +21,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from keytide.base.row_engine import duckdb_spelling
-from keytide.dml.engine import RowChange, Scanned, SinkPages, Sinks, SplitResult, checked_pages
+from keytide.dml.engine import RowChange, SinkPages, Sinks, SplitResult, TargetScan, checked_pages
 from keytide.dml.spi import ROW_ID, ColumnHandle, ConnectorMergeSink, UpdatablePageSource
 from keytide.errors import KeytideError
 from keytide.sql.change_queries import Match, MergeQuery, RowQuery
@@ -45,40 +45,40 @@ class LocalRowHost:
         return ()
 
     def change(
-        self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
+        self, target_scan: TargetScan, change: RowChange, take: Callable[[SplitResult], None]
     ) -> None:
         """See `Host.change`. Ctrl-C cancels it."""
-        if scanned.is_exact and not self.query.fields:
-            ids = replace(scanned, columns=scanned.columns[-1:])
+        if target_scan.is_exact and not self.query.fields:
+            ids = replace(target_scan, columns=target_scan.columns[-1:])
             idle = [None] * len(ids.splits)
             _in_threads(lambda n: self._split(ids, change, n, lambda page: page), idle, take)
             return
         text = self.query.text_for("duckdb", (ROW,), duckdb_unnest, duckdb_spelling)
         memory = _within(self.memory_bytes)
         with _database(self.query, self.allows_external_files, memory) as connection:
-            schema = pa.schema([pa.field(c.name, c.type) for c in scanned.columns])
+            schema = pa.schema([pa.field(c.name, c.type) for c in target_scan.columns])
             self._computed(
                 text, connection, pa.RecordBatch.from_pylist([], schema)
             )  # errors must be raised even if there are no rows
-            cursors = [connection.cursor() for _ in scanned.splits]
+            cursors = [connection.cursor() for _ in target_scan.splits]
 
             def run(number: int) -> SplitResult:
                 compute = partial(self._computed, text, cursors[number])
-                return self._split(scanned, change, number, compute)
+                return self._split(target_scan, change, number, compute)
 
             _in_threads(run, cursors, take)
 
     def _split(
         self,
-        scanned: Scanned,
+        target_scan: TargetScan,
         change: RowChange,
         number: int,
         compute: Callable[[pa.RecordBatch], pa.RecordBatch],
     ) -> SplitResult:
-        with _source(scanned, number) as source:
+        with _source(target_scan, number) as source:
             try:
                 rows = 0
-                for page in checked_pages(source, scanned.columns, type(source).__name__):
+                for page in checked_pages(source, target_scan.columns, type(source).__name__):
                     found = compute(page)
                     if found.num_rows:
                         change.apply(source, found)
@@ -116,7 +116,9 @@ class LocalMergeHost:
         """See `MergeHost.explained`. There is only one place."""
         return ()
 
-    def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
+    def merge(
+        self, target_scan: TargetScan, sinks: Sinks, take: Callable[[SplitResult], None]
+    ) -> None:
         """See `MergeHost.merge`. Ctrl-C cancels it."""
         passed = self.query.passed(sinks.pages)
         config = {**_within(self.memory_bytes), **_AS_WRITTEN}
@@ -125,7 +127,9 @@ class LocalMergeHost:
             may_narrow = self.query.match.columns and self.query.needs_matched_only
             query = self._with_source(cursor) if may_narrow else self.query
             text = query.text_for("duckdb", passed, duckdb_unnest, duckdb_spelling)
-            matchable = self._matchable(query.match, scanned, cursor) if may_narrow else scanned
+            matchable = (
+                self._matchable(query.match, target_scan, cursor) if may_narrow else target_scan
+            )
             target = _Target(matchable, passed)
             cursor.register(self.query.view, target)
             sink = sinks.provider.create_merge_sink(sinks.session, sinks.table, 0, 1)
@@ -146,8 +150,8 @@ class LocalMergeHost:
         return query
 
     def _matchable(
-        self, match: Match, scanned: Scanned, cursor: duckdb.DuckDBPyConnection
-    ) -> Scanned:
+        self, match: Match, target_scan: TargetScan, cursor: duckdb.DuckDBPyConnection
+    ) -> TargetScan:
         """The target without rows that certainly match nothing."""
         assert match.view is not None
         values = {}
@@ -157,10 +161,14 @@ class LocalMergeHost:
             with self.query.refusing(duckdb.Error):
                 found = cursor.sql(there.where(name.is_(exp.null()).not_()).sql("duckdb"))
                 values[column] = found.to_arrow_table().column(0).combine_chunks()
-        types = {column.name: column.type for column in scanned.columns}
+        types = {column.name: column.type for column in target_scan.columns}
         given = {match.columns[column]: some.type for column, some in values.items()}
         known = {column: values[column] for column in match.comparable(types, given)}
-        return scanned.among(known) if known and scanned.among is not None else scanned
+        return (
+            target_scan.scan_of_values(known)
+            if known and target_scan.scan_of_values is not None
+            else target_scan
+        )
 
     def _merged(
         self,
@@ -206,8 +214,8 @@ _AS_WRITTEN = {"disabled_optimizers": "join_order,build_side_probe_side"}
 class _Target:
     """The rows of a target as a stream that DuckDB reads once, and the columns passed through."""
 
-    def __init__(self, scanned: Scanned, passed: PassThrough) -> None:
-        self._scanned, self._passed = scanned, passed
+    def __init__(self, target_scan: TargetScan, passed: PassThrough) -> None:
+        self._scanned, self._passed = target_scan, passed
         self.error: KeytideError | None = None
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
@@ -292,12 +300,12 @@ def _in_threads(
 
 @contextmanager
 def _source(
-    scanned: Scanned, number: int, columns: Sequence[ColumnHandle] | None = None
+    target_scan: TargetScan, number: int, columns: Sequence[ColumnHandle] | None = None
 ) -> Iterator[UpdatablePageSource]:
     """The page source of a split, closed at the end of the block."""
-    wanted = scanned.columns if columns is None else tuple(columns)
-    source = scanned.pages.create_page_source(
-        scanned.session, scanned.table, scanned.splits[number], wanted
+    wanted = target_scan.columns if columns is None else tuple(columns)
+    source = target_scan.pages.create_page_source(
+        target_scan.session, target_scan.table, target_scan.splits[number], wanted
     )
     try:
         yield source  # type: ignore[misc]  # the contract of begin_delete and begin_update

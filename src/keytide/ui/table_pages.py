@@ -25,7 +25,7 @@ from keytide.definition.external import given_options
 from keytide.definition.kind import require_key
 from keytide.dml.attachments import AttachedCatalog
 from keytide.errors import InvalidError, KeytideError, NotFoundError, UnsupportedError
-from keytide.feeds.kafka.topics import offsets_told, topics_told
+from keytide.feeds.kafka.topics import stored_offsets, stored_topics
 from keytide.lake.external_tables import ExternalTable, FederatedTable
 from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.lake import Lake
@@ -162,7 +162,7 @@ def streams_of(table: Table) -> Streams:
     seen = table.stored.pinned()
     newest = seen.metadata.latest_snapshot()
     newest_id = 0 if newest is None else newest.id
-    told = offsets_told(seen, topics_told(seen))
+    told = stored_offsets(seen, stored_topics(seen))
     entries = entries_before(seen.metadata, newest_id + 1, _COMMITS)
     writers = _writers(entries)
     watermark = None if newest is None else newest.told_watermark

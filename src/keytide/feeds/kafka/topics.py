@@ -2,7 +2,7 @@
 
 A template of the table name assigns topics to tables:
 
->>> dealt("shop.{table}", ["shop.public.orders", "shop.public.people"])
+>>> topics_by_table("shop.{table}", ["shop.public.orders", "shop.public.people"])
 {'shop.orders': ('shop.public.orders',), 'shop.people': ('shop.public.people',)}
 
 A snapshot has a property for each topic, `keytide.kafka.<topic>`, with the topic's id and the next
@@ -102,7 +102,7 @@ def is_template(name: str) -> bool:
     return "{" in name or "}" in name
 
 
-def resolved(address: KafkaAddress, names: Iterable[str]) -> KafkaAddress:
+def resolve_patterns(address: KafkaAddress, names: Iterable[str]) -> KafkaAddress:
     """The address with its patterns replaced by existing topics.
 
     Raises `NotFoundError` for a pattern that no topic matches.
@@ -122,7 +122,7 @@ def resolved(address: KafkaAddress, names: Iterable[str]) -> KafkaAddress:
     return KafkaAddress(address.brokers, tuple(dict.fromkeys(topics)))
 
 
-def dealt(template: str, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
+def topics_by_table(template: str, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """The topics of each table of a template.
 
     `{table}` is the part of a topic's name after its last dot, `{database}` the part before it, and
@@ -286,18 +286,18 @@ def property_of(topic: str) -> str:
     return f"{_PREFIX}{topic}"
 
 
-def offsets_told(table: StoredTable, topics: Iterable[str]) -> dict[str, TopicOffsets]:
+def stored_offsets(table: StoredTable, topics: Iterable[str]) -> dict[str, TopicOffsets]:
     """The offsets for some topics in the latest snapshot of a table, without unknown topics."""
     names = {property_of(topic): topic for topic in topics}
-    told = told_progress(table.metadata, table.metadata.latest_snapshot(), names)
-    return {names[name]: TopicOffsets.from_text(text, name) for name, text in told.items()}
+    stored = told_progress(table.metadata, table.metadata.latest_snapshot(), names)
+    return {names[name]: TopicOffsets.from_text(text, name) for name, text in stored.items()}
 
 
-def topics_told(table: StoredTable) -> tuple[str, ...]:
+def stored_topics(table: StoredTable) -> tuple[str, ...]:
     """The topics in the latest snapshot."""
     newest = table.metadata.latest_snapshot()
-    told = {} if newest is None else newest.properties or {}
-    return tuple(sorted(n.removeprefix(_PREFIX) for n in told if n.startswith(_PREFIX)))
+    stored = {} if newest is None else newest.properties or {}
+    return tuple(sorted(n.removeprefix(_PREFIX) for n in stored if n.startswith(_PREFIX)))
 
 
 def progress_of(before: Offsets, after: Offsets) -> Progress:
