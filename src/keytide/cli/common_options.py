@@ -324,9 +324,12 @@ def command(
     said = {**_OPTIONS, **options}
     _, *declared = inspect.signature(verb, eval_str=True).parameters.values()
     own = [_parameter("table", TableArgument), _parameter("warehouse", Warehouse, None)]
-    for each in declared:
-        type_ = Annotated[_parameter_type(each.annotation), said[each.name]]
-        own.append(_parameter(each.name, type_, each.default))
+    own += [
+        _parameter(
+            each.name, Annotated[_parameter_type(each.annotation), said[each.name]], each.default
+        )
+        for each in declared
+    ]
     own += [_parameter("format", FormatOption, Format.TABLE)]
     parameters = sorted(own, key=lambda each: each.default is not each.empty)
 

@@ -38,7 +38,7 @@ from keytide.lake.table import Table, is_spark_dataframe
 from keytide.maintenance.background import BEHIND
 from keytide.sources.external_definitions import (
     AdoptionResult,
-    NewAdopted,
+    NewAdoption,
     NewExternalTable,
     adopt,
     create_external,
@@ -542,7 +542,7 @@ class Lake:
         given = with_upsert_keys(
             name, options, watermark_key, tombstone_key, tombstone_string_key_value
         )
-        wanted = NewAdopted(format, str(location), primary_key, partition_by, given, comment)
+        wanted = NewAdoption(format, str(location), primary_key, partition_by, given, comment)
         return adopt(self._catalog, name, wanted)
 
     @checked

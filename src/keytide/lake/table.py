@@ -850,9 +850,9 @@ def _grown(
 ) -> tuple[StoredTable, Any]:
     """The table after adding the columns of the rows, and the rows in the table's types."""
     if is_spark_dataframe(data):
-        from keytide.spark.dataframe_writes import grown_for as grown_on_spark
+        from keytide.spark.dataframe_writes import add_missing_columns
 
-        return grown_on_spark(table, data, author, partition)
+        return add_missing_columns(table, data, author, partition)
     return grown_for(table, data, author, partition)
 
 

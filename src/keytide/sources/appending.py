@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from keytide.dml.fragments import Spool
 from keytide.errors import ConflictError, InvalidError
 
-__all__ = ["Appender", "FittingRows", "Rows", "again_after_conflicts", "fitting"]
+__all__ = ["Appender", "ConformedRows", "Rows", "again_after_conflicts", "conform"]
 
 T = TypeVar("T")
 Rows: TypeAlias = pa.Table | Spool
@@ -51,7 +51,7 @@ class Appender(Protocol):
 
 
 @dataclass(frozen=True)
-class FittingRows:
+class ConformedRows:
     """Rows with the columns, order and types of a schema."""
 
     schema: pa.Schema
@@ -68,14 +68,14 @@ class FittingRows:
         return pa.concat_tables(self.parts())
 
 
-def fitting(rows: Rows, schema: pa.Schema, key: Sequence[str], owner: str) -> FittingRows:
+def conform(rows: Rows, schema: pa.Schema, key: Sequence[str], owner: str) -> ConformedRows:
     """The rows converted to a schema.
 
     Raises `InvalidError`, naming the column that does not fit, in whichever row it is.
     """
     if isinstance(rows, pa.Table):
         held = _fitted(rows, schema, key, owner)
-        return FittingRows(schema, lambda: iter([held]))
+        return ConformedRows(schema, lambda: iter([held]))
     spool = rows
 
     def parts() -> Iterator[pa.Table]:
@@ -83,7 +83,7 @@ def fitting(rows: Rows, schema: pa.Schema, key: Sequence[str], owner: str) -> Fi
 
     for _ in parts():  # all rows are checked before anything is written
         pass
-    return FittingRows(schema, parts)
+    return ConformedRows(schema, parts)
 
 
 def _fitted(rows: pa.Table, schema: pa.Schema, key: Sequence[str], owner: str) -> pa.Table:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from keytide.dml.database_changes import Insertion
 from keytide.errors import NotFoundError
-from keytide.sources.appending import Rows, fitting
+from keytide.sources.appending import Rows, conform
 from keytide.sources.database import DatabaseSource, open_source
 from keytide.sources.source import Place
 
@@ -43,7 +43,7 @@ class DatabaseAppender:
         if table is None:
             raise NotFoundError(f"{self.location} does not exist")
         schema = pa.schema([pa.field(c.name, c.type, c.nullable) for c in table.columns])
-        fit = fitting(rows, schema, key, str(table))
+        fit = conform(rows, schema, key, str(table))
         insertion = Insertion(database, table, schema.names, None)
         try:
             for batch in fit.reader():

@@ -38,7 +38,7 @@ from keytide.sources.parquet import (
     by_id,
     by_name,
     column_type,
-    which_may_meet,
+    may_match_files,
 )
 from keytide.sources.source import Place
 from keytide.store import Store, store_of_file
@@ -233,12 +233,12 @@ class PinnedDelta:
         with delta_errors(self.store):
             return list(self._table.metadata().partition_columns)
 
-    def parts(self, about_key: Predicate | None = None) -> list[DeltaPart]:
+    def parts(self, key_condition: Predicate | None = None) -> list[DeltaPart]:
         """See `PinnedSource`."""
         adds, dead, history = self._adds, self._dead, self._history
         paths = adds.column("path").to_pylist()
         found = places([history.origin(path) for path in paths])
-        chosen = self._may_meet(about_key)
+        chosen = self._may_meet(key_condition)
         turns = sorted(range(len(paths)), key=lambda i: (found[i].commit, history.turn(paths[i])))
         read = DeltaFiles(self.columns, self.find, self._are_plain)
         return [
@@ -307,10 +307,12 @@ class PinnedDelta:
         types = {column.name: column.type for column in self.columns}
         return {name: value.cast(types[name]) for name, value in values.items()}
 
-    def _may_meet(self, about_key: Predicate | None) -> Sequence[bool]:
-        if about_key is None or not self._adds.num_rows:
+    def _may_meet(self, key_condition: Predicate | None) -> Sequence[bool]:
+        if key_condition is None or not self._adds.num_rows:
             return [True] * self._adds.num_rows
-        return which_may_meet(self._bounds(sorted(columns_of(about_key))), about_key, self.schema)
+        return may_match_files(
+            self._bounds(sorted(columns_of(key_condition))), key_condition, self.schema
+        )
 
     def _bounds(self, names: Sequence[str]) -> pa.Table:
         adds, types = self._adds, self.schema

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from keytide.base.process import library
 from keytide.errors import ConflictError, DataError, InvalidError, KeytideError, UnsupportedError
-from keytide.sources.appending import FittingRows, Rows, again_after_conflicts, fitting
+from keytide.sources.appending import ConformedRows, Rows, again_after_conflicts, conform
 from keytide.sources.delta import delta_columns, delta_errors, open_delta
 from keytide.sources.source import Place
 from keytide.store import Store, store_of_file
@@ -51,14 +51,14 @@ class DeltaAppender:
             table = open_delta(self.store)
             columns = delta_columns(table.schema().to_json(), owner)
             schema = pa.schema([pa.field(c.name, c.type, c.stored.nullable) for c in columns])
-            fit = fitting(rows, schema, key, owner)
+            fit = conform(rows, schema, key, owner)
             _refuse_empty_texts(fit, table.metadata().partition_columns, owner)
             write: Any = library("deltalake", "delta", owner).write_deltalake
             write(table, fit.reader(), mode="append")
             return str(table.version())
 
 
-def _refuse_empty_texts(rows: FittingRows, partitions: Sequence[str], owner: str) -> None:
+def _refuse_empty_texts(rows: ConformedRows, partitions: Sequence[str], owner: str) -> None:
     """Refuse partition values that readers would interpret as NULL."""
     for name in partitions:
         if not pa.types.is_string(rows.schema.field(name).type):

@@ -87,7 +87,7 @@ def _overlapping(origins: Sequence[Origin]) -> list[list[int]]:
 BEFORE_ALL = -1
 
 
-class RowsAre(Enum):
+class RowOrigin(Enum):
     """The kind of rows in a file that a commit adds."""
 
     NEW = auto()
@@ -107,7 +107,7 @@ class FileCommit:
     """A commit: the files that it adds, in order, and those that it removes."""
 
     number: int
-    added: Mapping[str, RowsAre]
+    added: Mapping[str, RowOrigin]
     gone: frozenset[str] = frozenset()
 
 
@@ -142,15 +142,15 @@ def history_of(commits: Sequence[FileCommit], number: int) -> FileHistory:
     return FileHistory(origins, order, unknown)
 
 
-def _origin(rows: RowsAre, number: int, copied: Sequence[Origin], unknown: Origin) -> Origin:
+def _origin(rows: RowOrigin, number: int, copied: Sequence[Origin], unknown: Origin) -> Origin:
     """The origin of the rows of a file that occurs for the first time."""
-    if rows is RowsAre.KNOWN or (rows is RowsAre.COPIED and not copied):
+    if rows is RowOrigin.KNOWN or (rows is RowOrigin.COPIED and not copied):
         return unknown
-    if rows is RowsAre.TAKEN_OVER:
+    if rows is RowOrigin.TAKEN_OVER:
         return Origin(number, number)
-    if rows is RowsAre.COPIED:
+    if rows is RowOrigin.COPIED:
         return hull(copied)
-    if rows is RowsAre.MIXED and copied:
+    if rows is RowOrigin.MIXED and copied:
         return Origin(hull(copied).first, number)
     return Origin.of_commit(number)
 
@@ -207,18 +207,18 @@ def _commit(number: int, uri: str, text: bytes) -> FileCommit:
     # The kind of rows in new files, by operation.
     operation = str(info.get("operation") or "")
     if operation == "RESTORE":
-        new = RowsAre.KNOWN
+        new = RowOrigin.KNOWN
     elif operation in _TAKES_OVER:
-        new = RowsAre.TAKEN_OVER
+        new = RowOrigin.TAKEN_OVER
     elif operation == "DELETE":
-        new = RowsAre.COPIED
+        new = RowOrigin.COPIED
     else:
         told = info.get("operationParameters") or {}
         conditions = (told.get(name) for name in ("predicate", "replaceWhere"))
         is_partial = any(condition not in (None, "", "[]") for condition in conditions)
-        new = RowsAre.NEW if operation in _WRITES and not is_partial else RowsAre.MIXED
+        new = RowOrigin.NEW if operation in _WRITES and not is_partial else RowOrigin.MIXED
     rows_of = {
-        path: RowsAre.KNOWN if path in removed else new if changes else RowsAre.COPIED
+        path: RowOrigin.KNOWN if path in removed else new if changes else RowOrigin.COPIED
         for path, changes in added.items()
     }
     return FileCommit(number, rows_of, removed - added.keys())

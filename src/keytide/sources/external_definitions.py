@@ -99,7 +99,7 @@ def create_external(
     try:
         given = checked_options(wanted.options)
         columns = arrow_schema(wanted.fields) if wanted.fields else None
-        found = Elsewhere.at(wanted.format, wanted.location, given, near, columns)
+        found = LocatedSource.at(wanted.format, wanted.location, given, near, columns)
         source = found.source.pin()
         made = external_schema(
             wanted.fields or fields_of(source.schema),
@@ -151,7 +151,7 @@ def refresh_external(entry: PinnedTable) -> bool:
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class LocatedSource:
     """A source at a location that is valid for every process."""
 
     format: str
@@ -166,7 +166,7 @@ class Elsewhere:
         options: Mapping[str, str],
         near: Store,
         columns: pa.Schema | None = None,
-    ) -> Elsewhere:
+    ) -> LocatedSource:
         """The source of a format at a user's location. Nothing is read yet.
 
         Only the format's own `options` are used, under their stored names. `near` is the location
@@ -254,7 +254,7 @@ _VALUE_BYTES = 32
 
 
 @dataclass(frozen=True)
-class NewAdopted:
+class NewAdoption:
     """The definition of a table to adopt. See `Lake.adopt`."""
 
     format: str
@@ -281,7 +281,7 @@ class AdoptionResult(Record):
     files: int
 
 
-def adopt(catalog: Catalog, name: str, wanted: NewAdopted) -> AdoptionResult:
+def adopt(catalog: Catalog, name: str, wanted: NewAdoption) -> AdoptionResult:
     """Create a table from an external one. Atomic. Raises as `Lake.adopt` does."""
     opening, own = split_options(wanted.options)
     near = catalog.store_for(name)
@@ -292,7 +292,7 @@ def adopt(catalog: Catalog, name: str, wanted: NewAdopted) -> AdoptionResult:
                 "an adopted table requires a primary key with one row per key; give one, or use "
                 "CREATE TABLE ... AS SELECT from an external table"
             )
-        elsewhere = Elsewhere.at(wanted.format, wanted.location, opening, near)
+        elsewhere = LocatedSource.at(wanted.format, wanted.location, opening, near)
         pinned = elsewhere.source.pin()
     except KeytideError as error:
         raise type(error)(f"table {name}: {error}") from error
@@ -310,7 +310,7 @@ def adopt(catalog: Catalog, name: str, wanted: NewAdopted) -> AdoptionResult:
     return AdoptionResult(pinned.version, written.snapshot_id, written.rows, written.files)
 
 
-def _origin(elsewhere: Elsewhere, pinned: PinnedSource) -> str:
+def _origin(elsewhere: LocatedSource, pinned: PinnedSource) -> str:
     version = "" if pinned.version is None else f", version {pinned.version}"
     return f"{elsewhere.format} at {elsewhere.source.location}{version}"
 

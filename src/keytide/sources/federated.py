@@ -56,7 +56,7 @@ from keytide.sources.external_definitions import check_ties
 from keytide.sources.scan import ExternalHandle, ExternalMetadata, ExternalSplits, merged_pages
 from keytide.sources.source import AppendableSource, Place
 from keytide.sources.source_state import ExternalFormat, PinnedExternal, format_named
-from keytide.sources.version_merge import Merging
+from keytide.sources.version_merge import SourceMerge
 from keytide.sources.versions import SourceVersions
 from keytide.store import Store
 from keytide.write.task import WriteTask
@@ -156,15 +156,15 @@ class FederatedTables:
     options: Mapping[str, str]
     tables: Mapping[str, UpsertKeys]
     near: Store
-    seen: WeakKeyDictionary[ConnectorSession, dict[tuple[str, str | None], FederatedHandle]] = (
-        field(default_factory=WeakKeyDictionary, compare=False, repr=False)
-    )
+    pinned_tables: WeakKeyDictionary[
+        ConnectorSession, dict[tuple[str, str | None], FederatedHandle]
+    ] = field(default_factory=WeakKeyDictionary, compare=False, repr=False)
 
     def find(
         self, session: ConnectorSession, name: str, version: str | None = None
     ) -> FederatedHandle:
         """A table as the statement sees it. Raises what pinning does, and for invalid keys."""
-        seen = self.seen.setdefault(session, {})
+        seen = self.pinned_tables.setdefault(session, {})
         wanted = self._spelled(name), version
         if wanted not in seen:
             seen[wanted] = self.pinned(name, version)
@@ -172,7 +172,7 @@ class FederatedTables:
 
     def forget(self, session: ConnectorSession) -> None:
         """Forget the tables that a statement has seen."""
-        self.seen.pop(session, None)
+        self.pinned_tables.pop(session, None)
 
     def appender(self, name: str) -> Appender:
         """The appender of a table. Raises `UnsupportedError` if appending is not possible."""
@@ -347,7 +347,7 @@ class _Metadata(ExternalMetadata):
             )
         self.tables.appender(table.name)  # refuses a location that cannot be appended to
         if changes.deletes or changes.updated:
-            _check_fresher(table)
+            _check_watermark(table)
         for updated in changes.updated.values():
             refuse_unset(table, updated)
         if changes.deletes:
@@ -377,8 +377,8 @@ class _Metadata(ExternalMetadata):
         # The versions that a statement appends, one for each key. Versions within one commit could
         # be ordered only by their position in files, which engines do not guarantee.
         schema = table.view.schema.arrow_schema()
-        gone = [_tombstones(table, each.rows) for each in _are(told, "gone")]
-        made = [each.rows.select(schema.names).cast(schema) for each in _are(told, "made")]
+        gone = [_tombstones(table, each.rows) for each in _of_kind(told, "gone")]
+        made = [each.rows.select(schema.names).cast(schema) for each in _of_kind(told, "made")]
         every = from_arrow(pa.concat_tables([schema.empty_table(), *gone, *made]))
         # A new row is as new as the tombstone of its key. Otherwise the statement would have been
         # refused.
@@ -439,7 +439,7 @@ class _Metadata(ExternalMetadata):
         self.tables.appender(table.name).append(rows, table.view.schema.primary_keys)
 
 
-def _check_fresher(table: FederatedHandle) -> None:
+def _check_watermark(table: FederatedHandle) -> None:
     """Refuse changes that readers might not see, because the order of versions is unknown."""
     options = table.view.options
     if table.tells_order:
@@ -480,15 +480,15 @@ def _row_id(table: FederatedHandle, names: Sequence[str]) -> ColumnHandle:
 def _outcomes(
     table: FederatedHandle, columns: tuple[str, ...], predicate: Predicate | None
 ) -> Iterator[pl.DataFrame]:
-    merging = Merging(table.table.versions(predicate), columns)
+    merging = SourceMerge(table.table.versions(predicate), columns)
     return merging.outcomes(table.view.options.read_memory_bytes)
 
 
 # -- versions to append ----------------------------------------------------------------------------
 
 
-def _are(told: Sequence[FragmentContents], what: str) -> list[FragmentContents]:
-    return [each for each in told if each.facts.get(VERSIONS) == what]
+def _of_kind(contents: Sequence[FragmentContents], what: str) -> list[FragmentContents]:
+    return [each for each in contents if each.facts.get(VERSIONS) == what]
 
 
 def _tombstones(table: FederatedHandle, gone: pa.Table) -> pa.Table:

@@ -151,12 +151,12 @@ class FileFormat(ABC):
         path: str,
         wanted: pa.Schema,
         rows_max: int,
-        about_key: Predicate | None = None,
+        key_condition: Predicate | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Some existing columns of a file, about `rows_max` rows at a time.
 
         Parquet columns have the file's types, others the wanted types. Rows that do not match
-        `about_key`, a condition on wanted columns with their types, can be skipped. Raises as
+        `key_condition`, a condition on wanted columns with their types, can be skipped. Raises as
         `facts`.
         """
 
@@ -179,10 +179,10 @@ class ParquetFiles(FileFormat):
         path: str,
         wanted: pa.Schema,
         rows_max: int,
-        about_key: Predicate | None = None,
+        key_condition: Predicate | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """See `FileFormat`."""
-        placed = self.placed_batches(store, path, wanted, rows_max, about_key)
+        placed = self.placed_batches(store, path, wanted, rows_max, key_condition)
         return (batch for _, batch in placed)
 
     def placed_batches(
@@ -191,7 +191,7 @@ class ParquetFiles(FileFormat):
         path: str,
         wanted: pa.Schema,
         rows_max: int,
-        about_key: Predicate | None = None,
+        key_condition: Predicate | None = None,
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The batches, each with the position of its first row in the file."""
         with _reading(self, store, path), store.open_input(path) as opened:
@@ -199,7 +199,7 @@ class ParquetFiles(FileFormat):
             counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             # Sequentially, so that the memory of a row group is released with the next one.
             names = {name: name for name in wanted.names}
-            for group in groups_that_may_meet(file, wanted, names, about_key):
+            for group in groups_that_may_meet(file, wanted, names, key_condition):
                 first = sum(counts[:group])
                 for batch in file.iter_batches(rows_max, row_groups=[group], columns=wanted.names):
                     yield first, batch
@@ -251,7 +251,7 @@ class CsvFiles(FileFormat):
         path: str,
         wanted: pa.Schema,
         rows_max: int,
-        about_key: Predicate | None = None,
+        key_condition: Predicate | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """See `FileFormat`."""
         with _reading(self, store, path):
@@ -344,7 +344,7 @@ class JsonFiles(FileFormat):
         path: str,
         wanted: pa.Schema,
         rows_max: int,
-        about_key: Predicate | None = None,
+        key_condition: Predicate | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """See `FileFormat`."""
         read = pa.schema([(field.name, _as_read_of_json(field.type)) for field in wanted])

@@ -183,10 +183,10 @@ _VALUES_MAX = 200
 """Longer lists are omitted, because `pyiceberg` does not compare bounds for them."""
 
 
-def planned(predicate: Predicate, schema: pa.Schema, expressions: ModuleType) -> Any:
+def planning_condition(predicate: Predicate, schema: pa.Schema, expressions: ModuleType) -> Any:
     """A `pyiceberg` condition that is never stricter. Terms that it cannot express are omitted."""
     if isinstance(predicate, And | Or):
-        terms = [planned(term, schema, expressions) for term in predicate.terms]
+        terms = [planning_condition(term, schema, expressions) for term in predicate.terms]
         join = expressions.And if isinstance(predicate, And) else expressions.Or
         return join(*terms)
     if isinstance(predicate, IsNull):
@@ -395,7 +395,7 @@ class PinnedIceberg:
             names.get(source, "") for source in sources
         )  # or a nested field, or a dropped one
 
-    def parts(self, about_key: Predicate | None = None) -> list[IcebergPart]:
+    def parts(self, key_condition: Predicate | None = None) -> list[IcebergPart]:
         """See `PinnedSource`."""
         if self.snapshot_id is None:
             return []
@@ -411,8 +411,8 @@ class PinnedIceberg:
             # The paths of files that may have wanted rows, with their delete files.
             expressions = library("pyiceberg.expressions", "iceberg", self.place.shown)
             condition = expressions.AlwaysTrue()
-            if about_key is not None and self._keeps_names(about_key):
-                condition = planned(about_key, self.schema, expressions)
+            if key_condition is not None and self._keeps_names(key_condition):
+                condition = planning_condition(key_condition, self.schema, expressions)
             scan = self._table.scan(row_filter=condition, snapshot_id=self.snapshot_id)
             deletes = {task.file.file_path: tuple(task.delete_files) for task in scan.plan_files()}
             found = [
@@ -485,11 +485,11 @@ class PinnedIceberg:
             if entry.status.name == "DELETED" and _content(entry.data_file) == _DATA
         ]
 
-    def _keeps_names(self, about_key: Predicate) -> bool:
+    def _keeps_names(self, key_condition: Predicate) -> bool:
         """Whether names are the same as at this snapshot, because plans use current names."""
         now = {f.name: f.field_id for f in self._table.schema().fields}
         then = {f.name: f.field_id for f in self._described.fields}
-        return all(now.get(name) == then[name] for name in columns_of(about_key))
+        return all(now.get(name) == then[name] for name in columns_of(key_condition))
 
     def _part(
         self, entry: Any, commit: int, is_in_order: bool, deletes: Sequence[Any]

@@ -8,7 +8,7 @@ from typing import Any
 
 from keytide.base.process import library
 from keytide.errors import SetupError, UnsupportedError
-from keytide.sources.appending import Rows, again_after_conflicts, fitting
+from keytide.sources.appending import Rows, again_after_conflicts, conform
 from keytide.sources.iceberg_catalog import IcebergPlace, iceberg_place
 from keytide.sources.source import Place
 
@@ -60,7 +60,7 @@ class IcebergAppender:
             _check_transforms(table, shown)
             arrow = library("pyiceberg.io.pyarrow", "iceberg", shown)
             schema = arrow.schema_to_pyarrow(table.schema(), include_field_ids=False)
-            fit = fitting(rows, schema, key, shown)
+            fit = conform(rows, schema, key, shown)
             # pyiceberg divides rows among partitions only if it has all of them in memory.
             table.append(fit.table() if table.spec().fields else fit.reader())
             return str(table.current_snapshot().snapshot_id)

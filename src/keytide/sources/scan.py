@@ -54,7 +54,7 @@ from keytide.show.explanations import Plan, plan_list
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import PinnedTable
 from keytide.sources.source_state import PinnedExternal, pin_external
-from keytide.sources.version_merge import KeyCut, Merging, split_condition
+from keytide.sources.version_merge import KeyCut, SourceMerge, split_condition
 from keytide.sources.versions import SourceVersions
 from keytide.types import Field, parse_sql_type
 from keytide.types.logical import widened
@@ -105,8 +105,8 @@ class ExternalChanges(RowSource):
         """
         refuse_forked_child()
         names = self.view.schema.names
-        before = Merging(self.before.versions(), self._known_before())
-        return [ChangesTask(before, Merging(self.after.versions(), names))]
+        before = SourceMerge(self.before.versions(), self._known_before())
+        return [ChangesTask(before, SourceMerge(self.after.versions(), names))]
 
     def _known_before(self) -> tuple[str, ...]:
         """The columns that the older version has too.
@@ -137,8 +137,8 @@ class ChangesTask:
     A column that the older version lacks is NULL there.
     """
 
-    before: Merging
-    after: Merging
+    before: SourceMerge
+    after: SourceMerge
 
     @property
     def view(self) -> TableView:
@@ -230,8 +230,8 @@ class ExternalSplits(ConnectorSplitManager):
         self, session: ConnectorSession, table: ExternalHandle
     ) -> Sequence[SourceVersions]:
         """See `ConnectorSplitManager`."""
-        about_key, _ = split_condition(table.predicate, table.table.view.schema.primary_keys)
-        return [table.table.versions(about_key)]
+        key_terms, _ = split_condition(table.predicate, table.table.view.schema.primary_keys)
+        return [table.table.versions(key_terms)]
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ def merged_pages(
     """Some columns of the merged rows of a split that match the condition of a handle."""
     view = split.view
     _, rest = split_condition(table.predicate, view.schema.primary_keys)
-    merging = Merging(split, columns, rest)
+    merging = SourceMerge(split, columns, rest)
     whole = view.schema.arrow_schema()
     schema = pa.schema([whole.field(name) for name in merging.columns])
     for frame in merging.frames(view.options.read_memory_bytes):
@@ -358,8 +358,8 @@ class ExternalScan(RowSource):
         Raises what reading the source's metadata does.
         """
         refuse_forked_child()
-        about_key, rest = split_condition(self.predicate, self.view.schema.primary_keys)
-        return [MergeTask(Merging(self.table.versions(about_key), self.columns, rest))]
+        key_terms, rest = split_condition(self.predicate, self.view.schema.primary_keys)
+        return [MergeTask(SourceMerge(self.table.versions(key_terms), self.columns, rest))]
 
     def pages(self) -> PagesScan:
         """The same as a scan of a connector."""
@@ -375,8 +375,8 @@ class ExternalScan(RowSource):
 
     def explain(self) -> ExternalExplanation:
         """The plan of the scan. Reads no rows. Raises as `tasks`."""
-        about_key, rest = split_condition(self.predicate, self.view.schema.primary_keys)
-        parts = self.table.source.parts(about_key)
+        key_terms, rest = split_condition(self.predicate, self.view.schema.primary_keys)
+        parts = self.table.source.parts(key_terms)
         rows = [part.rows for part in parts]
         fields = self.view.schema.fields
         return ExternalExplanation(
@@ -384,7 +384,7 @@ class ExternalScan(RowSource):
             source=str(self.table),
             parts=len(parts),
             rows=None if None in rows else sum(n or 0 for n in rows),
-            before_merge=None if about_key is None else text_of(about_key, fields),
+            before_merge=None if key_terms is None else text_of(key_terms, fields),
             after_merge=None if rest is None else text_of(rest, fields),
         )
 
@@ -401,7 +401,7 @@ class ExternalScan(RowSource):
 class MergeTask:
     """Reads and merges. Can be pickled."""
 
-    merging: Merging
+    merging: SourceMerge
 
     @property
     def view(self) -> TableView:
@@ -455,8 +455,8 @@ def why_external(table: PinnedExternal, key: Mapping[str, Any] | Any) -> Why:
     """
     schema = table.view.schema
     condition = key_condition(key, schema, table.name)
-    about_key, _ = split_condition(condition, schema.primary_keys)
-    merging = Merging(table.versions(about_key), schema.names, compares_rows=True)
+    key_terms, _ = split_condition(condition, schema.primary_keys)
+    merging = SourceMerge(table.versions(key_terms), schema.names, compares_rows=True)
     values = [name for name in schema.names if name not in schema.primary_keys]
     versions = merging.order.sort(_versions(merging)).with_row_index(VERSION, 1)
     versions = versions.with_columns(pl.col(VERSION).cast(pl.Int64))
@@ -473,7 +473,7 @@ def why_external(table: PinnedExternal, key: Mapping[str, Any] | Any) -> Why:
     )
 
 
-def _versions(merging: Merging) -> pl.DataFrame:
+def _versions(merging: SourceMerge) -> pl.DataFrame:
     names = merging.view.schema.names
     found = [
         frame.with_columns(pl.lit(str(part)).alias(_FILE))

@@ -28,7 +28,7 @@ from keytide.sources import (
 )
 from keytide.sources.appending import Appender
 from keytide.sources.folder import csv_folder, json_folder, parquet_folder
-from keytide.sources.parquet import asked_of_source
+from keytide.sources.parquet import source_condition
 from keytide.sources.source import PinnedSource, Place, Source, SourcePart, in_no_order
 from keytide.sources.versions import SourceVersions, numbers_of
 from keytide.store import Store
@@ -115,15 +115,15 @@ class PinnedExternal:
         version = "" if self.source.version is None else f", version {self.source.version}"
         return f"{format_of(self.view.schema)} at {self.location}{version}"
 
-    def versions(self, about_key: Predicate | None = None) -> SourceVersions:
+    def versions(self, key_condition: Predicate | None = None) -> SourceVersions:
         """The versions of keys. Those whose key does not match the condition can be skipped.
 
         Raises `InvalidError` if the definition names columns that do not exist.
         """
         self.check_columns()
-        asked = asked_of_source(about_key, self.view.schema.fields, self.source.schema)
+        asked = source_condition(key_condition, self.view.schema.fields, self.source.schema)
         parts = self._placed(self.source.parts(asked))
-        return SourceVersions(self.view, parts, numbers_of(parts), about_key, asked)
+        return SourceVersions(self.view, parts, numbers_of(parts), key_condition, asked)
 
     def _placed(self, parts: Sequence[SourcePart]) -> tuple[SourcePart, ...]:
         """The parts, marked as unordered if a key can be in several partitions of a commit.

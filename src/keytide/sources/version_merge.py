@@ -31,7 +31,7 @@ from keytide.options import keys
 from keytide.predicate.predicate import Predicate, columns_of, conjunction, conjuncts
 from keytide.read.runs import prefetched
 from keytide.snapshot.state import TableView
-from keytide.sources.versions import ShownRows, SourceVersions
+from keytide.sources.versions import SourceVersions, VisibleRows
 
 # -- ties: versions with equal watermarks ----------------------------------------------------------
 
@@ -82,7 +82,7 @@ def refuse_ties(versions: pl.DataFrame, order: TieOrder, table: str) -> None:
 
     REQUIRES: `versions` are sorted by the order.
     """
-    many = _differing_keys(versions, order, order.sequence_terms(versions.schema))
+    many = _tied_keys(versions, order, order.sequence_terms(versions.schema))
     if many.height:
         key = ", ".join(f"{n} = {shown(v)}" for n, v in zip(order.key, many.row(0), strict=True))
         raise InvalidError(
@@ -92,19 +92,19 @@ def refuse_ties(versions: pl.DataFrame, order: TieOrder, table: str) -> None:
         )
 
 
-def _differing_keys(
+def _tied_keys(
     versions: pl.DataFrame, order: TieOrder, deciding: Sequence[pl.Expr]
 ) -> pl.DataFrame:
     """Keys with versions that tie with the last one but differ in compared columns."""
     key, compared = list(order.key), canonical(versions, order.compared)
-    told = _told(versions, order, deciding, compared)
+    told = _tie_columns(versions, order, deciding, compared)
     if not _has_repeats(told, order):
         return told.select(key).clear()
     found = told.filter(_are_as_the_last(told, order)).unique().select(key)
     return found.filter(found.is_duplicated()).unique()
 
 
-def _told(
+def _tie_columns(
     versions: pl.DataFrame,
     order: MergeOrder,
     deciding: Sequence[pl.Expr],
@@ -213,7 +213,7 @@ def budget_of(memory_bytes: int) -> int:
 
 
 @dataclass(frozen=True)
-class SortedOut:
+class MergeOutcome:
     """Versions by position: those that lost, and the latest ones that tie.
 
     For the latter, whole rows decide which one wins.
@@ -259,9 +259,9 @@ class KeyMerge:
             if held:
                 yield from self._merged(pl.concat(held), undecided)
 
-    def sorted_out(
+    def outcomes_by_position(
         self, frames: Iterable[pl.DataFrame], memory_bytes: int, cuts: Cuts
-    ) -> Iterator[SortedOut]:
+    ) -> Iterator[MergeOutcome]:
         """The versions that lost, determined without the values of rows.
 
         REQUIRES: versions have a column `PLACE`, which identifies them. The row of a key is its
@@ -276,7 +276,7 @@ class KeyMerge:
                 if _bytes_of(held) > budget:
                     kept, older = self._parted(pl.concat(held))
                     held = [kept]
-                    yield SortedOut(older[PLACE], kept[PLACE].clear())
+                    yield MergeOutcome(older[PLACE], kept[PLACE].clear())
             if held:
                 kept, older = self._parted(pl.concat(held))
                 is_add = kept.select(IS_ADD).to_series()
@@ -284,7 +284,7 @@ class KeyMerge:
                 if not self.refuses_ties:
                     tied = tied & is_add
                 lost = pl.concat([older[PLACE], kept.filter(~tied & ~is_add)[PLACE]])
-                yield SortedOut(lost, kept.filter(tied)[PLACE])
+                yield MergeOutcome(lost, kept.filter(tied)[PLACE])
 
     @cached_property
     def engine(self) -> MergeEngine:
@@ -307,7 +307,7 @@ class KeyMerge:
         deciding = order.sequence_terms(sorted_.schema)
         if numbers_decide:
             deciding += [pl.col(SEQUENCE_NUMBER), IS_ADD]
-        told = _told(sorted_, order, deciding)
+        told = _tie_columns(sorted_, order, deciding)
         if not _has_repeats(told, order):
             fresh = sorted_.select(order.last_of_key()).to_series()
         else:
@@ -331,7 +331,7 @@ class KeyMerge:
             # duplicates, as a frame of the key columns. REQUIRES: `versions` are sorted by the
             # order.
             deciding = [*order.sequence_terms(sorted_.schema), pl.col(SEQUENCE_NUMBER), IS_ADD]
-            tied = _differing_keys(sorted_, order, deciding)
+            tied = _tied_keys(sorted_, order, deciding)
             undecided += [tied] if tied.height else []
         with self.view.reading():
             return [lone, self.engine.merge(sorted_, in_key_order=False)]
@@ -393,8 +393,8 @@ def split_condition(
     Only the former can be applied before versions are merged (rule R17 of docs/semantics.md).
     """
     terms = conjuncts(predicate)
-    about_key = [term for term in terms if columns_of(term) <= {*key}]
-    return conjunction(about_key), conjunction(t for t in terms if t not in about_key)
+    key_condition = [term for term in terms if columns_of(term) <= {*key}]
+    return conjunction(key_condition), conjunction(t for t in terms if t not in key_condition)
 
 
 def rows_at_once(memory_bytes: int, columns: int) -> int:
@@ -405,7 +405,7 @@ def rows_at_once(memory_bytes: int, columns: int) -> int:
 
 
 @dataclass(frozen=True)
-class Merging:
+class SourceMerge:
     """Some columns of the merged rows that match a condition. Can be pickled.
 
     Unordered rows with equal watermarks are compared by all columns. This is rare, and most queries
@@ -456,7 +456,7 @@ class Merging:
 
     @property
     def by_freshness(self) -> KeyMerge:
-        """The same without values, for `KeyMerge.sorted_out`."""
+        """The same without values, for `KeyMerge.outcomes_by_position`."""
         order = self.order
         if isinstance(order, TieOrder):
             order = replace(order, compared=())
@@ -470,9 +470,9 @@ class Merging:
         )
 
     @cached_property
-    def shown(self) -> ShownRows:
+    def shown(self) -> VisibleRows:
         """The selection of rows."""
-        return ShownRows(self.view, self.columns, self.condition)
+        return VisibleRows(self.view, self.columns, self.condition)
 
     @cached_property
     def order(self) -> MergeOrder:

@@ -80,8 +80,8 @@ class SourceVersions:
     view: TableView
     parts: tuple[SourcePart, ...]
     numbers: tuple[RowNumbers, ...]
-    about_key: Predicate | None = None
-    asked: Predicate | None = None
+    key_condition: Predicate | None = None
+    source_condition: Predicate | None = None
     """The part of the condition that has the same meaning for the source's columns."""
     keys: pl.DataFrame | None = field(default=None, compare=False)
 
@@ -107,7 +107,7 @@ class SourceVersions:
 
         def read(place: int) -> Iterator[pl.DataFrame]:
             part, numbers = self.parts[place], self.numbers[place]
-            for batch, positions in _placed(part, columns, self.asked, rows_max):
+            for batch, positions in _placed(part, columns, self.source_condition, rows_max):
                 typed = self._typed(batch, columns, part)
                 rising = pl.Series(positions) if numbers.ascend else pl.lit(0, pl.Int64)
                 yield typed.with_columns((rising + numbers.first).alias(SEQUENCE_NUMBER))
@@ -153,10 +153,10 @@ class SourceVersions:
     def _meeting(self, frame: pl.DataFrame) -> pl.DataFrame:
         if self.keys is not None:
             frame = with_keys(frame, self.keys)
-        if self.about_key is None:
+        if self.key_condition is None:
             return frame
-        fields = self.view.schema.select(sorted(columns_of(self.about_key)))
-        return frame.filter(row_filter(self.about_key, fields))
+        fields = self.view.schema.select(sorted(columns_of(self.key_condition)))
+        return frame.filter(row_filter(self.key_condition, fields))
 
 
 def _placed(
@@ -177,7 +177,7 @@ def _placed(
 
 
 @dataclass(frozen=True)
-class ShownRows:
+class VisibleRows:
     """Some columns of rows that are not deleted and match a condition. Can be pickled."""
 
     view: TableView

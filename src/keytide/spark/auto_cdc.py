@@ -36,7 +36,7 @@ from keytide.feeds.truncation import (
 )
 from keytide.predicate.predicate import Predicate
 from keytide.snapshot.stored_table import StoredTable
-from keytide.spark.capacity import bytes_of_rows, place_of
+from keytide.spark.capacity import bytes_of_rows, work_place
 from keytide.spark.columns import (
     arrow_schema_of,
     by_bucket,
@@ -46,7 +46,7 @@ from keytide.spark.columns import (
     spark_schema,
     writers_for_rows,
 )
-from keytide.spark.dataframe_writes import append, author_in_stream, grow, grown_for
+from keytide.spark.dataframe_writes import add_missing_columns, append, author_in_stream, grow
 from keytide.spark.error_translation import on_driver
 from keytide.spark.internals import is_connect, refuse_other_servers, runs_batch_function
 from keytide.spark.runner import Executors, SizedRunner
@@ -145,7 +145,7 @@ class _Events:
 
         table = self.table
         if self.flow.request.merge_schema:
-            table, rows = grown_for(table, rows, author)
+            table, rows = add_missing_columns(table, rows, author)
         return append(table, rows, author, fitting)
 
     def _write_events(self, rows: DataFrame, author: Author | None) -> WriteResult:
@@ -153,7 +153,7 @@ class _Events:
             writer = EventWriter.on(transaction, self.flow)
             limit = transaction.view.options.driver_work_bytes_max
             events = self._outlived(transaction, rows)
-            if place_of(rows.sparkSession, limit, bytes_of_rows(rows)).is_driver:
+            if work_place(rows.sparkSession, limit, bytes_of_rows(rows)).is_driver:
                 with on_driver():
                     held = events.toArrow()
                 here = replace(transaction.here(writer.task), threads=os.cpu_count() or 1)
@@ -162,7 +162,7 @@ class _Events:
                 layout = writer.task.layout.for_tasks(writers_for_rows(rows))
                 order = order_by_bucket(events)
                 placed = replace(writer.task, layout=layout, order=order)
-                task = _Together(replace(writer, task=placed))
+                task = _PieceWriter(replace(writer, task=placed))
                 shuffled = by_bucket(events, transaction.view, layout.spread)
                 Executors().feed(task, shuffled, transaction.take)
 
@@ -175,7 +175,7 @@ class _Events:
 
 
 @dataclass(frozen=True)
-class _Together:
+class _PieceWriter:
     """A writer of events that arrive in small pieces."""
 
     writer: EventWriter

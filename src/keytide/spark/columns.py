@@ -67,7 +67,7 @@ from keytide.write.task import Order, WriteTask
 # -- shuffles --------------------------------------------------------------------------------------
 
 
-def brought_together(rows: DataFrame, places: int, by: Column) -> DataFrame:
+def partition_by(rows: DataFrame, places: int, by: Column) -> DataFrame:
     """The rows in `places` partitions. Those of one place, a number from 0, are in one partition.
 
     In Apache Spark, each place has a partition of its own.
@@ -426,7 +426,7 @@ def distributed(task: WriteTask, df: DataFrame, live: LiveFiles) -> tuple[WriteT
     partitions = None if is_connect(df) else partition_count(df)
     if partitions == 1:
         return replace(task, threads=_threads(df, 1)), df  # a single task can use all cores
-    if _stays(task.view, df, partitions, live):
+    if _keeps_partitions(task.view, df, partitions, live):
         return replace(task, threads=_threads(df, partitions)), df
     task = replace(task, layout=task.layout.for_tasks(writers_for_rows(df)))
     return task, by_bucket(df, task.view, task.layout.spread)
@@ -437,7 +437,9 @@ def order_by_bucket(df: DataFrame) -> Order:
     return Order.KNOWN if is_apache_spark(df.sparkSession) else Order.UNKNOWN
 
 
-def _stays(view: TableView, df: DataFrame, partitions: int | None, live: LiveFiles) -> bool:
+def _keeps_partitions(
+    view: TableView, df: DataFrame, partitions: int | None, live: LiveFiles
+) -> bool:
     """Whether rows stay in their partitions."""
     # Whether any number of tasks can write to one bucket, because its rows are never merged.
     one_place = not view.schema.partition_keys and view.options.bucket <= 1
@@ -475,7 +477,7 @@ def _threads(df: DataFrame, partitions: int | None) -> int:
     if partitions is None:
         return 1
     capacity = capacity_of(df.sparkSession)
-    return max(1, min(capacity.beside, (capacity.slots or 1) // max(partitions, 1)))
+    return max(1, min(capacity.slots_per_process, (capacity.slots or 1) // max(partitions, 1)))
 
 
 # -- groups of rows by bucket ----------------------------------------------------------------------
@@ -503,7 +505,7 @@ def by_bucket(df: DataFrame, view: TableView, spread: int) -> DataFrame:
         rows = with_bucket(rows, view, spread, _BUCKET)
         target = f"{target} + {_BUCKET}"
     targeted = rows.selectExpr(*names, f"{target} AS {_TARGET}")
-    shuffled = brought_together(targeted, count, column(_TARGET))
+    shuffled = partition_by(targeted, count, column(_TARGET))
     if not keeps_order:
         return shuffled.drop(_TARGET)
     # Blocks of other executors arrive in any order, and Spark can spill what it sorts.

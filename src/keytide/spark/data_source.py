@@ -59,7 +59,7 @@ from keytide.spark.dataframe_writes import (
     batch_of_task,
     check_columns,
     grow,
-    replacing,
+    partition_selector,
 )
 from keytide.spark.internals import (
     HAS_READ_LIMITS,
@@ -67,12 +67,12 @@ from keytide.spark.internals import (
     SupportsTriggerAvailableNow,
     from_arrow_schema,
 )
-from keytide.spark.option_rules import MERGE_SCHEMA, GivenOptions, Use, mode_of, start_of_changes
+from keytide.spark.option_rules import MERGE_SCHEMA, OptionValues, Use, mode_of, start_of_changes
 from keytide.spark.read_plans import BinTask, bins_of, bins_of_reads
 from keytide.spark.row_batches import BufferedTask
-from keytide.spark.runner import RowsTask, attempted_here, packed, rows_here
+from keytide.spark.runner import RowsTask, feed_here, packed, rows_here
 from keytide.spark.source_options import SourceOptions
-from keytide.spark.worker import in_few_words, pass_over_broken_pipes
+from keytide.spark.worker import ignore_broken_pipes, shorten_errors
 from keytide.tasks import Outcome, settled
 from keytide.types import arrow_schema
 from keytide.write.input_rows import padded
@@ -91,7 +91,7 @@ class ChangeStream:
     """What a stream reads from a table: where it starts, in which mode, and how much per batch."""
 
     table: StoredTable
-    given: GivenOptions
+    given: OptionValues
     mode: str
 
     @classmethod
@@ -168,7 +168,7 @@ def _columns(schema: TableSchema) -> StructType:
     return spark_schema(arrow_schema(schema.fields))
 
 
-@in_few_words
+@shorten_errors
 class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads changes batch by batch. Planned on the driver, in a process of its own.
 
@@ -251,7 +251,7 @@ def _start(offset: Offset) -> Start:
 FORMAT = "keytide"
 
 
-@in_few_words
+@shorten_errors
 class KeytideSource(DataSource):
     """A table, addressed by its path.
 
@@ -273,7 +273,7 @@ class KeytideSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        pass_over_broken_pipes()
+        ignore_broken_pipes()
 
     @classmethod
     def name(cls) -> str:
@@ -285,10 +285,10 @@ class KeytideSource(DataSource):
         options = SourceOptions.parse(self.options)
         if options.tells_kinds:
             rows = options.columns_of_changes()
-            self.settled = options.settled_at(rows)
+            self.settled = options.fixed_to(rows)
             return spark_schema(pa.schema([pa.field(ROW_KIND, pa.string()), *rows.schema]))
         rows = options.columns_of_rows()
-        self.settled = options.settled_at(rows)
+        self.settled = options.fixed_to(rows)
         return spark_schema(rows.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -328,7 +328,7 @@ class KeytideSource(DataSource):
 # -- reads -----------------------------------------------------------------------------------------
 
 
-@in_few_words
+@shorten_errors
 class ScanReader(DataSourceReader):
     """Reads one snapshot, with one bin of tasks per partition. Planned on the driver."""
 
@@ -351,7 +351,7 @@ class ScanReader(DataSourceReader):
         yield from _rows_of(partition)
 
 
-@in_few_words
+@shorten_errors
 class ChangesReader(DataSourceReader):
     """Reads the changes between two snapshots.
 
@@ -399,7 +399,7 @@ class TaskMessage(WriterCommitMessage):
 class SourceWrite:
     """A write that Spark runs. Planned on the driver, pickled and sent to the tasks."""
 
-    def __init__(self, table: StoredTable, schema: StructType, options: GivenOptions) -> None:
+    def __init__(self, table: StoredTable, schema: StructType, options: OptionValues) -> None:
         """Raises what `Table.write` raises for columns that do not fit.
 
         If the write merges schemas, the table is altered first.
@@ -427,7 +427,7 @@ class SourceWrite:
     ) -> TaskMessage:
         """Write the rows of one task. Runs on executors."""
         rows = self._padded(batches) if self.merges_schema else batches
-        outcome = attempted_here(self._here, rows)
+        outcome = feed_here(self._here, rows)
         return TaskMessage(outcome, batch, self.view.statement, self.began_on)
 
     @property
@@ -475,10 +475,10 @@ class SourceWrite:
 class SourceOverwrite(SourceWrite):
     """A write that replaces the rows that are live when it commits."""
 
-    def __init__(self, table: StoredTable, schema: StructType, options: GivenOptions) -> None:
-        """Raises as an append, and as `replacing`."""
+    def __init__(self, table: StoredTable, schema: StructType, options: OptionValues) -> None:
+        """Raises as an append, and as `partition_selector`."""
         super().__init__(table, schema, options)
-        self.replaces = replacing(options, self.view)
+        self.replaces = partition_selector(options, self.view)
 
     def _task(self, state: TableState) -> WriteTask:
         return task_anew(state)
@@ -499,11 +499,11 @@ def _refuse_dynamic_buckets(view: TableView) -> None:
         )
 
 
-def _told(messages: Sequence[Any]) -> list[TaskMessage]:
+def _outcomes(messages: Sequence[Any]) -> list[TaskMessage]:
     return [message for message in messages if message is not None]
 
 
-@in_few_words
+@shorten_errors
 class TableWriter(DataSourceArrowWriter):
     """Writes one DataFrame in one commit."""
 
@@ -517,14 +517,14 @@ class TableWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[Any]) -> None:
         """Commit the files of all tasks."""
-        self._write.commit(_told(messages), self._author)
+        self._write.commit(_outcomes(messages), self._author)
 
     def abort(self, messages: Sequence[Any]) -> None:
         """Delete the files of all tasks."""
-        self._write.abort(_told(messages))
+        self._write.abort(_outcomes(messages))
 
 
-@in_few_words
+@shorten_errors
 class TableStreamWriter(DataSourceStreamArrowWriter):
     """Appends micro-batches, each exactly once.
 
@@ -541,10 +541,10 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Commit a batch, unless it is already committed."""
-        told = _told(messages)
+        told = _outcomes(messages)
         if told and told[0].batch is not None:
             self._write.commit(told, told[0].batch.author)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Delete the files of all tasks."""
-        self._write.abort(_told(messages))
+        self._write.abort(_outcomes(messages))

@@ -43,11 +43,11 @@ from keytide.options import TableOptions
 from keytide.snapshot.live_files import NO_FILES, LiveFiles
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import PinnedTable, StoredTable
-from keytide.spark.capacity import bytes_of_rows, place_of
+from keytide.spark.capacity import bytes_of_rows, work_place
 from keytide.spark.columns import arrow_schema_of, column, constant, distributed, spark_schema
 from keytide.spark.error_translation import on_driver
 from keytide.spark.internals import is_connect, runs_batch_function
-from keytide.spark.option_rules import PARTITIONS, WHERE_REPLACED, GivenOptions
+from keytide.spark.option_rules import PARTITIONS, WHERE_REPLACED, OptionValues
 from keytide.spark.read_plans import BinTask
 from keytide.spark.row_batches import BufferedTask, stored_row_bytes
 from keytide.spark.runner import Executors, SizedRunner
@@ -221,7 +221,7 @@ def fill(transaction: Transaction, df: DataFrame) -> None:
 
 def _feed(transaction: Transaction, task: WriteTask, df: DataFrame, live: LiveFiles) -> None:
     limit = transaction.view.options.driver_work_bytes_max
-    if place_of(df.sparkSession, limit, bytes_of_rows(df)).is_driver:
+    if work_place(df.sparkSession, limit, bytes_of_rows(df)).is_driver:
         # Let the driver write rows that it collects from Spark: a job in the JVM only, with no
         # shuffle.
         with on_driver():
@@ -255,13 +255,13 @@ def check_frame(columns: pa.Schema, schema: TableSchema, options: TableOptions, 
 # -- schema evolution ------------------------------------------------------------------------------
 
 
-def grown_for(
+def add_missing_columns(
     table: StoredTable,
     df: DataFrame,
     author: Author | None = None,
     partition: Mapping[str, Any] | None = None,
 ) -> tuple[PinnedTable, DataFrame]:
-    """As `keytide.catalogs.local_writes.grown_for`.
+    """As `keytide.catalogs.local_writes.add_missing_columns`.
 
     Types are checked first, values while they are written. Runs no job.
     """
@@ -322,7 +322,7 @@ def _as_type(value: Column, found: DataType, target: DataType) -> Column:
 # -- the extent of an overwrite --------------------------------------------------------------------
 
 
-class Replacing(Protocol):
+class PartitionSelector(Protocol):
     """Determines which partitions are replaced, once the rows are written."""
 
     def __call__(self, transaction: Transaction) -> Callable[[bytes], bool]:
@@ -330,7 +330,7 @@ class Replacing(Protocol):
         ...
 
 
-def replacing(options: GivenOptions, view: TableView) -> Replacing:
+def partition_selector(options: OptionValues, view: TableView) -> PartitionSelector:
     """What the options select. Raises `InvalidError` for a condition on other columns.
 
     Only partition columns are allowed in the condition. REQUIRES: keys stay in their partitions.
@@ -339,14 +339,14 @@ def replacing(options: GivenOptions, view: TableView) -> Replacing:
     where = options.value(WHERE_REPLACED)
     if where is None and options.value(PARTITIONS) != "dynamic":
         return _everything
-    return _touched if where is None else _Where(where, view)
+    return _written_partitions if where is None else _Where(where, view)
 
 
 def _everything(transaction: Transaction) -> Callable[[bytes], bool]:
     return every_partition
 
 
-def _touched(transaction: Transaction) -> Callable[[bytes], bool]:
+def _written_partitions(transaction: Transaction) -> Callable[[bytes], bool]:
     has_partitions = transaction.view.schema.partition_keys
     return transaction.touched() if has_partitions else every_partition
 

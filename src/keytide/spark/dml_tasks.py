@@ -29,8 +29,8 @@ from keytide.spark.capacity import COPIES, tasks_for
 from keytide.spark.columns import (
     arrow_schema_of,
     batches_of,
-    brought_together,
     column,
+    partition_by,
     spark_schema,
 )
 from keytide.spark.external_tables import merged_to_spark
@@ -74,9 +74,9 @@ class MatchingTask:
     columns: tuple[str, ...]
     groups: int
 
-    def batches(self, dealt: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def batches(self, shuffled: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Like `ScanTask.batches`, for the groups that occur in the input."""
-        for group, values in _gathered(dealt, self.columns).items():
+        for group, values in _gathered(shuffled, self.columns).items():
             for number in range(group, len(self.target_scan.splits), self.groups):
                 split = self.target_scan.pages.apply_values(
                     self.target_scan.session,
@@ -93,12 +93,12 @@ _GATHERED_MAX = 1 << 20
 
 
 def _gathered(
-    dealt: Iterable[pa.RecordBatch], columns: Sequence[str]
+    shuffled: Iterable[pa.RecordBatch], columns: Sequence[str]
 ) -> dict[int, dict[str, pa.Array]]:
     """The values of each column, by group. Groups with too many rows have no values."""
     counts: dict[int, int] = {}
     held: dict[int, list[pa.RecordBatch]] = {}
-    for batch in dealt:
+    for batch in shuffled:
         of_rows = batch.column(GROUP)
         for group in of_rows.unique().to_pylist():
             some = pa.record_batch(batch.columns[:-1], list(columns)).filter(
@@ -305,7 +305,7 @@ class Source:
     """The rows in the driver. Runs a Spark job, unless they are stored or were given."""
 
     @property
-    def is_dealt(self) -> bool:
+    def is_shuffled(self) -> bool:
         """Whether it should pay off to look at the source's values first, as far as is known
         before."""
         if is_connect(self.rows) or not (self.stored or is_deterministic(self.rows)):
@@ -354,13 +354,13 @@ class Source:
         groups = max(1, min(len(target_scan.splits), tasks_for(spark, target_scan.stored_bytes)))
         values = [f"{quoted(name)} AS _{i}" for i, name in enumerate(columns.values())]
         every = f"explode(sequence(0, {groups - 1})) AS {quoted(GROUP)}"
-        dealt = self.rows.selectExpr(*values, every)
-        dealt = brought_together(dealt, groups, column(GROUP))
+        shuffled = self.rows.selectExpr(*values, every)
+        shuffled = partition_by(shuffled, groups, column(GROUP))
         check_python(spark)
         task = MatchingTask(target_scan, passed, tuple(columns), groups)
         schema = spark_schema(scanned_schema(target_scan, passed))
         # Spark estimates few rows, but a value can occur in any number of target rows.
-        return Executors().made(task, dealt, schema).hint("merge")
+        return Executors().convert(task, shuffled, schema).hint("merge")
 
 
 def has_exact_types(rows: DataFrame) -> bool:

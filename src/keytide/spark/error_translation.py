@@ -117,7 +117,7 @@ def reason_of(error: Exception) -> str:
 
 
 @contextmanager
-def over_files(source: str, table: str) -> Iterator[None]:
+def file_errors(source: str, table: str) -> Iterator[None]:
     """Raise Spark's errors from reading files for a table as Keytide errors.
 
     Raises `NotFoundError` if there are no files, the Keytide error of a task if there was one, and
@@ -130,7 +130,7 @@ def over_files(source: str, table: str) -> Iterator[None]:
 
 
 @contextmanager
-def offered() -> Iterator[None]:
+def unsupported_errors() -> Iterator[None]:
     """Raise what a Spark Connect server does not offer as an `UnsupportedError`."""
     try:
         yield
@@ -213,7 +213,7 @@ def pin(folders: Iterable[str], view: TableView, snapshot_ids: tuple[int, ...]) 
             place = folder.partition("://")[2], view.store.uri
             _, known = _PINNED.pop(place, (view, ()))
             ids = tuple(dict.fromkeys((*known, *snapshot_ids)))[-_SNAPSHOTS_MAX:]
-            _keep(place, (view, ids))
+            _remember(place, (view, ids))
 
 
 def pin_external(uris: Iterable[str]) -> None:
@@ -221,7 +221,7 @@ def pin_external(uris: Iterable[str]) -> None:
     with _LOCK:
         for folder in {uri.partition("://")[2].rpartition("/")[0] for uri in uris}:
             _PINNED.pop((folder, ""), None)
-            _keep((folder, ""), (None, ()))
+            _remember((folder, ""), (None, ()))
 
 
 def missing_file_error(report: str) -> KeytideError | None:
@@ -247,7 +247,7 @@ def missing_file_error(report: str) -> KeytideError | None:
             f"{HOW_TO_SHARE}"
         )
     # Branches of a table share files, so assume the snapshot that was read last.
-    return _gone(path, *pinned[-1])
+    return _missing_file(path, *pinned[-1])
 
 
 def _pinned_above(path: str) -> list[tuple[TableView | None, tuple[int, ...]]]:
@@ -255,14 +255,14 @@ def _pinned_above(path: str) -> list[tuple[TableView | None, tuple[int, ...]]]:
         return [each for (folder, _), each in _PINNED.items() if path.startswith(f"{folder}/")]
 
 
-def _gone(path: str, view: TableView | None, snapshot_ids: tuple[int, ...]) -> DataError:
+def _missing_file(path: str, view: TableView | None, snapshot_ids: tuple[int, ...]) -> DataError:
     if view is None:
         return storage_error("read", path, FileNotFoundError())
     reason = str(missing_file(path))
     return view.files.why_gone(view.store, view.name, snapshot_ids, reason) or DataError(reason)
 
 
-def _keep(place: tuple[str, str], read: tuple[TableView | None, tuple[int, ...]]) -> None:
+def _remember(place: tuple[str, str], read: tuple[TableView | None, tuple[int, ...]]) -> None:
     """Remember what is read below a folder. REQUIRES: the lock."""
     _PINNED[place] = read
     while len(_PINNED) > _PLACES_MAX:
@@ -276,15 +276,15 @@ _PINNED: OrderedDict[tuple[str, str], tuple[TableView | None, tuple[int, ...]]] 
 # -- Keytide errors that pass through Spark --------------------------------------------------------
 
 
-def speak_plainly() -> None:
+def install_messages() -> None:
     """Give Spark's errors in this process the message of the Keytide error that caused them.
 
     They can be caught as errors of both classes. Their attribute `report` has Spark's full text.
     """
-    convert_errors(_in_own_words)
+    convert_errors(_translated)
 
 
-def _in_own_words(error: Exception) -> Exception:
+def _translated(error: Exception) -> Exception:
     """The error to raise instead of one of Spark's."""
     if isinstance(error, KeytideError) or not isinstance(error, PySparkException | Py4JError):
         return error
@@ -300,7 +300,9 @@ def both_errors(found: KeytideError, error: Exception, report: str) -> Exception
     sparks = PySparkException if (known.__name__ == "UnknownException") else known
     ours: type[KeytideError] = getattr(errors, name)
     members = {"__module__": ours.__module__, "__doc__": ours.__doc__}
-    both = _CLASSES.setdefault((name, sparks), type(name, (_Said, ours, sparks), members))
+    both = _CLASSES.setdefault(
+        (name, sparks), type(name, (_TranslatedError, ours, sparks), members)
+    )
     made: Any = both.__new__(both, str(found))
     made.__dict__.update(error.__dict__)
     made.args, made.report = (str(found),), report
@@ -308,7 +310,7 @@ def both_errors(found: KeytideError, error: Exception, report: str) -> Exception
     return in_words
 
 
-class _Said:
+class _TranslatedError:
     """An error whose message is the one of a Keytide error."""
 
     report: str
@@ -349,7 +351,7 @@ def note_view(spark: SparkSession, view: str, table: str) -> None:
     _VIEWS.setdefault(spark, {})[view.lower()] = table
 
 
-def explained(spark: Any, text: str, error: Exception, source: str) -> Exception:
+def view_error(spark: Any, text: str, error: Exception, source: str) -> Exception:
     """The error to raise instead of one that a statement raised.
 
     It is the same error, unless the statement cannot run on a view, and the view shows a table. A

@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 from keytide.base.process import scratch
 from keytide.errors import InvalidError
 from keytide.feeds.feed import FeedRequest
-from keytide.spark.error_translation import over_files
+from keytide.spark.error_translation import file_errors
 from keytide.spark.internals import is_apache_spark
 from keytide.store.interface import Store
 
@@ -200,8 +200,8 @@ _LINES = {"lineSep": "\n"}
 
 
 def sample(spark: SparkSession, source: str, table: str) -> pa.Array:
-    """A sample of the messages. Raises `NotFoundError` and `DataError` as `over_files`."""
-    with over_files(source, table):
+    """A sample of the messages. Raises `NotFoundError` and `DataError` as `file_errors`."""
+    with file_errors(source, table):
         lines = spark.read.options(**_LINES).text(source).select(_message())
         return lines.limit(_SAMPLE_MESSAGES).toArrow().column(MESSAGE).combine_chunks()
 

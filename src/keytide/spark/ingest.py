@@ -48,7 +48,7 @@ from keytide.maintenance.background import BEHIND
 from keytide.maintenance.writes import writing
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import PinnedTable, StoredTable
-from keytide.spark.capacity import Place, bytes_of_rows, place_of
+from keytide.spark.capacity import WorkPlace, bytes_of_rows, work_place
 from keytide.spark.columns import (
     batch_schema,
     column,
@@ -58,7 +58,7 @@ from keytide.spark.columns import (
     writers_for_rows,
 )
 from keytide.spark.dataframe_writes import append
-from keytide.spark.error_translation import on_driver, over_files
+from keytide.spark.error_translation import file_errors, on_driver
 from keytide.spark.files import (
     BLOCK,
     BLOCKS_SCHEMA,
@@ -103,7 +103,7 @@ def _needed_columns(table: PinnedTable, messages: DataFrame, spec: FeedSpec) -> 
             )
 
     limit = writable_view(table).options.driver_work_bytes_max
-    if place_of(messages.sparkSession, limit, bytes_of_rows(messages)).is_driver:
+    if work_place(messages.sparkSession, limit, bytes_of_rows(messages)).is_driver:
         with on_driver():
             batches = messages.toArrow().to_batches()
         rows = pa.Table.from_batches(look(batches), _FOUND).to_pylist()
@@ -302,7 +302,7 @@ def run_feed(
     if not request.continuous:
         writer = writer.trigger(availableNow=True)
     try:
-        with over_files(request.source, target.name):
+        with file_errors(request.source, target.name):
             writer.start().awaitTermination()
     finally:
         BEHIND.wait(target.uri)
@@ -354,7 +354,7 @@ class _Ingestion:
         started = time.perf_counter()
         spread = _layout(transaction, messages).spread
         limit = transaction.view.options.driver_work_bytes_max
-        place = place_of(messages.sparkSession, limit, bytes_of_rows(messages))
+        place = work_place(messages.sparkSession, limit, bytes_of_rows(messages))
         decode = _decoded_here if place.is_driver else _decoded_on_executors
         decoded = decode(messages, self._spec, transaction.view, spread)
         blocks: tuple[int, ...] = ()
@@ -400,7 +400,7 @@ class _Ingestion:
         transaction: Transaction,
         decoded: DataFrame,
         blocks: tuple[int, ...],
-        place: Place,
+        place: WorkPlace,
         keep: Callable[[WrittenChanges], None],
     ) -> None:
         """Write the rows, with all changes of a bucket in one task."""

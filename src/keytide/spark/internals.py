@@ -322,7 +322,7 @@ _WAIT_S, _WAIT_S_MAX = 0.1, 15.0
 
 
 @contextmanager
-def ended_after_errors(spark: Any) -> Iterator[None]:
+def end_after_errors(spark: Any) -> Iterator[None]:
     """A block that runs jobs. An error leaves it when their tasks have been cancelled and ended.
 
     This includes an interrupt such as Ctrl-C. Waits for a limited time, and not at all on Spark
@@ -359,7 +359,7 @@ _MODES = ("append", "overwrite")
 _STREAMS = "streams of Python data sources"
 
 
-def refuse_what_they_lack(source: str) -> None:
+def refuse_unsupported_uses(source: str) -> None:
     """Refuse such uses of a source in every Spark Connect session of this process, from now on."""
     check_uses(source, _check_mode, _check_read, _check_write)
 
@@ -389,7 +389,7 @@ def _check_write(session: Any, mode: str | None) -> None:
 _NAME = "_keytide_source"
 
 
-def steady_writers(source: str) -> None:
+def wrap_writers(source: str) -> None:
     """Make writes to a source work in every thread, and end at an interrupt, from now on."""
     writer: Any = DataFrameWriter
     if not hasattr(writer.format, "__wrapped__"):
@@ -413,7 +413,7 @@ def _ending(original: Any) -> Any:
     def ended(self: Any, *arguments: Any, **named: Any) -> Any:
         if not getattr(self, _NAME, False):
             return original(self, *arguments, **named)
-        with ended_after_errors(session_of(self)):
+        with end_after_errors(session_of(self)):
             return original(self, *arguments, **named)
 
     return ended

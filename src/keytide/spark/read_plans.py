@@ -47,7 +47,7 @@ from keytide.read.scan import FramesTask, ReadTask, Scan, naming_expired
 from keytide.read.sections import PlannedFile, columns_without_nulls
 from keytide.spark.capacity import pack, tasks_for
 from keytide.spark.columns import batch_schema, column, spark_batches, spark_condition, spark_schema
-from keytide.spark.error_translation import pin, speak_plainly
+from keytide.spark.error_translation import install_messages, pin
 from keytide.spark.files import Locate, far_bytes_min, known_parquet_files, locate_in, on_local_disk
 from keytide.spark.internals import is_connect
 from keytide.spark.runner import Executors
@@ -65,15 +65,15 @@ _STRETCH = 1 << _STRETCH_SHIFT
 _WORDS = _STRETCH >> _WORD_SHIFT
 
 
-def without_marked(rows: DataFrame, bitmaps: DataFrame, known_by: str) -> DataFrame:
+def without_deleted(rows: DataFrame, bitmaps: DataFrame, identity_column: str) -> DataFrame:
     """Remove the rows that bitmaps mark from rows that Spark's file reader reads, lazily.
 
-    For each file, `bitmaps` has the file's value of `known_by`, a column of Spark's metadata, as
-    `FILE`, and its bitmap as `BITS`. A file without a bitmap has no marked rows.
+    For each file, `bitmaps` has the file's value of `identity_column`, a column of Spark's file
+    metadata, as `FILE`, and its bitmap as `BITS`. A file without a bitmap has no marked rows.
     """
     # The table may have a column that is named `_metadata` too.
     metadata = rows.metadataColumn("_metadata")
-    marked = rows.join(F.broadcast(bitmaps), metadata[known_by] == bitmaps[FILE], "left")
+    marked = rows.join(F.broadcast(bitmaps), metadata[identity_column] == bitmaps[FILE], "left")
 
     # Whether a row is deleted: 1 or 0. NULL in a stretch or a file without deleted rows.
     bits = bitmaps[BITS]
@@ -85,7 +85,7 @@ def without_marked(rows: DataFrame, bitmaps: DataFrame, known_by: str) -> DataFr
     return marked.where(F.coalesce(dead, F.lit(0)) == 0).drop(FILE, BITS)
 
 
-def told_apart(files: Sequence[tuple[Store, str]]) -> tuple[str, pa.Array]:
+def file_identity(files: Sequence[tuple[Store, str]]) -> tuple[str, pa.Array]:
     """A column of Spark's file metadata that distinguishes the files, and its value for each file.
 
     It is the file size if no two sizes are equal, because finding a number is much faster than
@@ -170,7 +170,7 @@ def native_rows(
     stored = [old for old in old_fields if old is not None]
     folders = {uri.removesuffix(f"/{path}") for (_, path), uri in zip(places, uris, strict=True)}
     pin(folders, view, scan.snapshot_ids)
-    speak_plainly()
+    install_messages()
     sizes = dict(zip(uris, (file.meta.file_size for file in files), strict=True))
     rows = _parquet(sizes, stored, spark, with_kinds=shape.has_retracts)
     if shape.has_dead_rows:
@@ -178,10 +178,10 @@ def native_rows(
         # lazily. `files` are the files that Spark reads, each of them with a vector. The driver
         # reads the vectors, and broadcasts their bitmaps when the frame is evaluated. Raises
         # `DataError` when a file or a vector is missing or corrupt.
-        known_by, values = told_apart([view.data_file(file.entry) for file in files])
+        known_by, values = file_identity([view.data_file(file.entry) for file in files])
         found = [dead_positions(view.store, f.dead_rows) for f in files if f.dead_rows is not None]
         marks = pa.table([values, bitmaps_of(found)], names=[FILE, BITS])
-        rows = without_marked(rows, spark.createDataFrame(marks), known_by)
+        rows = without_deleted(rows, spark.createDataFrame(marks), known_by)
     if shape.has_retracts:
         rows = rows.where(f"{quoted(VALUE_KIND)} IN (0, 2)")
     rows = with_floats_read(rows, stored)

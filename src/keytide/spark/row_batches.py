@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from keytide.snapshot.live_files import LiveFiles
-from keytide.spark.capacity import held_setting
+from keytide.spark.capacity import temporary_setting
 from keytide.spark.columns import row_bytes
 from keytide.spark.internals import is_apache_spark
 from keytide.write.task import WriteTask, Written
@@ -54,7 +54,7 @@ def counted_batches(rows: DataFrame, known_row_bytes: float = 0) -> Iterator[Non
     ):
         yield
         return
-    with held_setting(spark, _ROWS, _ROWS_MAX), held_setting(spark, _BYTES, _UNLIMITED):
+    with temporary_setting(spark, _ROWS, _ROWS_MAX), temporary_setting(spark, _BYTES, _UNLIMITED):
         yield
 
 

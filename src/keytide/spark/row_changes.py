@@ -28,7 +28,14 @@ from pyspark.sql import functions as F
 from keytide.base.process import cached_property
 from keytide.compaction.compact import local_runner
 from keytide.dml.engine import RowChange, Sinks, SplitResult, TargetScan
-from keytide.spark.capacity import COPIES, Place, bytes_of_rows, place_of, run_in_utc, tasks_for
+from keytide.spark.capacity import (
+    COPIES,
+    WorkPlace,
+    bytes_of_rows,
+    run_in_utc,
+    tasks_for,
+    work_place,
+)
 from keytide.spark.columns import arrow_schema_of, batch_schema, column, spark_schema
 from keytide.spark.dml_tasks import (
     SPLIT,
@@ -85,7 +92,7 @@ class Workers(Protocol):
         """
         ...
 
-    def feed_dealt(
+    def feed_shuffled(
         self, task: FeedTask[T], rows: DataFrame, by: Column, take: Callable[[T], None]
     ) -> None:
         """Run a task on rows grouped by the value of `by`."""
@@ -129,8 +136,8 @@ class ExecutorWorkers:
             _scan_tasks(target_scan, passed),
             min(len(target_scan.splits), tasks_for(self.spark, target_scan.stored_bytes)),
         )
-        dealt = [ScanTasks(tuple(tasks[first::count])) for first in range(count)]
-        return Executors().rows(dealt, schema, self.spark)
+        shuffled = [ScanTasks(tuple(tasks[first::count])) for first in range(count)]
+        return Executors().rows(shuffled, schema, self.spark)
 
     def shown_to_join(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
         """The rows of a target, planned for few rows, for a join with these.
@@ -149,7 +156,7 @@ class ExecutorWorkers:
             rows = self._grouped(rows, column(SPLIT))
         Executors().feed(task, rows, take)
 
-    def feed_dealt(
+    def feed_shuffled(
         self, task: FeedTask[T], rows: DataFrame, by: Column, take: Callable[[T], None]
     ) -> None:
         """See `Workers`. Runs one Spark job."""
@@ -193,7 +200,7 @@ class DriverWorkers:
         ]
         self._run(tasks, take)
 
-    def feed_dealt(
+    def feed_shuffled(
         self, task: FeedTask[T], rows: DataFrame, by: Column, take: Callable[[T], None]
     ) -> None:
         """See `Workers`. Runs a Spark job in the JVM only. All rows form one group."""
@@ -247,7 +254,7 @@ class DriverMerge:
         """See `MergeHost.merge`. REQUIRES: `bytes_of` returns a size."""
         if self.query.is_plain:
             # The local engine's host, over rows that were collected from Spark.
-            relations = tuple(map(_brought, self.query.bound.relations))
+            relations = tuple(map(_collected_relation, self.query.bound.relations))
             bound = replace(self.query.bound, relations=relations)
             local = LocalMergeHost(replace(self.query, bound=bound), self.memory_bytes)
             local.merge(target_scan, sinks, take)
@@ -268,7 +275,7 @@ class DriverMerge:
                 view: self.spark.createDataFrame(source, spark_schema(source.schema)),
                 query.view: workers.shown(target_scan, passed),
             }
-            workers.feed_dealt(task, self.compute(query, passed, shown), F.lit(0), take)
+            workers.feed_shuffled(task, self.compute(query, passed, shown), F.lit(0), take)
         except PySparkException as error:
             raise query.bound.refused(reason_of(error)) from error
 
@@ -325,7 +332,7 @@ class DriverMerge:
         return self.query.match.comparable(types, given)
 
 
-def _brought(relation: Relation) -> Relation:
+def _collected_relation(relation: Relation) -> Relation:
     if not isinstance(relation, GivenRelation) or isinstance(relation.rows, pa.Table):
         return relation
     return replace(relation, rows=_collected(relation.rows.select(*map(column, relation.names))))
@@ -377,10 +384,10 @@ class SparkRowHost:
         """The constant new values of all rows in the splits, None if they must be computed."""
         return self.query.constants if is_exact else None
 
-    def _place(self, stored_bytes: int | None, constants: pa.Table | None) -> Place:
+    def _place(self, stored_bytes: int | None, constants: pa.Table | None) -> WorkPlace:
         if stored_bytes is not None and constants is None:
             stored_bytes *= COPIES
-        return place_of(self.spark, self.driver_bytes_max, stored_bytes)
+        return work_place(self.spark, self.driver_bytes_max, stored_bytes)
 
     def _computed(
         self,
@@ -427,7 +434,7 @@ class ExecutorMerge:
         passed = self.query.passed(sinks.pages)
         source = self.source
         columns = {} if source is None else source.columns(self.query.match, target_scan)
-        if source is None or not (columns and target_scan.splits and source.is_dealt):
+        if source is None or not (columns and target_scan.splits and source.is_shuffled):
             workers = ExecutorWorkers(self.spark, self.known_bytes)
             given = None if source is None else source.rows
             rows = self.compute(passed, workers.shown(target_scan, passed), given)
@@ -460,7 +467,7 @@ class ExecutorMerge:
         try:
             every = f"xxhash64({', '.join(map(quoted, rows.columns))})"
             by = F.expr(f"coalesce({self._place(sinks, passed)}, {every})")
-            workers.feed_dealt(task, rows, by, take)
+            workers.feed_shuffled(task, rows, by, take)
         except PySparkException as error:
             raise self.query.bound.refused(reason_of(error)) from error
 
@@ -495,6 +502,6 @@ class PlacedMerge:
         with run_in_utc(self.here.spark):
             host.merge(target_scan, sinks, take)
 
-    def _place(self, stored_bytes: int | None) -> Place:
+    def _place(self, stored_bytes: int | None) -> WorkPlace:
         known = self.here.bytes_of(stored_bytes)
-        return place_of(self.here.spark, self.driver_bytes_max, known)
+        return work_place(self.here.spark, self.driver_bytes_max, known)

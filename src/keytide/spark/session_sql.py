@@ -44,11 +44,11 @@ from keytide.spark.data_source import FORMAT
 from keytide.spark.dataframe_writes import append, fill, overwrite
 from keytide.spark.dml_tasks import Source, pages_to_spark
 from keytide.spark.error_translation import (
-    explained,
     knows_aliases,
     note_view,
     on_driver,
     reason_of,
+    view_error,
 )
 from keytide.spark.internals import is_apache_spark, is_connect
 from keytide.spark.read_plans import fallback_to_spark, scan_to_spark
@@ -331,7 +331,7 @@ def _constructors(node: exp.Expr) -> exp.Expr:
 # -- temporary views of the data source ------------------------------------------------------------
 
 
-def keep_views_new(source: str) -> None:
+def renew_views(source: str) -> None:
     """Keep the views of a source current for `sql` and `table` of every session, from now on.
 
     A statement that Spark cannot run on a view raises an error that says what to do instead. A
@@ -359,7 +359,7 @@ def _noting(original: Any, views: _Views) -> Any:
         try:
             made = original(self, sqlQuery, *arguments, **named)
         except (PySparkException, Py4JError) as error:
-            if (instead := explained(self, sqlQuery, error, views.source)) is not error:
+            if (instead := view_error(self, sqlQuery, error, views.source)) is not error:
                 raise instead from None
             raise
         views.note(self, sqlQuery)
@@ -571,7 +571,7 @@ def register_lake(
     `NotFoundError` for a table that does not exist, and what `scan` and `to_spark` raise.
     """
     check_spark_session(spark, "register_lake")
-    keep_views_new(FORMAT)
+    renew_views(FORMAT)
     chosen = _names(lake) if tables is None else list(dict.fromkeys(tables))
     views = _views(chosen, name)
     frames = {view: lake.table(table).scan().to_spark(spark) for view, table in views.items()}

@@ -26,15 +26,15 @@ from pyspark.sql import SparkSession
 from keytide.base.arguments import check_spark_session
 from keytide.errors import SetupError
 from keytide.spark.data_source import FORMAT, KeytideSource
-from keytide.spark.error_translation import speak_plainly
+from keytide.spark.error_translation import install_messages
 from keytide.spark.internals import (
     mark_streams,
-    refuse_what_they_lack,
+    refuse_unsupported_uses,
     settings_of_gateway,
     spark_home,
-    steady_writers,
+    wrap_writers,
 )
-from keytide.spark.session_sql import keep_views_new
+from keytide.spark.session_sql import renew_views
 from keytide.spark.source_options import STREAM
 from keytide.spark.worker import check_python
 
@@ -256,10 +256,10 @@ def register(spark: SparkSession) -> None:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
     mark_streams(FORMAT, STREAM)
-    steady_writers(FORMAT)
-    refuse_what_they_lack(FORMAT)
-    keep_views_new(FORMAT)
-    speak_plainly()
+    wrap_writers(FORMAT)
+    refuse_unsupported_uses(FORMAT)
+    renew_views(FORMAT)
+    install_messages()
 
 
 def _defaults(known: Mapping[str, str]) -> dict[str, str]:

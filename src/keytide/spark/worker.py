@@ -26,7 +26,7 @@ C = TypeVar("C", bound=type)
 
 
 @cache
-def settle() -> None:
+def set_up() -> None:
     """Switch off what takes longer than a small task in this process, permanently.
 
     Runs on executors, whose Python processes Spark reuses. After each task, Spark collects garbage:
@@ -37,7 +37,7 @@ def settle() -> None:
     gc.collect()
     gc.freeze()
     _list_once({*os.environ.get("PYTHONPATH", "").split(os.pathsep)})
-    pass_over_broken_pipes()
+    ignore_broken_pipes()
 
 
 def use_cores_of_task() -> None:
@@ -56,7 +56,7 @@ _FORKED_WORKER = ("pyspark.daemon", "pyspark.worker")
 
 
 @cache
-def pass_over_broken_pipes() -> None:
+def ignore_broken_pipes() -> None:
     """Let this process, if it is a Spark worker, exit silently when Spark closes the connection.
 
     Spark does this when a task has returned enough rows for a LIMIT, and when another one failed.
@@ -74,7 +74,7 @@ def pass_over_broken_pipes() -> None:
     traceback.print_exc = print_exc
 
 
-def in_few_words(methods_of: C) -> C:
+def shorten_errors(methods_of: C) -> C:
     """Make Spark report a Keytide error from a method of a class without a traceback.
 
     A Spark worker that raised an error writes a report and exits. An error that was caused by

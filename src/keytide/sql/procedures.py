@@ -35,7 +35,7 @@ from keytide.publish.publish import publish
 from keytide.read.requests import why_row
 from keytide.snapshot.stored_table import StoredTable
 from keytide.sources.external_definitions import (
-    NewAdopted,
+    NewAdoption,
     adopt,
     refresh_external,
     with_upsert_keys,
@@ -260,7 +260,7 @@ def _adopting(format_: str) -> Procedure:
         )
         refuse_location(catalog, table, format_, location, given)
         key, partitions = _columns(primary_key), _columns(partitioned_by)
-        wanted = NewAdopted(format_, location, key, partitions, given, comment)
+        wanted = NewAdoption(format_, location, key, partitions, given, comment)
         return adopt(catalog, table, wanted).to_arrow()
 
     procedure.__name__ = procedure.__qualname__ = f"adopt_{format_}"
