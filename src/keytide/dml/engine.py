@@ -216,7 +216,7 @@ class SplitResult:
 class Host(Protocol):
     """Reads splits, evaluates the statement, and passes rows to sources of their splits."""
 
-    def explained(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
+    def plan_lines(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
         """Lines that say where splits of this size would be processed.
 
         `TargetScan` has both arguments.
@@ -395,7 +395,7 @@ class Sinks:
 class MergeHost(Protocol):
     """Joins the rows of a target with a source, and passes the results to sinks."""
 
-    def explained(self, stored_bytes: int | None) -> Sequence[str]:
+    def plan_lines(self, stored_bytes: int | None) -> Sequence[str]:
         """Lines that say where a target of this size would be merged."""
         ...
 

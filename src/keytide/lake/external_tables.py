@@ -127,7 +127,7 @@ class ExternalTable(ForeignTable):
 
 
 if TYPE_CHECKING:
-    from keytide.sql.python_calls import FederatedForm
+    from keytide.sql.python_calls import FederatedCallTarget
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class FederatedTable(ForeignTable):
 
         Raises `InvalidError` as `Table.merge` does. `execute` raises as `update`.
         """
-        from keytide.sql.python_calls import WhenForm, merge_source, source_of_rows
+        from keytide.sql.python_calls import WhenCall, merge_source, source_of_rows
 
         spark = source.sparkSession if is_spark_dataframe(source) else self._spark
         engine = engine_of(spark, self._allows)
@@ -248,7 +248,7 @@ class FederatedTable(ForeignTable):
             rows = source.stored if isinstance(source, Table | ForeignTable) else source
             given = source_of_rows(rows, self._form(), schema_of)
 
-        def carry_out(whens: Sequence[WhenForm]) -> Changed:
+        def carry_out(whens: Sequence[WhenCall]) -> Changed:
             return merge_source(self._form(), engine, given, on, whens, "snapshot")
 
         return MergeBuilder(carry_out)
@@ -273,10 +273,10 @@ class FederatedTable(ForeignTable):
     def _allows(self) -> bool:
         return self._catalog.allows_external_files
 
-    def _form(self) -> FederatedForm:
-        from keytide.sql.python_calls import FederatedForm
+    def _form(self) -> FederatedCallTarget:
+        from keytide.sql.python_calls import FederatedCallTarget
 
-        return FederatedForm(self._catalog, self.name, lambda: self.table_schema)
+        return FederatedCallTarget(self._catalog, self.name, lambda: self.table_schema)
 
     def _pinned(self, version: int | str | None = None) -> PinnedExternal:
         return self._tables.pinned(self._inner, version).table

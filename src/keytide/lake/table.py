@@ -29,7 +29,7 @@ from keytide.lake.display import Snapshots, picture_of, table_html
 from keytide.lake.engine_choice import engine_of
 from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.scan import Changes, FallbackScan, Scan
-from keytide.lake.table_methods import MergeBuilder, member, member_giving
+from keytide.lake.table_methods import MergeBuilder, member, member_with_result
 from keytide.maintenance import actions, orphans, repair
 from keytide.maintenance import actions as ended_branches
 from keytide.maintenance import branches as branch_verbs
@@ -307,9 +307,9 @@ class Table:
         - `ConflictError` when too many races with other writers were lost.
         - `DataError` when the store fails.
         """
-        from keytide.sql.python_calls import Around, delete_where
+        from keytide.sql.python_calls import OpenTableCatalog, delete_where
 
-        around = Around.of(self._stored, self._catalog)
+        around = OpenTableCatalog.of(self._stored, self._catalog)
         return delete_where(around, self._engine(), where, isolation)
 
     @checked
@@ -330,9 +330,9 @@ class Table:
         when two rows would have the same primary key, and `UnsupportedError` for a table that would
         not store the new values unchanged.
         """
-        from keytide.sql.python_calls import Around, update_where
+        from keytide.sql.python_calls import OpenTableCatalog, update_where
 
-        around = Around.of(self._stored, self._catalog)
+        around = OpenTableCatalog.of(self._stored, self._catalog)
         return update_where(around, self._engine(), set, where, isolation)
 
     @checked
@@ -366,9 +366,9 @@ class Table:
         does not support.
         """
         from keytide.sql.python_calls import (
-            Around,
-            WhenForm,
-            grown_to_merge,
+            OpenTableCatalog,
+            WhenCall,
+            add_source_columns,
             merge_source,
             source_of_rows,
         )
@@ -379,12 +379,14 @@ class Table:
             schema_of = engine.schema if is_spark_dataframe(source) else None
             rows = source.stored if isinstance(source, Table | ForeignTable) else source
             read = wider_table if merge_schema else source_table
-            given = source_of_rows(rows, Around.of(self._stored, self._catalog), schema_of, read)
+            given = source_of_rows(
+                rows, OpenTableCatalog.of(self._stored, self._catalog), schema_of, read
+            )
 
-        def carry_out(whens: Sequence[WhenForm]) -> Changed:
+        def carry_out(whens: Sequence[WhenCall]) -> Changed:
             if merge_schema:
-                whens = grown_to_merge(self._stored, given, whens)
-            around = Around.of(self._stored, self._catalog)
+                whens = add_source_columns(self._stored, given, whens)
+            around = OpenTableCatalog.of(self._stored, self._catalog)
             return merge_source(around, engine, given, on, whens, isolation)
 
         return MergeBuilder(carry_out)
@@ -831,9 +833,9 @@ class Table:
         """
         return _beside(self, open_branch(self._stored, name))
 
-    create_branch = member_giving(branch_verbs.create_branch, _beside)
+    create_branch = member_with_result(branch_verbs.create_branch, _beside)
     delete_branch = member(ended_branches.delete_branch)
-    rename_branch = member_giving(ended_branches.rename_branch, _beside)
+    rename_branch = member_with_result(ended_branches.rename_branch, _beside)
     fast_forward = member(actions.fast_forward)
 
 

@@ -42,7 +42,7 @@ def member(verb: Callable[Concatenate[StoredTable, P], T]) -> Callable[Concatena
     return method
 
 
-def member_giving(
+def member_with_result(
     verb: Callable[Concatenate[StoredTable, P], T], shown: Callable[[H, T], Shown]
 ) -> Callable[Concatenate[H, P], Shown]:
     """Turn a verb into a method whose result is converted by `shown`."""
@@ -76,7 +76,7 @@ def _as_declared(
 
 
 if TYPE_CHECKING:
-    from keytide.sql.python_calls import WhenForm
+    from keytide.sql.python_calls import WhenCall
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class MergeBuilder:
     raises it in `execute`.
     """
 
-    carry_out: Callable[[Sequence[WhenForm]], Changed]
-    whens: tuple[WhenForm, ...] = ()
+    carry_out: Callable[[Sequence[WhenCall]], Changed]
+    whens: tuple[WhenCall, ...] = ()
 
     @checked
     def when_matched_update(
@@ -166,7 +166,7 @@ class MergeBuilder:
         values: Mapping[str, Any] | None,
         condition: str | None,
     ) -> MergeBuilder:
-        from keytide.sql.python_calls import WhenForm
+        from keytide.sql.python_calls import WhenCall
 
-        when = WhenForm(call, kind, action, values, condition)
+        when = WhenCall(call, kind, action, values, condition)
         return replace(self, whens=(*self.whens, when))

@@ -241,12 +241,12 @@ def _check_immutable(table: Table, case: Case) -> None:
             if member == "upsertConfig.comparisonColumns" and not case.upsert.comparison:
                 member = "segmentsConfig.timeColumnName"
             raise InvalidError(
-                f"table {table.name} was created with {_told(has)} as '{member}', found "
-                f"{_told(asked)}; it cannot be changed. Write the rows to a new table"
+                f"table {table.name} was created with {_value_text(has)} as '{member}', found "
+                f"{_value_text(asked)}; it cannot be changed. Write the rows to a new table"
             )
 
 
-def _told(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, tuple):
         value = ", ".join(value)
     return "nothing" if value in (None, "") else repr(value)
@@ -257,7 +257,9 @@ def _warn_of_ttls(table: Table, case: Case) -> None:
     has, asked = table.options, options(case)
     differing = [key for key in TTLS if has.get(key) != asked.get(key)]
     if differing:
-        told = (f"'{k}' {_told(has.get(k))}, not {_told(asked.get(k))}" for k in differing)
+        told = (
+            f"'{k}' {_value_text(has.get(k))}, not {_value_text(asked.get(k))}" for k in differing
+        )
         warn_caller(
             f"table {table.name} has different TTLs from the config: {', '.join(told)}; "
             f"change them with Table.alter"

@@ -24,7 +24,7 @@ from keytide.show.elements import (
     shortened,
     size_text,
     text,
-    told,
+    tooltip,
 )
 
 # -- values: files, sorted runs and levels ---------------------------------------------------------
@@ -130,7 +130,7 @@ def levels_bar(levels: Sequence[tuple[int, int]], largest: int) -> Markup:
     parts = []
     for level, size in levels:
         length = max(2.0, size / max(1, largest) * width)
-        hint = told(f"level {level}: {size_text(size)}")
+        hint = tooltip(f"level {level}: {size_text(size)}")
         bar = element("rect", hint, x=left, y=2.0, width=length, height=12.0, class_=_level(level))
         parts.append(bar)
         left += length
@@ -175,7 +175,7 @@ def _part(part: Part, level: int, y: float, width: float) -> Markup:
     length = max(_PART_MIN, (part.end - part.start) * width)
     left = min(left, _LEFT + width - length)
     marks = [
-        told(_told(part)),
+        tooltip(_tooltip_text(part)),
         element("rect", x=left, y=y, width=length, height=_BAR, rx=3, class_=_level(level)),
     ]
     if part.rows and part.dead:
@@ -186,7 +186,7 @@ def _part(part: Part, level: int, y: float, width: float) -> Markup:
     return element("g", *marks)
 
 
-def _told(part: Part) -> str:
+def _tooltip_text(part: Part) -> str:
     first, last = ("", "") if part.keys is None else (shortened(k, _KEY_MAX) for k in part.keys)
     keys = "" if part.keys is None else f", keys {first} to {last}"
     dead = f", {part.dead:,} dead" if part.dead else ""

@@ -172,7 +172,7 @@ def text(content: str, **attributes: object) -> Markup:
     return element("text", content, **attributes)
 
 
-def told(content: str) -> Markup:
+def tooltip(content: str) -> Markup:
     """A tooltip. Characters that would affect its display are escaped."""
     return element("title", content)
 
@@ -355,7 +355,7 @@ def details(summary: str, content: Markup) -> Markup:
     return element("details", element("summary", summary), content)
 
 
-def opened(summary: str, content: Markup) -> Markup:
+def open_details(summary: str, content: Markup) -> Markup:
     """Content that is open and that the reader can close."""
     return element("details", element("summary", summary), content, open="")
 
@@ -457,7 +457,7 @@ def signs_table(signs: Sequence[Sign]) -> Markup:
     return joined(
         paragraph(_chip(is_due=bool(due)), " ", verdict),
         _table("What to do", due) if due else "",
-        opened(f"{counted(len(fine), 'check')} passed", _table("What is fine", fine))
+        open_details(f"{counted(len(fine), 'check')} passed", _table("What is fine", fine))
         if fine
         else "",
     )

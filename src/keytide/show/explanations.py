@@ -29,7 +29,7 @@ from keytide.show.elements import (
     shortened,
     size_text,
     text,
-    told,
+    tooltip,
 )
 
 # -- plans -----------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def _rows(stages: Sequence[Stage], first: Stage) -> Iterator[Markup]:
         yield text(label, x=_LEFT - 10, y=middle, class_="label end")
         yield element(
             "g",
-            told(f"{label}: {kept}, {size_text(stage.bytes)}"),
+            tooltip(f"{label}: {kept}, {size_text(stage.bytes)}"),
             element("rect", x=_LEFT, y=y, width=width, height=_BAR, rx=3, class_="pruned"),
             element("rect", x=_LEFT, y=y, width=length, height=_BAR, rx=3, class_="kept"),
         )

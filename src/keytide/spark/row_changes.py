@@ -56,7 +56,7 @@ from keytide.spark.worker import check_python
 from keytide.sql.change_queries import MergeQuery, RowQuery
 from keytide.sql.local_row_changes import LocalMergeHost
 from keytide.sql.merged_rows import ROW, PassThrough
-from keytide.sql.relation import GivenRelation, Relation, StoredRelation
+from keytide.sql.relation import CallerRelation, Relation, StoredRelation
 from keytide.sql.relations import BoundQuery
 from keytide.tasks import FeedTask
 from keytide.types import quoted
@@ -292,7 +292,7 @@ class DriverMerge:
         relation = self._relation
         if isinstance(relation, StoredRelation):
             return relation.scan().to_arrow()
-        if isinstance(relation, GivenRelation) and isinstance(relation.rows, pa.Table):
+        if isinstance(relation, CallerRelation) and isinstance(relation.rows, pa.Table):
             return relation.rows.select(list(relation.names))
         return _collected(self._frame)
 
@@ -302,7 +302,7 @@ class DriverMerge:
         relation = self._relation
         if relation is None:
             return self.rows(self.query.with_source(_SOURCE)[0])
-        assert isinstance(relation, GivenRelation)
+        assert isinstance(relation, CallerRelation)
         rows: Any = relation.rows
         return rows.select(*map(column, relation.names))
 
@@ -311,9 +311,9 @@ class DriverMerge:
         relation = self._relation
         if isinstance(relation, StoredRelation):
             return COPIES * sum(task.stored_bytes for task in relation.scan().tasks())
-        if isinstance(relation, GivenRelation) and isinstance(relation.rows, pa.Table):
+        if isinstance(relation, CallerRelation) and isinstance(relation.rows, pa.Table):
             return int(relation.rows.nbytes)
-        if relation is not None and not isinstance(relation, GivenRelation):
+        if relation is not None and not isinstance(relation, CallerRelation):
             return None
         return bytes_of_rows(self._frame) if has_exact_types(self._frame) else None
 
@@ -333,7 +333,7 @@ class DriverMerge:
 
 
 def _collected_relation(relation: Relation) -> Relation:
-    if not isinstance(relation, GivenRelation) or isinstance(relation.rows, pa.Table):
+    if not isinstance(relation, CallerRelation) or isinstance(relation.rows, pa.Table):
         return relation
     return replace(relation, rows=_collected(relation.rows.select(*map(column, relation.names))))
 
@@ -356,8 +356,8 @@ class SparkRowHost:
     """Runs the query over the target's rows. Some columns are passed through unchanged."""
     driver_bytes_max: int
 
-    def explained(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
-        """See `Host.explained`."""
+    def plan_lines(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
+        """See `Host.plan_lines`."""
         return (f"runs {self._place(stored_bytes, self._constants(is_exact))}",)
 
     def change(
@@ -489,8 +489,8 @@ class PlacedMerge:
     """Created for data of this size only when it is needed, because its source is a DataFrame."""
     driver_bytes_max: int
 
-    def explained(self, stored_bytes: int | None) -> Sequence[str]:
-        """See `MergeHost.explained`."""
+    def plan_lines(self, stored_bytes: int | None) -> Sequence[str]:
+        """See `MergeHost.plan_lines`."""
         return (f"runs {self._place(stored_bytes)}",)
 
     def merge(

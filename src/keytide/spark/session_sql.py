@@ -60,11 +60,11 @@ from keytide.sql.engine_text import QueryAnalysis
 from keytide.sql.from_clause import spark_unnest
 from keytide.sql.merged_rows import PassThrough
 from keytide.sql.pushdown import spark_condition
-from keytide.sql.query_engine import Means, Result
+from keytide.sql.query_engine import EngineLimits, Result
 from keytide.sql.relation import (
     AttachedRelation,
+    CallerRelation,
     FallbackRelation,
-    GivenRelation,
     Relation,
     StoredRelation,
     SystemRelation,
@@ -235,16 +235,16 @@ class SparkEngine:
             result: WriteResult = apply_events(catalog, request, rows, FlowStream(), author)
             return result
 
-    def row_host(self, query: RowQuery, means: Means) -> SparkRowHost:
+    def row_host(self, query: RowQuery, limits: EngineLimits) -> SparkRowHost:
         """The host for a DELETE or an UPDATE."""
 
         def compute(passed: Sequence[str], target: DataFrame) -> DataFrame:
             text_for = partial(query.text_for, "spark", passed)
             return self._rows(query.bound, text_for, **{query.view: target})
 
-        return SparkRowHost(query, self._spark, compute, means.driver_bytes_max)
+        return SparkRowHost(query, self._spark, compute, limits.driver_bytes_max)
 
-    def merge_host(self, query: MergeQuery, means: Means) -> PlacedMerge:
+    def merge_host(self, query: MergeQuery, limits: EngineLimits) -> PlacedMerge:
         """The host for a MERGE."""
 
         def compute(
@@ -252,9 +252,9 @@ class SparkEngine:
         ) -> DataFrame:
             return self._rows(query.bound, partial(query.text_for, "spark", passed), **known)
 
-        here = DriverMerge(query, self._spark, self.rows, compute, means.memory_bytes)
+        here = DriverMerge(query, self._spark, self.rows, compute, limits.memory_bytes)
         executors = partial(self._executor_merge, query, here.source)
-        return PlacedMerge(here, executors, means.driver_bytes_max)
+        return PlacedMerge(here, executors, limits.driver_bytes_max)
 
     def _executor_merge(
         self, query: MergeQuery, collected: Callable[[], pa.Table], known_bytes: int | None
@@ -293,9 +293,9 @@ class SparkEngine:
             return fallback_to_spark(relation.scan(), self._spark)
         if isinstance(relation, AttachedRelation):
             return pages_to_spark(relation.scan(), self._spark)
-        if isinstance(relation, GivenRelation) and not isinstance(relation.rows, pa.Table):
+        if isinstance(relation, CallerRelation) and not isinstance(relation.rows, pa.Table):
             return relation.rows.select(*map(column, relation.names))
-        if isinstance(relation, GivenRelation):
+        if isinstance(relation, CallerRelation):
             rows = relation.rows.select(list(relation.names))
         else:
             assert isinstance(relation, SystemRelation)

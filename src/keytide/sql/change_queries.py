@@ -28,7 +28,7 @@ from keytide.sql.cursor import Keytide, tokenize
 from keytide.sql.definition_grammar import literal_rows
 from keytide.sql.dml_grammar import TARGET
 from keytide.sql.merged_rows import CASE, ROW, Branch, MergedRows, PassThrough, value_name
-from keytide.sql.pushdown import CONDITION, pushed_exactly
+from keytide.sql.pushdown import CONDITION, exact_predicate
 from keytide.sql.relation import Relation, column_of
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.statements import Merge, Query, When
@@ -67,7 +67,7 @@ class RowQuery:
         parts = list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
         fields = {field.name.lower(): field for field in self.target.fields}
         # Otherwise a term may only be implied by a part of the condition.
-        return len(parts) == len(terms) and all(pushed_exactly(p, fields) in terms for p in parts)
+        return len(parts) == len(terms) and all(exact_predicate(p, fields) in terms for p in parts)
 
     @property
     def constants(self) -> pa.Table | None:
@@ -352,7 +352,7 @@ class MergeQuery:
         outer = (
             exp.select("*")
             .from_(exp.Subquery(this=inner, alias=exp.TableAlias(this=exp.to_identifier("merged"))))
-            .where(_is_given(_column(CASE)))
+            .where(_is_not_null(_column(CASE)))
         )
         return replace(self.bound, tree=outer).text_for(dialect, *rewrites)
 
@@ -543,13 +543,13 @@ def _applies(kind: str, alias: str, source: str | None) -> exp.Expr:
         return exp.Is(this=target, expression=exp.null())
     if kind == "NOT MATCHED BY SOURCE":
         return exp.Is(this=exp.column(_SOURCE, table=source, quoted=True), expression=exp.null())
-    is_matched = _is_given(target)
+    is_matched = _is_not_null(target)
     if source is None:
         return is_matched
-    return exp.and_(is_matched, _is_given(exp.column(_SOURCE, table=source, quoted=True)))
+    return exp.and_(is_matched, _is_not_null(exp.column(_SOURCE, table=source, quoted=True)))
 
 
-def _is_given(column: exp.Expr) -> exp.Expr:
+def _is_not_null(column: exp.Expr) -> exp.Expr:
     return exp.Not(this=exp.Is(this=column, expression=exp.null()))
 
 

@@ -396,7 +396,7 @@ def _chosen(kept: str, left_out: str) -> Callable[[Cursor], dict[str, Any]]:
 
 
 def _columns(cursor: Cursor) -> list[str]:
-    return cursor.listed(lambda: cursor.name("a column"))
+    return cursor.list_of(lambda: cursor.name("a column"))
 
 
 _CLAUSES: dict[str, Callable[[Cursor], dict[str, Any]]] = {

@@ -203,7 +203,7 @@ def with_parameters(text: str, parameters: Parameters) -> str:
         )
     parts, end = [], 0
     for place, value in zip(places, values, strict=True):
-        parts += [text[end : place.start], _literal(value, place.told)]
+        parts += [text[end : place.start], _literal(value, place.description)]
         end = place.end
     return "".join([*parts, text[end:]])
 
@@ -216,7 +216,7 @@ class _Place:
     number: int
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         return f"{self.number}" if self.name is None else f":{self.name}"
 
 
@@ -410,7 +410,7 @@ def is_file(table: exp.Table) -> bool:
 _PATH_SIGNS = frozenset("./\\:*")
 
 
-def refused(what: str, text: str, node: exp.Expr) -> InvalidError:
+def outside_error(what: str, text: str, node: exp.Expr) -> InvalidError:
     """An error at the part of a query that would read outside the lake."""
     starts = [part.meta["start"] for part in node.walk() if "start" in part.meta]
     return error_at(text, min(starts, default=0), f"{what} is outside the lake; {WAY_OUT}")
@@ -434,19 +434,19 @@ def refuse_location(
         )
 
 
-def refuse_reaching_out(tree: exp.Expr, text: str) -> None:
+def refuse_outside_functions(tree: exp.Expr, text: str) -> None:
     """Refuse functions that run code or read what their arguments name, on either engine."""
     for node in tree.find_all(exp.QueryTransform, exp.Anonymous, exp.ReadParquet, exp.ReadCSV):
         if isinstance(node, exp.QueryTransform):
-            raise refused("the command of TRANSFORM", text, node)
+            raise outside_error("the command of TRANSFORM", text, node)
         # Spark has the first one as a name, such as parquet.`/path`.
         if isinstance(node, exp.ReadParquet | exp.ReadCSV):
-            raise refused(f"the file of {node.sql_name().lower()}()", text, node)
-        if node.name.lower() in _REACHING_OUT:
-            raise refused(f"the target of {node.name}()", text, node)
+            raise outside_error(f"the file of {node.sql_name().lower()}()", text, node)
+        if node.name.lower() in _OUTSIDE_FUNCTIONS:
+            raise outside_error(f"the target of {node.name}()", text, node)
 
 
-_REACHING_OUT = frozenset(
+_OUTSIDE_FUNCTIONS = frozenset(
     ("reflect", "java_method", "try_reflect", "identifier",
      "arrow_scan", "arrow_scan_dumb", "pandas_scan", "python_arrow_scan", "python_map_function")
 )  # fmt: skip

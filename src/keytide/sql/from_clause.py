@@ -25,7 +25,7 @@ from keytide.dml.attachments import AttachedCatalog
 from keytide.errors import InvalidError
 from keytide.format.paths import BRANCH_MARK, split_branch
 from keytide.sql.cursor import Keytide, error_at, typed
-from keytide.sql.relation import in_own_spelling
+from keytide.sql.relation import stored_table_name
 from keytide.types import Field
 
 # -- tables, and the names of WITH -----------------------------------------------------------------
@@ -73,7 +73,7 @@ def name_of(node: exp.Table) -> str:
 def lake_name(node: exp.Table, catalog: AttachedCatalog) -> tuple[str, str | None]:
     """The table of a node, and its system table if it names one."""
     # Split `db.t$files` into `db.t` and `files`. A branch stays: `db.t$branch_b`, `files`.
-    name = in_own_spelling(catalog, name_of(node))
+    name = stored_table_name(catalog, name_of(node))
     table, branch = split_branch(name)
     table, _, system = table.partition("$")
     if branch is not None:
@@ -114,7 +114,7 @@ def resolve_unnests(
     if not found:
         return tree
     for node, type_ in zip(found, _types(tree, fields, len(found)), strict=True):
-        spread = _Spread.of(node, type_)
+        spread = _Expansion.of(node, type_)
         _check_names(node, spread, text)
         node.meta[_SPREAD] = spread
     return tree
@@ -165,7 +165,7 @@ class _Shape(Enum):
 
 
 @dataclass(frozen=True)
-class _Spread:
+class _Expansion:
     """What an UNNEST expands. `fields` are those of the ROWs, if known."""
 
     shape: _Shape
@@ -174,7 +174,7 @@ class _Spread:
     has_ordinality: bool
 
     @classmethod
-    def of(cls, node: exp.Unnest, type_: exp.DataType | None) -> _Spread:
+    def of(cls, node: exp.Unnest, type_: exp.DataType | None) -> _Expansion:
         shape, fields = _shape_of(node.expressions[0], type_)
         alias = node.args.get("alias")
         given = [] if alias is None else list(alias.columns)
@@ -226,7 +226,7 @@ def _shape_of(value: exp.Expr, type_: exp.DataType | None) -> tuple[_Shape | Non
     return None, ()
 
 
-def _check_names(node: exp.Unnest, spread: _Spread, text: str) -> None:
+def _check_names(node: exp.Unnest, spread: _Expansion, text: str) -> None:
     expected = len(spread.fields) or (1 if spread.shape is _Shape.VALUES else 0)
     given = len(spread.columns) - spread.has_ordinality
     if expected and given != expected:
@@ -239,7 +239,7 @@ def _check_names(node: exp.Unnest, spread: _Spread, text: str) -> None:
         )
 
 
-def _relation(node: exp.Expr, source: exp.Expr, spread: _Spread) -> exp.Expr:
+def _relation(node: exp.Expr, source: exp.Expr, spread: _Expansion) -> exp.Expr:
     """A lateral relation that replaces an UNNEST. The first one of a FROM is not lateral."""
     name = exp.to_identifier(node.alias or "unnest", quoted=True)
     alias = exp.TableAlias(this=name, columns=[column.copy() for column in spread.columns])
@@ -257,7 +257,7 @@ def _is_left_on_true(join: exp.Join) -> bool:
     return join.side.upper() == "LEFT" and bool(is_true)
 
 
-def _generator(value: exp.Expr, spread: _Spread, suffix: str = "") -> exp.Expr:
+def _generator(value: exp.Expr, spread: _Expansion, suffix: str = "") -> exp.Expr:
     """The Spark function that generates the rows."""
     if spread.has_ordinality:
         return exp.Anonymous(this=f"INLINE{suffix}", expressions=[_numbered(value, spread)])
@@ -265,7 +265,7 @@ def _generator(value: exp.Expr, spread: _Spread, suffix: str = "") -> exp.Expr:
     return exp.Anonymous(this=f"{name}{suffix}", expressions=[value.copy()])
 
 
-def _numbered(value: exp.Expr, spread: _Spread) -> exp.Expr:
+def _numbered(value: exp.Expr, spread: _Expansion) -> exp.Expr:
     """An array of ROWs that have their number as the last field."""
     item, place = exp.to_identifier("item"), exp.to_identifier("place")
     if spread.shape is _Shape.ROWS and not spread.fields:

@@ -20,7 +20,7 @@ from keytide.sql.change_queries import MergeQuery, RowQuery
 from keytide.sql.engine_text import QueryAnalysis
 from keytide.sql.local_query import Stop, analyze_locally, run_locally, stream_locally
 from keytide.sql.local_row_changes import LocalMergeHost, LocalRowHost
-from keytide.sql.query_engine import LocalResult, Means, Result
+from keytide.sql.query_engine import EngineLimits, LocalResult, Result
 from keytide.sql.relations import BoundQuery
 
 __all__ = ["LocalEngine"]
@@ -94,10 +94,10 @@ class LocalEngine:
         """Apply rows that are change events to the target of a flow."""
         return apply_events(catalog, request, rows, author)
 
-    def row_host(self, query: RowQuery, means: Means) -> LocalRowHost:
+    def row_host(self, query: RowQuery, limits: EngineLimits) -> LocalRowHost:
         """The host for a DELETE or an UPDATE."""
-        return LocalRowHost(query, means.memory_bytes, self.allows_external_files)
+        return LocalRowHost(query, limits.memory_bytes, self.allows_external_files)
 
-    def merge_host(self, query: MergeQuery, means: Means) -> LocalMergeHost:
+    def merge_host(self, query: MergeQuery, limits: EngineLimits) -> LocalMergeHost:
         """The host for a MERGE."""
-        return LocalMergeHost(query, means.memory_bytes, self.allows_external_files)
+        return LocalMergeHost(query, limits.memory_bytes, self.allows_external_files)

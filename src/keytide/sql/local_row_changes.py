@@ -40,8 +40,8 @@ class LocalRowHost:
     memory_bytes: int
     allows_external_files: bool = False
 
-    def explained(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
-        """See `Host.explained`. There is only one place."""
+    def plan_lines(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
+        """See `Host.plan_lines`. There is only one place."""
         return ()
 
     def change(
@@ -112,8 +112,8 @@ class LocalMergeHost:
     memory_bytes: int
     allows_external_files: bool = False
 
-    def explained(self, stored_bytes: int | None) -> Sequence[str]:
-        """See `MergeHost.explained`. There is only one place."""
+    def plan_lines(self, stored_bytes: int | None) -> Sequence[str]:
+        """See `MergeHost.plan_lines`. There is only one place."""
         return ()
 
     def merge(

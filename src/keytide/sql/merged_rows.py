@@ -62,7 +62,7 @@ class PassThrough:
         for type_ in types:
             _refuse_nested_times(type_)
         passed = [
-            pa.field(n, _kept_type(type_)) for n, type_ in zip(self.names, types, strict=True)
+            pa.field(n, _passed_type(type_)) for n, type_ in zip(self.names, types, strict=True)
         ]
         plain = [pa.field(c.name, c.type) for c in columns[:-1]]
         return pa.schema([*plain, pa.field(ROW, pa.int64()), *passed])
@@ -74,14 +74,16 @@ class PassThrough:
         ids = page.column(ROW_ID)
         members = ids.flatten() if pa.types.is_struct(self.row_id) else [ids]
         carried = [page.column(c.name) for c in self.columns]
-        passed = [_kept(array) for array in (*members, *carried)]
+        passed = [_to_passed_type(array) for array in (*members, *carried)]
         places = pa.array(np.arange(start, start + page.num_rows), pa.int64())
         plain = [page.column(c.name) for c in columns[:-1]]
         return pa.record_batch([*plain, places, *passed], schema=schema)
 
     def row_ids(self, found: pa.RecordBatch) -> pa.Array:
         """The row ids in the connector's form."""
-        members = [_back(found.column(f"$id_{i}"), f.type) for i, f in enumerate(self._members)]
+        members = [
+            _from_passed_type(found.column(f"$id_{i}"), f.type) for i, f in enumerate(self._members)
+        ]
         if not pa.types.is_struct(self.row_id):
             return members[0]
         return pa.StructArray.from_arrays(members, fields=list(self._members))
@@ -89,7 +91,7 @@ class PassThrough:
     def column(self, found: pa.RecordBatch, name: str) -> pa.Array:
         """A target column in the connector's form."""
         place = next(i for i, c in enumerate(self.columns) if c.name == name)
-        return _back(found.column(f"$kept_{place}"), self.columns[place].type)
+        return _from_passed_type(found.column(f"$kept_{place}"), self.columns[place].type)
 
 
 def _refuse_nested_times(type_: pa.DataType) -> None:
@@ -105,21 +107,21 @@ def _refuse_nested_times(type_: pa.DataType) -> None:
         _refuse_nested_times(member)
 
 
-def _kept_type(type_: pa.DataType) -> pa.DataType:
+def _passed_type(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_time32(type_):
         return pa.int32()
     return pa.int64() if pa.types.is_timestamp(type_) or pa.types.is_time64(type_) else type_
 
 
-def _kept(array: pa.Array) -> pa.Array:
-    kept = _kept_type(array.type)
+def _to_passed_type(array: pa.Array) -> pa.Array:
+    kept = _passed_type(array.type)
     return array if kept.equals(array.type) else array.view(kept)
 
 
-def _back(array: pa.Array, type_: pa.DataType) -> pa.Array:
+def _from_passed_type(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if array.type.equals(type_):
         return array
-    return array.view(type_) if _kept_type(type_).equals(array.type) else array.cast(type_)
+    return array.view(type_) if _passed_type(type_).equals(array.type) else array.cast(type_)
 
 
 # -- pages for sinks -------------------------------------------------------------------------------

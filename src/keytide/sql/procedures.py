@@ -46,11 +46,11 @@ from keytide.sql.engine_text import refuse_location
 from keytide.sql.history_procedures import (
     HISTORY,
     Procedure,
-    chosen,
-    done,
-    named_by_commas,
+    comma_separated,
     places,
     procedure,
+    selected_partitions,
+    success_result,
     texts,
 )
 from keytide.sql.relation import entry_of, table_of
@@ -152,7 +152,7 @@ def rewrite_data_files(
     where: str | None = None,
 ) -> CompactionResult:
     """Compact all files of the table, or of the partitions that match a condition."""
-    partitions = chosen("rewrite_data_files", table, None, where)
+    partitions = selected_partitions("rewrite_data_files", table, None, where)
     if (strategy == "sort") != (sort_order is not None):
         raise InvalidError(
             "sys.rewrite_data_files: strategy => 'sort' and sort_order require each other; rows "
@@ -233,7 +233,7 @@ EXPIRING: Mapping[str, Procedure] = {
     "purge_files": procedure(purge_files),
     "remove_orphan_files": _remove_orphan_files,
     "reset_consumer": procedure(
-        reset_consumer, done, consumer_id="name", next_snapshot_id="next_snapshot"
+        reset_consumer, success_result, consumer_id="name", next_snapshot_id="next_snapshot"
     ),
 }  # fmt: skip
 """The procedures by name."""
@@ -268,7 +268,7 @@ def _adopting(format_: str) -> Procedure:
 
 
 def _columns(text: str | None) -> list[str]:
-    return [name for name in named_by_commas(text or "") if name]
+    return [name for name in comma_separated(text or "") if name]
 
 
 def _options(procedure: str, text: str | None) -> Mapping[str, str]:
@@ -391,7 +391,7 @@ def _compact(
     compact_strategy: _Strategy = "full", order_strategy: str | None = None,
     order_by: str | None = None, where: str | None = None,
 ) -> CompactionResult:  # fmt: skip
-    wanted = chosen("compact", table, partitions, where)
+    wanted = selected_partitions("compact", table, partitions, where)
     if order_strategy == "none":
         order_strategy = None
     if order_by is not None:
@@ -416,7 +416,7 @@ def _drop_partition(catalog: Catalog, table: str, *partitions: str) -> pa.Table:
             "sys.drop_partition: no partition is given; to drop all rows, use TRUNCATE"
         )
     truncate(table_of(catalog, table), named)
-    return done()
+    return success_result()
 
 
 @checked
@@ -468,11 +468,11 @@ def _rescale(
             f"{stored.name} is {buckets}; run ALTER TABLE {table} SET ('{keys.BUCKET}' = "
             f"'{bucket_num}') first"
         )
-    return rescale(stored, chosen("rescale", stored, partitions, where)).to_arrow()
+    return rescale(stored, selected_partitions("rescale", stored, partitions, where)).to_arrow()
 
 
 def _rewrite_file_index(table: StoredTable, where: str | None = None) -> IndexingResult:
-    return index_files(table, chosen("rewrite_file_index", table, None, where))
+    return index_files(table, selected_partitions("rewrite_file_index", table, None, where))
 
 
 PROCEDURES: dict[str, Procedure] = {

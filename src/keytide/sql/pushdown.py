@@ -44,7 +44,7 @@ from keytide.types import AtomicType, Field
 # -- pushdown --------------------------------------------------------------------------------------
 
 
-def pushed(term: exp.Expr, fields: Mapping[str, Field]) -> Predicate | None:
+def pushed_predicate(term: exp.Expr, fields: Mapping[str, Field]) -> Predicate | None:
     """A predicate that is true for every row for which `term` is true, or None.
 
     `fields` are the columns of the table by their names in lower case.
@@ -52,8 +52,8 @@ def pushed(term: exp.Expr, fields: Mapping[str, Field]) -> Predicate | None:
     return _if_flat(_Pusher(fields).implied(term))
 
 
-def pushed_exactly(term: exp.Expr, fields: Mapping[str, Field]) -> Predicate | None:
-    """The predicate of `pushed` if it is true for exactly the same rows as `term`, or None."""
+def exact_predicate(term: exp.Expr, fields: Mapping[str, Field]) -> Predicate | None:
+    """The predicate that is true for exactly the same rows as `term`, or None."""
     return _if_flat(_Pusher(fields).same(term))
 
 

@@ -40,16 +40,16 @@ from keytide.sql.dml_grammar import delete_from, merge_into, update_from
 from keytide.sql.grammar import options_in_hints
 from keytide.sql.local_engine import LocalEngine
 from keytide.sql.query_engine import Engine
-from keytide.sql.relation import ExternalRelation, GivenRelation, Relation, StoredRelation
+from keytide.sql.relation import CallerRelation, ExternalRelation, Relation, StoredRelation
 from keytide.sql.row_changes import delete, merge, update
-from keytide.sql.statements import GIVEN, Delete, Merge, Query, Update
+from keytide.sql.statements import CALLER_ROWS, Delete, Merge, Query, Update
 from keytide.types import Field, arrow_schema, quoted, type_from_arrow
 from keytide.write.input_rows import source_table
 
 # -- arguments as SQL text -------------------------------------------------------------------------
 
 
-class FormTexts:
+class CallText:
     """The parts of a statement.
 
     Methods raise `InvalidError` at the position that does not parse.
@@ -169,7 +169,7 @@ TARGET, SOURCE = "target", "source"
 
 
 @dataclass(frozen=True)
-class WhenForm:
+class WhenCall:
     """One WHEN clause of a MERGE as given in Python. `values` None means all columns."""
 
     call: str
@@ -179,7 +179,7 @@ class WhenForm:
     condition: str | None = None
 
 
-class FormTable(Protocol):
+class CallTarget(Protocol):
     """The table that a call changes."""
 
     @property
@@ -203,8 +203,8 @@ class FormTable(Protocol):
 
 
 @dataclass(frozen=True)
-class FederatedForm:
-    """A federated table, which the catalog finds by name. See `FormTable`.
+class FederatedCallTarget:
+    """A federated table, which the catalog finds by name. See `CallTarget`.
 
     `look` returns its columns. Most statements do not need them.
     """
@@ -215,120 +215,124 @@ class FederatedForm:
 
     @cached_property
     def schema(self) -> TableSchema:
-        """See `FormTable`."""
+        """See `CallTarget`."""
         return self.look()
 
     def carry_out(self, engine: Engine, change: Callable[[AttachedCatalog], Changed]) -> Changed:
-        """See `FormTable`."""
+        """See `CallTarget`."""
         return change(self.catalog)
 
 
 @dataclass(frozen=True)
-class Around(AttachedCatalog):
+class OpenTableCatalog(AttachedCatalog):
     """The tables that a statement about an open table can use: the table itself, and its lake's."""
 
-    held: StoredTable = field(kw_only=True)
+    open_table: StoredTable = field(kw_only=True)
     lake: AttachedCatalog | None = field(kw_only=True)
 
     @property
     def name(self) -> str:
-        """See `FormTable`."""
-        return self.held.name
+        """See `CallTarget`."""
+        return self.open_table.name
 
     @property
     def schema(self) -> TableSchema:
-        """See `FormTable`."""
-        return self.held.schema
+        """See `CallTarget`."""
+        return self.open_table.schema
 
     @property
     def catalog(self) -> AttachedCatalog:
-        """See `FormTable`."""
+        """See `CallTarget`."""
         return self
 
     def carry_out(self, engine: Engine, change: Callable[[AttachedCatalog], Changed]) -> Changed:
-        """See `FormTable`. Starts from the last known state of the table, see `as_expected`."""
+        """See `CallTarget`. Starts from the last known state of the table, see `as_expected`."""
 
         def on(table: PinnedTable) -> Changed:
             if table.schema.is_indexed:
                 table.confirm()  # otherwise an old index would be missing, and rebuilt
-            return change(replace(self, held=table))
+            return change(replace(self, open_table=table))
 
         # Work on a Spark session is expensive, so it must not start from a state that may be
         # outdated.
-        return as_expected(self.held, on) if isinstance(engine, LocalEngine) else change(self)
+        return as_expected(self.open_table, on) if isinstance(engine, LocalEngine) else change(self)
 
     @classmethod
-    def of(cls, held: StoredTable, lake: AttachedCatalog | None) -> Around:
+    def of(cls, held: StoredTable, lake: AttachedCatalog | None) -> OpenTableCatalog:
         """The same for a table. `lake` is None if the table was opened by its path."""
         if lake is None:
             # There are no other tables below a table's own folder.
-            return cls(FolderWarehouse(held.store), held=held, lake=None)
+            return cls(FolderWarehouse(held.store), open_table=held, lake=None)
         return cls(
-            lake.warehouse, lake.allows_external_files, attached=lake.attached, held=held, lake=lake
+            lake.warehouse,
+            lake.allows_external_files,
+            attached=lake.attached,
+            open_table=held,
+            lake=lake,
         )
 
     def look(self, name: str) -> PinnedTable:
         """See `Catalog.look`."""
-        if name == self.held.name:
-            return self.held.pinned()
+        if name == self.open_table.name:
+            return self.open_table.pinned()
         if self.lake is not None:
             return self.lake.look(name)
         raise NotFoundError(
-            f"table {name} does not exist: {self.held.name} was opened by its path, so no other "
+            f"table {name} does not exist: {self.open_table.name} was opened by its path, so no other "
             "tables are known; open it with Lake.table"
         )
 
-    def anew(self) -> Around:
+    def anew(self) -> OpenTableCatalog:
         """See `AttachedCatalog`."""
-        self.held.confirm()
-        return replace(self, held=self.held.live)
+        self.open_table.confirm()
+        return replace(self, open_table=self.open_table.live)
 
     def find(self, name: str) -> str | None:
         """See `Catalog.find`."""
-        if name == self.held.name or self.lake is None:
-            return self.held.name if name.lower() == self.held.name.lower() else None
+        if name == self.open_table.name or self.lake is None:
+            return self.open_table.name if name.lower() == self.open_table.name.lower() else None
         return self.lake.find(name)
 
     def find_attached(self, name: str) -> tuple[str, str] | None:
         """See `Catalog.find_attached`."""
-        return None if name == self.held.name else super().find_attached(name)
+        return None if name == self.open_table.name else super().find_attached(name)
 
 
 def delete_where(
-    table: FormTable, engine: Engine, where: Condition | None, isolation: Isolation
+    table: CallTarget, engine: Engine, where: Condition | None, isolation: Isolation
 ) -> Changed:
     """Delete the rows that match a condition, as `Table.delete` describes."""
-    with _not_too_deep():
-        texts = FormTexts()
+    with _depth_errors():
+        texts = CallText()
         where_tree = _where(texts, where)
         tree = exp.Delete(this=_target(table, texts), where=where_tree)
-        statement = _meant(delete_from(tree, texts.cursor()), where)
+        statement = _with_condition(delete_from(tree, texts.cursor()), where)
         return table.carry_out(engine, lambda seen: delete(seen, engine, statement, isolation))
 
 
 def update_where(
-    table: FormTable,
+    table: CallTarget,
     engine: Engine,
     values: Mapping[str, Any],
     where: Condition | None,
     isolation: Isolation,
 ) -> Changed:
     """Change columns of the rows that match a condition, as `Table.update` describes."""
-    with _not_too_deep():
-        texts = FormTexts()
+    with _depth_errors():
+        texts = CallText()
         pairs = _assignments(texts.values(values, "Table.update"))
         where_tree = _where(texts, where)
         tree = exp.Update(this=_target(table, texts), expressions=pairs, where=where_tree)
-        statement = _meant(update_from(tree, texts.cursor()), where)
+        statement = _with_condition(update_from(tree, texts.cursor()), where)
         return table.carry_out(engine, lambda seen: update(seen, engine, statement, isolation))
 
 
 def merge_source(
-    table: FormTable,
+    table: CallTarget,
     engine: Engine,
     source: str | Relation,
     on: str,
-    whens: Sequence[WhenForm],
+    whens: Sequence[WhenCall],
     isolation: Isolation,
 ) -> Changed:
     """Merge rows, or the rows of a query, into the table, as `Table.merge` describes."""
@@ -337,15 +341,15 @@ def merge_source(
             f"table {table.name}: a merge without a WHEN clause has no effect; add one, such as "
             "when_matched_update_all()"
         )
-    with _not_too_deep():
+    with _depth_errors():
         statement = _merge_statement(table, source, on, whens)
         return merge(table.catalog, engine, statement, isolation)
 
 
 def _merge_statement(
-    table: FormTable, source: str | Relation, on: str, whens: Sequence[WhenForm]
+    table: CallTarget, source: str | Relation, on: str, whens: Sequence[WhenCall]
 ) -> Merge:
-    texts = FormTexts()
+    texts = CallText()
     condition = texts.condition(on)
     branches = [_when(texts, when) for when in whens]
     given: dict[str, Relation] = {}
@@ -354,7 +358,7 @@ def _merge_statement(
     else:
         given[SOURCE] = source
         using = _table(texts, (SOURCE,), SOURCE)
-        using.meta[GIVEN] = SOURCE
+        using.meta[CALLER_ROWS] = SOURCE
     target = _target(table, texts)
     tree = exp.Merge(this=target, using=using, on=condition, whens=exp.Whens(expressions=branches))
     statement = merge_into(tree, texts.cursor())
@@ -362,9 +366,9 @@ def _merge_statement(
     return Merge(statement.table, pairs, statement.whens)
 
 
-def grown_to_merge(
-    table: StoredTable, source: str | Relation, whens: Sequence[WhenForm]
-) -> list[WhenForm]:
+def add_source_columns(
+    table: StoredTable, source: str | Relation, whens: Sequence[WhenCall]
+) -> list[WhenCall]:
     """Add the columns of a source to the table, and return the WHEN clauses for that.
 
     A WHEN clause for all columns then means the columns of the source. Other columns do not change,
@@ -392,7 +396,7 @@ def grown_to_merge(
 
 def source_of_rows(
     source: Any,
-    table: FormTable,
+    table: CallTarget,
     schema_of: Callable[[Any], pa.Schema] | None,
     read: Callable[[Any, TableSchema, str], pa.Table] = source_table,
 ) -> Relation:
@@ -410,27 +414,27 @@ def source_of_rows(
     if schema_of is not None:
         schema = schema_of(source)
         _checked_fields(schema, table.name)
-        return GivenRelation(SOURCE, source, schema)
+        return CallerRelation(SOURCE, source, schema)
     rows = _plain(read(source, table.schema, table.name), table)
-    return GivenRelation(SOURCE, rows, rows.schema)
+    return CallerRelation(SOURCE, rows, rows.schema)
 
 
 # -- parts -----------------------------------------------------------------------------------------
 
 
-def _where(texts: FormTexts, where: Condition | None) -> exp.Where | None:
-    """A condition given as a string. A condition object needs no SQL, see `_meant`."""
+def _where(texts: CallText, where: Condition | None) -> exp.Where | None:
+    """A condition given as a string. A condition object needs no SQL, see `_with_condition`."""
     return exp.Where(this=texts.condition(where)) if isinstance(where, str) else None
 
 
-def _meant(statement: S, where: Condition | None) -> S:
+def _with_condition(statement: S, where: Condition | None) -> S:
     """The statement with a condition object, if one is given."""
     if where is None or isinstance(where, str):
         return statement
     return replace(statement, query=replace(statement.query, where=where))
 
 
-def _when(texts: FormTexts, when: WhenForm) -> exp.When:
+def _when(texts: CallText, when: WhenCall) -> exp.When:
     condition = None if when.condition is None else texts.condition(when.condition)
     return exp.When(
         matched=when.kind == "MATCHED" or None,
@@ -440,7 +444,7 @@ def _when(texts: FormTexts, when: WhenForm) -> exp.When:
     )
 
 
-def _then(texts: FormTexts, when: WhenForm) -> exp.Expr:
+def _then(texts: CallText, when: WhenCall) -> exp.Expr:
     if when.action == "DELETE":
         return exp.Var(this="DELETE")
     if when.values is None and when.action == "UPDATE":
@@ -461,12 +465,12 @@ def _assignments(values: Mapping[str, exp.Expr]) -> list[exp.Expr]:
     ]
 
 
-def _target(table: FormTable, texts: FormTexts) -> exp.Table:
+def _target(table: CallTarget, texts: CallText) -> exp.Table:
     database, dot, name = table.name.partition(".")
     return _table(texts, (database, name) if dot else (database,), TARGET)
 
 
-def _table(texts: FormTexts, parts: Sequence[str], alias: str) -> exp.Table:
+def _table(texts: CallText, parts: Sequence[str], alias: str) -> exp.Table:
     """A table that does not occur in the text. Errors about it point at the end."""
     names = [exp.to_identifier(part, quoted=True) for part in parts]
     for name in names:
@@ -480,7 +484,7 @@ def _alias(name: str) -> exp.TableAlias:
 
 
 @contextmanager
-def _not_too_deep() -> Iterator[None]:
+def _depth_errors() -> Iterator[None]:
     try:
         yield
     except RecursionError as error:
@@ -492,7 +496,7 @@ def _not_too_deep() -> Iterator[None]:
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def _plain(rows: pa.Table, table: FormTable) -> pa.Table:
+def _plain(rows: pa.Table, table: CallTarget) -> pa.Table:
     """The rows in types that SQL supports and that hold the same values."""
     known = {f.name: f.type.to_arrow() for f in table.schema.fields}
     empty = [

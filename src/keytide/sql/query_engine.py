@@ -70,7 +70,7 @@ class Result(ArrowRows, ABC):
     def __repr__(self) -> str:
         columns = ", ".join(f"{field.name} {field.type}" for field in self.schema)
         rows = counted(self.row_count, "row")
-        return f"{type(self).__name__}({rows}{f': {columns}' if columns else ' changed'})"
+        return f"{type(self).__name__}({rows}{f': {columns}' if columns else ' change_result'})"
 
     def to_pylist(self) -> list[dict[str, Any]]:
         """The rows as dicts. Raises as `to_arrow`.
@@ -160,7 +160,7 @@ class ChangeResult(Result):
         return self.changed
 
 
-def changed(row_count: int = 0) -> Result:
+def change_result(row_count: int = 0) -> Result:
     """The result of a statement that returns no rows."""
     return ChangeResult(row_count)
 
@@ -169,7 +169,7 @@ def changed(row_count: int = 0) -> Result:
 
 
 @dataclass(frozen=True)
-class Means:
+class EngineLimits:
     """The resources of this process that an engine can use for the rows of a table.
 
     It can hold `memory_bytes`. If a statement reads at most `driver_bytes_max`, a cluster leaves
@@ -235,10 +235,10 @@ class Engine(Protocol):
         """Apply rows that are change events to the target of a flow."""
         ...
 
-    def row_host(self, query: RowQuery, means: Means) -> Host:
+    def row_host(self, query: RowQuery, limits: EngineLimits) -> Host:
         """The host for a DELETE or an UPDATE."""
         ...
 
-    def merge_host(self, query: MergeQuery, means: Means) -> MergeHost:
+    def merge_host(self, query: MergeQuery, limits: EngineLimits) -> MergeHost:
         """The host for a MERGE."""
         ...

@@ -53,7 +53,7 @@ class Relation(ABC):
         """The columns of the table."""
 
     @abstractmethod
-    def explained(self) -> list[str]:
+    def plan_lines(self) -> list[str]:
         """Lines that describe what is read, without reading it."""
 
     def narrowed(self, columns: tuple[str, ...] | None, terms: tuple[Predicate, ...]) -> Relation:
@@ -93,7 +93,7 @@ class StoredRelation(Relation):
         """The rows."""
         return narrowed_scan(self._all, self.columns, conjunction(self.terms))
 
-    def explained(self) -> list[str]:
+    def plan_lines(self) -> list[str]:
         """The scan's explanation, and what the query needs."""
         return [*str(self.scan().explain()).splitlines(), *self.needs()]
 
@@ -125,7 +125,7 @@ class FallbackRelation(Relation):
         columns = selected_columns(self.name, self._all.view.schema, self.columns)
         return replace(self._all, columns=columns, predicate=conjunction(self.terms))
 
-    def explained(self) -> list[str]:
+    def plan_lines(self) -> list[str]:
         """The scan's explanation, and what the query needs."""
         return [*str(self.scan().explain()).splitlines(), *self.needs()]
 
@@ -170,7 +170,7 @@ class SystemRelation(Relation):
         """The relation restricted to some columns. All its rows are computed in any case."""
         return replace(self, columns=columns)
 
-    def explained(self) -> list[str]:
+    def plan_lines(self) -> list[str]:
         """Its name."""
         return [f"system table {self.table.name}${self.system}"]
 
@@ -203,7 +203,7 @@ class AttachedRelation(Relation):
         by_name = {column.name: column for column in scan.columns}
         return replace(scan, columns=tuple(by_name[name] for name in self.columns))
 
-    def explained(self) -> list[str]:
+    def plan_lines(self) -> list[str]:
         """The connector, the conditions that it accepts, and its number of splits."""
         scan = self.scan()
         _, left = scan.narrowed()
@@ -236,7 +236,7 @@ class ExternalRelation(AttachedRelation):
         """The columns of the table, in the types of its definition."""
         return self.handle.table.view.schema.fields
 
-    def explained(self) -> list[str]:
+    def plan_lines(self) -> list[str]:
         """What is read, and the conditions that apply before versions are merged (rule R17)."""
         scan = ExternalScan(self.handle.table, self.fields_read, conjunction(self.terms))
         return [*str(scan.explain()).splitlines(), *self.needs()]
@@ -248,7 +248,7 @@ class ExternalRelation(AttachedRelation):
 
 
 @dataclass(frozen=True)
-class GivenRelation(Relation):
+class CallerRelation(Relation):
     """Rows from the caller: an Arrow table, or rows in the engine's own form."""
 
     rows: Any
@@ -273,7 +273,7 @@ class GivenRelation(Relation):
         """The relation restricted to some columns. All its rows exist in any case."""
         return replace(self, columns=columns)
 
-    def explained(self) -> list[str]:
+    def plan_lines(self) -> list[str]:
         """A line that says that the rows are given."""
         return [f"given rows: {', '.join(self.names)}"]
 
@@ -285,7 +285,7 @@ def _fields(schema: pa.Schema) -> tuple[Field, ...]:
 # -- lookup of names -------------------------------------------------------------------------------
 
 
-def in_own_spelling(catalog: Catalog, name: str) -> str:
+def stored_table_name(catalog: Catalog, name: str) -> str:
     """Write `db.t.branch_b` as `db.t$branch_b` and `db.t.files` as `db.t$files`.
 
     Iceberg uses dots.
@@ -309,7 +309,7 @@ def entry_of(catalog: Catalog, name: str) -> PinnedTable:
     Raises `NotFoundError` if there is none, and `InvalidError` if several differ only in case and
     none matches exactly.
     """
-    name = in_own_spelling(catalog, name)
+    name = stored_table_name(catalog, name)
     try:
         return catalog.entry(name)
     except NotFoundError:

@@ -49,7 +49,7 @@ from keytide.predicate.condition import text_of
 from keytide.snapshot.stored_table import StoredTable
 from keytide.sql.change_queries import RowQuery, merge_query, row_query
 from keytide.sql.cursor import Keytide
-from keytide.sql.query_engine import Engine, Means, Result
+from keytide.sql.query_engine import Engine, EngineLimits, Result
 from keytide.sql.relation import Relation, column_of, table_of
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.show_statements import plan_rows
@@ -94,7 +94,7 @@ class Evolution:
         return growth(schema, self.columns, self.table.name)
 
 
-def evolved(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> Merge:
+def evolve_table(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> Merge:
     """The statement for the table once it has the columns that the statement needs.
 
     A statement that the engine refuses changes nothing. Raises as `evolution_of`, and as `grown`.
@@ -137,14 +137,14 @@ def evolution_of(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> 
         replace(when, values=own) if when.values is None and when.action != "DELETE" else when
         for when in statement.whens
     )
-    set_ = {name.lower() for when in whens for name in _evolving(when, table, source)}
+    set_ = {name.lower() for when in whens for name in _evolving_columns(when, table, source)}
     columns = pa.schema([f.with_name(spelled[f.name]) for f in found if f.name.lower() in set_])
     only_there = {name.lower() for name in found.names} - set(map(str.lower, table.schema.names))
     qualified = _qualified(replace(statement, whens=whens), only_there, source)
     evolution = Evolution(table, qualified, columns)
     if evolution.changes:
         evolution.check()
-        _try_out(catalog, engine, evolution.statement)
+        _check_by_engine(catalog, engine, evolution.statement)
     return evolution
 
 
@@ -178,7 +178,7 @@ def _only_table(bound: BoundQuery) -> Relation | None:
     return None if source.args.get("pivots") else views.get(source.name)
 
 
-def _evolving(when: When, table: StoredTable, source: str) -> Iterator[str]:
+def _evolving_columns(when: When, table: StoredTable, source: str) -> Iterator[str]:
     """The columns that a WHEN clause adds if they are missing, or widens.
 
     It adds each column that it names. It widens only a column that gets the source's column of the
@@ -221,7 +221,7 @@ def _qualified(statement: Merge, names: Set[str], source: str) -> Merge:
     return replace(statement, pairs=replace(statement.pairs, tree=pairs), whens=whens)
 
 
-def _try_out(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> None:
+def _check_by_engine(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> None:
     """Let the engine read a MERGE, without rows, as the table still is."""
     tree: exp.Select = statement.pairs.tree.copy()  # type: ignore[assignment]  # made so
     conditions = [when.condition for when in statement.whens if when.condition is not None]
@@ -230,7 +230,9 @@ def _try_out(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> None
         exp.alias_(each.copy(), f"c{place}", quoted=True)
         for place, each in enumerate([*conditions, *values, exp.null()])
     ])  # fmt: skip
-    query = Query(tree.limit(0), statement.pairs.text, statement.pairs.hints, statement.pairs.given)
+    query = Query(
+        tree.limit(0), statement.pairs.text, statement.pairs.hints, statement.pairs.caller_rows
+    )
     engine.schema(engine.rows(bind(query, catalog)))
 
 
@@ -252,7 +254,7 @@ class Target:
     handle: ConnectorTableHandle
     fields: tuple[Field, ...] = ()
     """The columns with SQL types."""
-    means: Means = field(default_factory=Means)
+    limits: EngineLimits = field(default_factory=EngineLimits)
     schema: ConnectorTableSchema = field(init=False)
 
     def __post_init__(self) -> None:
@@ -283,7 +285,7 @@ def delete(
         query = row_query(statement.query, target.catalog, target.name)
         return _change(target, engine, query, DeleteRows())
 
-    return on_newest(catalog, statement.table, isolation, trace, once, "DELETE")
+    return run_on_latest(catalog, statement.table, isolation, trace, once, "DELETE")
 
 
 def update(
@@ -303,7 +305,7 @@ def update(
         query = update_query(target.catalog, statement, target)
         return _change(target, engine, query, UpdateRows(query.updated))
 
-    return on_newest(catalog, statement.table, isolation, trace, once, "UPDATE")
+    return run_on_latest(catalog, statement.table, isolation, trace, once, "UPDATE")
 
 
 def merge(
@@ -315,17 +317,17 @@ def merge(
 ) -> Changed:
     """Merge the rows of a source into a table.
 
-    Raises `InvalidError` if a target row is matched twice, and as `update` and `evolved`.
+    Raises `InvalidError` if a target row is matched twice, and as `update` and `evolve_table`.
     """
     if statement.evolves:
-        statement, catalog = evolved(catalog, engine, statement), catalog.anew()
+        statement, catalog = evolve_table(catalog, engine, statement), catalog.anew()
 
     def once(target: Target) -> Changed:
         query = merge_query(
             statement, target.catalog, target.name, target.fields, target.schema.given
         )
         columns = target.columns(query.target)
-        host = engine.merge_host(query, target.means)
+        host = engine.merge_host(query, target.limits)
         return merge_rows(
             target.connector,
             target.session,
@@ -336,7 +338,7 @@ def merge(
             host,
         )
 
-    return on_newest(catalog, statement.table, isolation, trace, once, "MERGE")
+    return run_on_latest(catalog, statement.table, isolation, trace, once, "MERGE")
 
 
 def update_query(catalog: AttachedCatalog, statement: Update, target: Target) -> RowQuery:
@@ -355,12 +357,12 @@ def _change(target: Target, engine: Engine, query: RowQuery, change: RowChange) 
         change,
         target.columns(query.target),
         query.target.terms,
-        engine.row_host(query, target.means),
+        engine.row_host(query, target.limits),
         is_all_terms=query.is_all_terms,
     )
 
 
-def on_newest(
+def run_on_latest(
     catalog: AttachedCatalog,
     name: str,
     isolation: Isolation,
@@ -413,13 +415,13 @@ def _finder(
     def find_stored() -> Target:
         handle = connector.metadata.get_table_handle(session, table.name)
         fields = tuple(reading.table(table.name).schema.fields)
-        return Target(table.name, reading, connector, session, handle, fields, means)
+        return Target(table.name, reading, connector, session, handle, fields, limits)
 
     if target_of(catalog, name, session) is not None:
         return find_attached, _ATTACHED_TRIES
     table = table_of(reading, name)
     options = TableOptions.parse(table.schema.options)
-    means = Means(options.read_memory_bytes, options.driver_work_bytes_max)
+    limits = EngineLimits(options.read_memory_bytes, options.driver_work_bytes_max)
     kind = kind_of(table.schema)
     connector_of = keyed_connector if kind.is_changed_by_key else appended_connector
     connector = connector_of(reading)
@@ -489,7 +491,7 @@ def _row_lines(query: RowQuery, target: Target, change: RowChange, engine: Engin
     splits = target.connector.splits.get_splits(target.session, narrowed)
     yield f"splits: {len(splits)}"
     stored, is_exact = target.connector.splits.stored_bytes(splits), query.is_all_terms and not left
-    yield from engine.row_host(query, target.means).explained(stored, is_exact=is_exact)
+    yield from engine.row_host(query, target.limits).plan_lines(stored, is_exact=is_exact)
     yield f"columns read: {_listed([c.name for c in target.columns(query.target)])}"
     yield from _others(query.bound.relations)
 
@@ -514,7 +516,7 @@ def _merge_lines(statement: Merge, target: Target, engine: Engine) -> Iterator[s
     splits = target.connector.splits.get_splits(session, target.handle)
     yield f"splits: {len(splits)}"
     stored = target.connector.splits.stored_bytes(splits)
-    yield from engine.merge_host(query, target.means).explained(stored)
+    yield from engine.merge_host(query, target.limits).plan_lines(stored)
     read = {*target.columns(query.target), *query.kept(target.schema.columns)}
     yield f"columns read: {_listed([c.name for c in target.schema.columns if c in read])}"
     yield from _others(query.bound.relations)
@@ -553,6 +555,6 @@ def _text(tree: exp.Expr) -> str:
 def _others(relations: Sequence[Relation]) -> Iterator[str]:
     """The tables that are read besides the target."""
     for relation in relations:
-        first, *rest = relation.explained()
+        first, *rest = relation.plan_lines()
         yield f"reads: {first}"
         yield from (f"  {line}" for line in rest)

@@ -233,7 +233,7 @@ Form = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestParameters:
     """The query parameters of an address."""
 
     request: Request
@@ -281,16 +281,16 @@ async def form_of(request: Request) -> Form:
 # -- addresses -------------------------------------------------------------------------------------
 
 
-def page_address(*parts: str, **asked: object) -> str:
+def page_address(*parts: str, **parameters: object) -> str:
     """The address of a page with its query parameters, without those that are None."""
     path = "/" + "/".join(quote(part, safe="") for part in parts)
-    given = {name: str(value) for name, value in asked.items() if value is not None}
+    given = {name: str(value) for name, value in parameters.items() if value is not None}
     return f"{path}?{urlencode(given)}" if given else path
 
 
-def table_address(name: str, *parts: str, **asked: object) -> str:
+def table_address(name: str, *parts: str, **parameters: object) -> str:
     """The address of a page about a table."""
-    return page_address("table", name, *parts, **asked)
+    return page_address("table", name, *parts, **parameters)
 
 
 # -- the site --------------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ _OPENED = 8
 
 
 @dataclass(frozen=True)
-class Line:
+class TableLine:
     """A table or a view, with a few facts about it.
 
     `stored` counts stored rows, including old versions and deletes. `problem` says why the table
@@ -419,7 +419,7 @@ class Listing:
     databases: tuple[str, ...]
     database: str | None
     search: str
-    lines: tuple[Line, ...]
+    lines: tuple[TableLine, ...]
     page: int
     pages: int
     found: int
@@ -475,20 +475,20 @@ def _fitting(names: Iterable[str], search: str) -> list[str]:
     return sorted(name for name in names if wanted in name.casefold())
 
 
-def _line(lake: Lake, name: str, kind: str | None) -> Line | None:
+def _line(lake: Lake, name: str, kind: str | None) -> TableLine | None:
     """The line of a name; None where it has no table any more."""
     if kind is not None:
-        return Line(name, kind)
+        return TableLine(name, kind)
     try:
         seen = lake.catalog.entry(name)
         schema = seen.schema
         if is_external(schema):
-            return Line(name, _EXTERNAL, tuple(schema.primary_keys), len(schema.fields))
+            return TableLine(name, _EXTERNAL, tuple(schema.primary_keys), len(schema.fields))
         snapshot = seen.metadata.latest_snapshot()
     except KeytideError as error:
         is_gone = isinstance(error, NotFoundError) and not _is_held(lake, name)
-        return None if is_gone else Line(name, _KEYED, problem=str(error))
-    return Line(
+        return None if is_gone else TableLine(name, _KEYED, problem=str(error))
+    return TableLine(
         name,
         _KEYED if schema.primary_keys else _APPENDED,
         tuple(schema.primary_keys),

@@ -44,7 +44,7 @@ from keytide.sql.statements import (
     Statement,
     Use,
 )
-from keytide.ui.requests import Asked, Form, Run, Site
+from keytide.ui.requests import Form, RequestParameters, Run, Site
 
 # -- plans as trees --------------------------------------------------------------------------------
 
@@ -57,7 +57,7 @@ def plan_of(bound: BoundQuery) -> Plan:
 
 def _of_relation(relation: Relation) -> Plan:
     if not isinstance(relation, StoredRelation):
-        title, *notes = relation.explained()
+        title, *notes = relation.plan_lines()
         return Plan(title, tuple(notes))
     return relation.scan().explain().plan(tuple(relation.needs()))
 
@@ -244,9 +244,9 @@ _RUN_BYTES = 12
 _BEFORE = {"explain": "EXPLAIN ", "analyze": "EXPLAIN ANALYZE "}
 
 
-def show(site: Site, asked: Asked) -> Response:
+def show(site: Site, parameters: RequestParameters) -> Response:
     """The page with a text. The text is not run."""
-    return _page(site, asked.text("text") or "")
+    return _page(site, parameters.text("text") or "")
 
 
 def run(site: Site, form: Form, here: Run) -> Response:
@@ -279,7 +279,7 @@ def _page(
     )  # fmt: skip
 
 
-def cancel(site: Site, asked: Asked, form: Form) -> Response:
+def cancel(site: Site, parameters: RequestParameters, form: Form) -> Response:
     """Cancel what runs for a page."""
     cancelled = site.runs.cancel(form.get(RUN, ""))
     note = "The query was cancelled." if cancelled else "No query of this page is running."
