@@ -43,8 +43,8 @@ from keytide.dml.databases import (
 )
 from keytide.dml.engine import channel_columns
 from keytide.dml.fragments import (
-    FragmentContents,
     Spool,
+    Told,
     new_attempt,
     read_fragments,
     write_fragment,
@@ -463,9 +463,7 @@ class _StagedChanges:
         self._refuse_after_end()
         self._is_over = True
         return [
-            write_fragment(
-                FragmentContents(self._split, self._attempt, {"are": are, "case": case}, rows)
-            )
+            write_fragment(Told(self._split, self._attempt, {"are": are, "case": case}, rows))
             for (are, case), spool in self._spools.items()
             for rows in spool.tables()
         ]

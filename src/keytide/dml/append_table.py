@@ -33,7 +33,7 @@ from keytide.catalogs.catalog import Catalog
 from keytide.commit.transaction import Transaction
 from keytide.compaction.append_tables import Rewriting
 from keytide.dml.engine import pages_of
-from keytide.dml.fragments import FragmentContents
+from keytide.dml.fragments import Told
 from keytide.dml.own_tables import (
     AppendedHandle,
     Changes,
@@ -104,7 +104,7 @@ def place_column(table: AppendedHandle, carried: Sequence[str] = ()) -> ColumnHa
     return ColumnHandle(ROW_ID, pa.struct(members), nullable=False)
 
 
-def dead_rows(table: AppendedHandle, contents: Iterable[FragmentContents]) -> dict[str, BitMap64]:
+def dead_rows(table: AppendedHandle, contents: Iterable[Told]) -> dict[str, BitMap64]:
     """The positions of the removed rows, by file. Raises `InvalidError` for a duplicate."""
     dead: dict[str, BitMap64] = {}
     for each in contents:
@@ -365,7 +365,7 @@ class AppendedMetadata(StoredMetadata[AppendedHandle]):
         return AppendedHandle(table, table.state_on(table.newest_files(), view))
 
     def commit(
-        self, session: ConnectorSession, table: AppendedHandle, contents: Sequence[FragmentContents]
+        self, session: ConnectorSession, table: AppendedHandle, contents: Sequence[Told]
     ) -> None:
         """See `StoredMetadata`."""
         change = _Change(table.base_state, session, _watched(table))
@@ -585,7 +585,7 @@ def _commit(
     session: ConnectorSession,
     table: AppendedHandle,
     change: _Change,
-    contents: Sequence[FragmentContents],
+    contents: Sequence[Told],
 ) -> None:
     begun = Transaction.on(table.table, table.base_state, table.view.statement)
     with followed(table.table, begun) as transaction:

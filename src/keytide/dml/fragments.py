@@ -29,7 +29,7 @@ _KEY = b"keytide.fragment"
 
 
 @dataclass(frozen=True)
-class FragmentContents:
+class Told:
     """The content of one fragment: split, attempt, facts and rows."""
 
     split: int
@@ -43,7 +43,7 @@ def new_attempt() -> str:
     return uuid4().hex
 
 
-def write_fragment(contents: FragmentContents) -> Fragment:
+def write_fragment(contents: Told) -> Fragment:
     """A fragment with this content. Facts must be JSON values."""
     header = {
         "version": VERSION,
@@ -58,7 +58,7 @@ def write_fragment(contents: FragmentContents) -> Fragment:
     return bytes(sink.getvalue())
 
 
-def read_fragments(fragments: Iterable[Fragment]) -> list[FragmentContents]:
+def read_fragments(fragments: Iterable[Fragment]) -> list[Told]:
     """The content of fragments, one attempt for each split, in the order of the splits.
 
     If a split was processed twice, only the first attempt is used, as a whole. A duplicate fragment
@@ -73,7 +73,7 @@ def read_fragments(fragments: Iterable[Fragment]) -> list[FragmentContents]:
     return sorted(found, key=lambda contents: contents.split)
 
 
-def _read(fragment: Fragment) -> FragmentContents:
+def _read(fragment: Fragment) -> Told:
     try:
         with pa.ipc.open_stream(fragment) as reader:
             rows = reader.read_all()
@@ -87,9 +87,7 @@ def _read(fragment: Fragment) -> FragmentContents:
             f"a fragment has version {header['version']}, but this release reads {VERSION}: use "
             "the same release of Keytide on the driver and on all workers"
         )
-    return FragmentContents(
-        header["split"], header["attempt"], header["facts"], rows.replace_schema_metadata()
-    )
+    return Told(header["split"], header["attempt"], header["facts"], rows.replace_schema_metadata())
 
 
 # -- the row buffer of a split ---------------------------------------------------------------------

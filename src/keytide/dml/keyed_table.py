@@ -31,7 +31,7 @@ from keytide.base.text import held_by_python
 from keytide.catalogs.catalog import Catalog
 from keytide.commit.transaction import Transaction
 from keytide.dml.engine import pages_of
-from keytide.dml.fragments import FragmentContents, Spool
+from keytide.dml.fragments import Spool, Told
 from keytide.dml.own_tables import (
     ChangedByKey,
     Changes,
@@ -142,9 +142,7 @@ A delete is included as long as it is stored.
 """
 
 
-def refuse_existing_keys(
-    table: ChangedByKey, contents: Sequence[FragmentContents], outcomes: Outcomes
-) -> None:
+def refuse_existing_keys(table: ChangedByKey, contents: Sequence[Told], outcomes: Outcomes) -> None:
     """Raise `InvalidError` for a duplicate key, or one of another row that keeps its key.
 
     This includes a row that moves to a key whose delete is newer than the row. Reads keys and order
@@ -205,7 +203,7 @@ def _with_order(table: ChangedByKey, rows: Sequence[pa.Table]) -> pl.DataFrame:
     return pl.concat([pl.DataFrame(pl.from_arrow(each)) for each in (none, *own)])
 
 
-def _rows_of_kind(contents: Iterable[FragmentContents], *kinds: str) -> list[pa.Table]:
+def _rows_of_kind(contents: Iterable[Told], *kinds: str) -> list[pa.Table]:
     return [each.rows for each in contents if each.facts.get(KEYS) in kinds]
 
 
@@ -484,7 +482,7 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         return KeyedHandle(table, table.state_on(table.newest_files(), view))
 
     def commit(
-        self, session: ConnectorSession, table: KeyedHandle, contents: Sequence[FragmentContents]
+        self, session: ConnectorSession, table: KeyedHandle, contents: Sequence[Told]
     ) -> None:
         """See `StoredMetadata`. Raises `InvalidError` if two rows would have the same key."""
         refuse_existing_keys(table, contents, partial(_outcomes, table))

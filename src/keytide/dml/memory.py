@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.dml.engine import channel_columns
-from keytide.dml.fragments import FragmentContents, new_attempt, read_fragments, write_fragment
+from keytide.dml.fragments import Told, new_attempt, read_fragments, write_fragment
 from keytide.dml.spi import (
     ROW_ID,
     ColumnHandle,
@@ -344,7 +344,7 @@ class _Source(UpdatablePageSource):
         if len(np.unique(places)) != len(places):
             raise InvalidError(f"{self._table}: a row is changed twice in one statement")
         facts = {"page": self._split}
-        return [write_fragment(FragmentContents(self._split, self._attempt, facts, rows))]
+        return [write_fragment(Told(self._split, self._attempt, facts, rows))]
 
     def abort(self) -> None:
         self._is_over = True
@@ -407,12 +407,10 @@ class _MergeSink(ConnectorMergeSink):
     def finish(self) -> Sequence[Fragment]:
         gone = pa.concat_tables(self._gone or [_no_ids()])
         facts = {"are": "gone", "rows": self._rows}
-        contents = [FragmentContents(self._number, self._attempt, facts, gone)]
+        contents = [Told(self._number, self._attempt, facts, gone)]
         if self._added:
             rows = pa.Table.from_batches(self._added)
-            contents.append(
-                FragmentContents(self._number, self._attempt, {"are": "added", "rows": 0}, rows)
-            )
+            contents.append(Told(self._number, self._attempt, {"are": "added", "rows": 0}, rows))
         return list(map(write_fragment, contents))
 
     def abort(self) -> None:

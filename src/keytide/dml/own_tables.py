@@ -26,8 +26,8 @@ from keytide.definition.column_rules import generated_columns, generation_texts,
 from keytide.definition.kind import kind_of
 from keytide.dml.engine import channel_columns, schema_of
 from keytide.dml.fragments import (
-    FragmentContents,
     Spool,
+    Told,
     new_attempt,
     read_fragments,
     write_fragment,
@@ -287,10 +287,7 @@ class Changes(ABC):
             self.abort()
             raise
         self.close()
-        return [
-            write_fragment(FragmentContents(self._number, self._attempt, *each))
-            for each in contents
-        ]
+        return [write_fragment(Told(self._number, self._attempt, *each)) for each in contents]
 
     def abort(self) -> None:
         """Delete the written files."""
@@ -518,9 +515,7 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
         """
 
     @abstractmethod
-    def commit(
-        self, session: ConnectorSession, table: H, contents: Sequence[FragmentContents]
-    ) -> None:
+    def commit(self, session: ConnectorSession, table: H, contents: Sequence[Told]) -> None:
         """Commit the results of sources and sinks once, or not at all if nothing changed."""
 
     # -- tables
@@ -640,9 +635,7 @@ def operation_of(session: ConnectorSession) -> Operation | None:
     return None if session.operation is None else Operation(session.operation)
 
 
-def take_files(
-    transaction: Transaction, table: StoredHandle, contents: Sequence[FragmentContents]
-) -> None:
+def take_files(transaction: Transaction, table: StoredHandle, contents: Sequence[Told]) -> None:
     """Add the files that fragments name to the transaction. The commit begins."""
     for written in _files_of(contents):
         transaction.take(written)
@@ -650,7 +643,7 @@ def take_files(
         table.commit_progress.has_begun = True
 
 
-def _files_of(contents: Sequence[FragmentContents]) -> Iterator[Written]:
+def _files_of(contents: Sequence[Told]) -> Iterator[Written]:
     for each in contents:
         if "written" in each.rows.column_names:
             for value in each.rows.column("written"):

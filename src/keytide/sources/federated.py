@@ -26,7 +26,7 @@ from keytide.base.row_kind import ROW_KIND
 from keytide.catalogs.catalog import fields_of
 from keytide.definition.checks import check_dml_watermark
 from keytide.definition.external import external_schema, refuse_secret, refuse_secret_options
-from keytide.dml.fragments import FragmentContents, Spool, read_fragments
+from keytide.dml.fragments import Spool, Told, read_fragments
 from keytide.dml.keyed_table import Versions, refuse_existing_keys, structs_of
 from keytide.dml.own_tables import TableSink, TableSource, narrowed
 from keytide.dml.spi import (
@@ -487,7 +487,7 @@ def _outcomes(
 # -- versions to append ----------------------------------------------------------------------------
 
 
-def _of_kind(contents: Sequence[FragmentContents], what: str) -> list[FragmentContents]:
+def _of_kind(contents: Sequence[Told], what: str) -> list[Told]:
     return [each for each in contents if each.facts.get(VERSIONS) == what]
 
 

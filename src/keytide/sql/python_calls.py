@@ -278,8 +278,8 @@ class OpenTableCatalog(AttachedCatalog):
         if self.lake is not None:
             return self.lake.look(name)
         raise NotFoundError(
-            f"table {name} does not exist: {self.open_table.name} was opened by its path, so no other "
-            "tables are known; open it with Lake.table"
+            f"table {name} does not exist: {self.open_table.name} was opened by its path, so no "
+            "other tables are known; open it with Lake.table"
         )
 
     def anew(self) -> OpenTableCatalog:
