@@ -125,7 +125,7 @@ class _Metadata(ConnectorMetadata):
             return self.database.tables(connection)
 
     def get_table_handle(self, session: ConnectorSession, name: str) -> _Handle | None:
-        held = self.transactions.begun(session)
+        held = self.transactions.transaction_of(session)
         with self.database.session() as connection:
             found = self.database.find(connection, name)
         return (
@@ -156,7 +156,7 @@ class _Metadata(ConnectorMetadata):
     def begin_insert(
         self, session: ConnectorSession, table: _Handle, columns: Sequence[str]
     ) -> _InsertSink:
-        held = self.transactions.begun(session)
+        held = self.transactions.transaction_of(session)
         return _InsertSink(Insertion(self.database, table.table, columns, held))
 
     # -- DELETE
@@ -179,7 +179,7 @@ class _Metadata(ConnectorMetadata):
 
     def execute_delete(self, session: ConnectorSession, table: _Handle) -> int:
         text, parameters = table.condition.text or "1 = 1", table.condition.parameters
-        held = self.transactions.begun(session)
+        held = self.transactions.transaction_of(session)
         if held is None:
             with self.database.session(str(table)) as connection:
                 return self.database.deleted(connection, table.table, text, parameters)
@@ -261,7 +261,7 @@ class _Metadata(ConnectorMetadata):
             [(columns, pa.concat_tables(tables)) for columns, tables in updated.items()],
             found.get(("added", 0)),
         )
-        held = self.transactions.begun(session)
+        held = self.transactions.transaction_of(session)
         return apply_changes(self.database, table.table, rows, held) if found else 0
 
 

@@ -442,7 +442,7 @@ class AppendedMetadata(StoredMetadata[AppendedHandle]):
         updated_columns: Mapping[int, Sequence[str]],
     ) -> AppendedHandle:
         """See `ConnectorMetadata`."""
-        begun = table.begun_merge(updated_columns)
+        begun = table.begin_merge_change(updated_columns)
         if table.marks_rows:
             return begun
         plan = plan_scan(table.base_state, table.predicate)

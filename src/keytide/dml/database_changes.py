@@ -50,7 +50,7 @@ def value_names(columns: Sequence[str]) -> list[str]:
 
 def apply_changes(
     database: Database, table: DatabaseTable, rows: StagedRows,
-    held: OpenTransaction | None = None,
+    transaction: OpenTransaction | None = None,
 ) -> int:  # fmt: skip
     """Apply changes atomically. Returns the number of inserted, deleted and updated rows.
 
@@ -59,8 +59,8 @@ def apply_changes(
     Raises `ConflictError` if a row has changed since it was read, and `InvalidError` if the
     database refuses a row or a row is changed twice.
     """
-    if held is not None:
-        with database.errors(str(table)), held.used() as session:
+    if transaction is not None:
+        with database.errors(str(table)), transaction.used() as session:
             plan = _Changes(session, table)
             plan.stage(rows)
             done = plan.apply()
@@ -229,8 +229,8 @@ class _Changes:
         """Change the table: first deletes, then updates, then inserts."""
         for stage in self.deleted:
             self._delete(stage)
-        moving = [stage for stage in self.updated if self._meets_others(stage)]
-        moved = [self._moved(stage) for stage in moving]
+        moving = [stage for stage in self.updated if self._takes_other_keys(stage)]
+        moved = [self._stage_moved_rows(stage) for stage in moving]
         for stage in moving:
             self._delete(stage)
         for stage in self.updated:
@@ -251,7 +251,7 @@ class _Changes:
     def _update(self, stage: _Stage) -> None:
         values = zip(stage.columns, value_names(stage.columns), strict=True)
         sets = ", ".join(
-            f"{quoted(name)} = {self._given(value, self.table.column(name))}"
+            f"{quoted(name)} = {self._new_value(value, self.table.column(name))}"
             for name, value in values
         )
         text = (
@@ -274,20 +274,20 @@ class _Changes:
     def _keys(self, stage: _Stage, *, is_new: bool) -> list[str]:
         places = dict(zip(stage.columns, value_names(stage.columns), strict=True)) if is_new else {}
         return [
-            f"t.{quoted(name)} = {self._given(places.get(name, f'k{i}'), self.table.column(name))}"
+            f"t.{quoted(name)} = {self._new_value(places.get(name, f'k{i}'), self.table.column(name))}"
             for i, name in enumerate(self.table.key)
         ]
 
-    def _given(self, name: str, column: DatabaseColumn) -> str:
+    def _new_value(self, name: str, column: DatabaseColumn) -> str:
         return self.database.write_expression(column, f"s.{quoted(name)}")
 
     def _added(self, name: str, column: DatabaseColumn) -> str:
-        given, default = self._given(name, column), column.computed_default
+        given, default = self._new_value(name, column), column.computed_default
         return given if default is None else f"coalesce({given}, {default})"
 
     # -- rows with changed keys --------------------------------------------------------------------
 
-    def _meets_others(self, stage: _Stage) -> bool:
+    def _takes_other_keys(self, stage: _Stage) -> bool:
         """Whether a row moves to a key that another row has now, and may give up.
 
         Databases check keys row by row, so an UPDATE would fail.
@@ -306,11 +306,11 @@ class _Changes:
             )
         return bool(met)
 
-    def _moved(self, stage: _Stage) -> str:
+    def _stage_moved_rows(self, stage: _Stage) -> str:
         """Create a temporary table of the rows after the change. Returns its SELECT."""
         places = dict(zip(stage.columns, value_names(stage.columns), strict=True))
         items = (
-            f"{self._given(places[c.name], c)} AS {quoted(c.name)}"
+            f"{self._new_value(places[c.name], c)} AS {quoted(c.name)}"
             if c.name in places
             else f"t.{quoted(c.name)}"
             for c in self.table.columns

@@ -512,27 +512,27 @@ class Transactions:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._held: dict[str, OpenTransaction] = {}
+        self._open_transactions: dict[str, OpenTransaction] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Transactions, (self._database,)
 
-    def begun(self, statement: ConnectorSession) -> OpenTransaction | None:
+    def transaction_of(self, statement: ConnectorSession) -> OpenTransaction | None:
         """The transaction of a statement. The first call begins it. None for `snapshot`."""
         if statement.isolation == "snapshot":
             return None
         with self._lock:
-            held = self._held.get(statement.query_id)
+            held = self._open_transactions.get(statement.query_id)
             if held is None:
-                held = self._held[statement.query_id] = self._begin()
+                held = self._open_transactions[statement.query_id] = self._begin()
             return held
 
     def touch(
         self, statement: ConnectorSession, table: DatabaseTable, condition: str, parameters: Any
     ) -> None:
         """Record that rows of a condition are read for a statement."""
-        held = self.begun(statement)
+        held = self.transaction_of(statement)
         if held is not None:
             with self._database.errors(str(table)), held.used() as session:
                 self._database.touch(session, table, condition, parameters)
@@ -540,7 +540,7 @@ class Transactions:
     def end(self, statement: ConnectorSession) -> None:
         """End the transaction of a statement. Uncommitted changes are rolled back."""
         with self._lock:
-            held = self._held.pop(statement.query_id, None)
+            held = self._open_transactions.pop(statement.query_id, None)
         if held is not None:
             held.open.close()
 

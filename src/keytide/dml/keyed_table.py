@@ -522,7 +522,7 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
 
     def begin_delete(self, session: ConnectorSession, table: KeyedHandle) -> KeyedHandle:
         """See `ConnectorMetadata`."""
-        return self._timed(_with_splits(table.begun()))
+        return self._timed(_with_splits(table.begin_change()))
 
     # -- UPDATE
 
@@ -538,7 +538,7 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         self, session: ConnectorSession, table: KeyedHandle, updated_columns: Sequence[str]
     ) -> KeyedHandle:
         """See `ConnectorMetadata`."""
-        return self._timed(_with_splits(table.begun(updated_columns)))
+        return self._timed(_with_splits(table.begin_change(updated_columns)))
 
     # -- MERGE
 
@@ -555,7 +555,7 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         updated_columns: Mapping[int, Sequence[str]],
     ) -> KeyedHandle:
         """See `ConnectorMetadata`."""
-        return replace(self._timed(table.begun_merge(updated_columns)), gives_keys=True)
+        return replace(self._timed(table.begin_merge_change(updated_columns)), gives_keys=True)
 
     def apply_match(
         self, session: ConnectorSession, table: KeyedHandle, columns: Sequence[str]

@@ -175,16 +175,16 @@ class StoredHandle:
         assert self.state is not None
         return self.state
 
-    def begun(self: _H, updated: Sequence[str] = ()) -> _H:
+    def begin_change(self: _H, updated: Sequence[str] = ()) -> _H:
         """The handle after the statement has begun, with the write task. Driver only."""
         state = self.base_state.in_statement(Statement.new())
         task = task_on(state).of_statement()
         return replace(self, task=task, commit_progress=CommitProgress(), updated=tuple(updated))
 
-    def begun_merge(self: _H, cases: Mapping[int, Sequence[str]]) -> _H:
+    def begin_merge_change(self: _H, cases: Mapping[int, Sequence[str]]) -> _H:
         """The same for a MERGE, with the columns that each WHEN clause sets. Driver only."""
         updated = sorted({name for names in cases.values() for name in names})
-        return replace(self.begun(updated), cases={n: tuple(s) for n, s in cases.items()})
+        return replace(self.begin_change(updated), cases={n: tuple(s) for n, s in cases.items()})
 
 
 @dataclass(frozen=True)
@@ -590,7 +590,7 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
 
     def begin_delete(self, session: ConnectorSession, table: H) -> H:
         """See `ConnectorMetadata`."""
-        return table.begun()
+        return table.begin_change()
 
     def finish_delete(
         self, session: ConnectorSession, table: H, fragments: Sequence[Fragment]
@@ -613,7 +613,7 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
         self, session: ConnectorSession, table: H, updated_columns: Sequence[str]
     ) -> H:
         """See `ConnectorMetadata`."""
-        return table.begun(updated_columns)
+        return table.begin_change(updated_columns)
 
     finish_update, abort_update = finish_delete, abort_delete
 

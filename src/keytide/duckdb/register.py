@@ -186,7 +186,7 @@ def _read(term: pc.Expression, fields: Mapping[str, Field], table: str) -> Predi
 # -- Arrow datasets --------------------------------------------------------------------------------
 
 
-Narrowed: TypeAlias = "Callable[[Sequence[str], Predicate | None], RowSource]"
+ScanFactory: TypeAlias = "Callable[[Sequence[str], Predicate | None], RowSource]"
 """Creates the scan of some columns and of the rows that match a predicate."""
 
 
@@ -217,7 +217,7 @@ class ComputedRows(ds.Dataset):
 class TableRows(ds.Dataset):
     """The rows of a table, restricted to what a query needs before they are read."""
 
-    def __init__(self, table: str, fields: Sequence[Field], narrowed: Narrowed) -> None:
+    def __init__(self, table: str, fields: Sequence[Field], narrowed: ScanFactory) -> None:
         self._table = table
         self._fields = fields
         self._narrowed = narrowed
@@ -349,9 +349,9 @@ class _Views:
         try:
             view = self._place(table)
             if isinstance(scan, Scan) and split is not None:
-                query = self._divided(table, scan, split)
+                query = self._union_query(table, scan, split)
             else:
-                query = self._streamed(table, scan, look)
+                query = self._dataset_query(table, scan, look)
             self.con.execute(f"CREATE OR REPLACE VIEW {view} AS {query}")
             self.con.execute(f"COMMENT ON VIEW {view} IS {text(self._comment)}")
         except duckdb.Error as error:
@@ -380,7 +380,7 @@ class _Views:
         self.con.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {name(database)} (READ_WRITE)")
         return f"{name(database)}.main.{name(view)}"
 
-    def _streamed(self, table: str, scan: _AnyScan, look: Callable[[], _AnyScan]) -> str:
+    def _dataset_query(self, table: str, scan: _AnyScan, look: Callable[[], _AnyScan]) -> str:
         """A query of all rows of the scan that `look` returns, through a dataset."""
 
         def narrowed(columns: Sequence[str], where: Predicate | None) -> _AnyScan:
@@ -391,10 +391,10 @@ class _Views:
         columns = ", ".join(name(field.name) for field in scan.fields)
         return f"SELECT {columns} FROM {source}"
 
-    def _divided(self, table: str, scan: Scan, split: PlainSplit) -> str:
+    def _union_query(self, table: str, scan: Scan, split: PlainSplit) -> str:
         """A query of plain files and, if there are any, of the other rows."""
         others = OtherRows.of(scan, split)
-        streamed = self._streamed(table, scan, lambda: others)
+        streamed = self._dataset_query(table, scan, lambda: others)
         types = [row[1] for row in self.con.execute(f"DESCRIBE {streamed}").fetchall()]
         columns = list(zip(scan.fields, types, strict=True))
         parts = [streamed] if split.tasks else []

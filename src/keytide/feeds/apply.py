@@ -324,7 +324,7 @@ class ChangeWriter:
             stored = self._stored_versions(bucket, changes)
             if OMITTED in view.schema.by_name:
                 counts += count_changes(changes, stored, self._orders)
-                filled.append(self._settled(changes, stored))
+                filled.append(self._with_omitted_values(changes, stored))
                 continue
             result = fill_unavailable(changes, stored, self._orders, self._columns_to_fill)
             counts += count_changes(changes, stored, self._orders)
@@ -335,7 +335,7 @@ class ChangeWriter:
         together = [pa.concat_tables(filled)] if filled else []
         return WrittenChanges(self.task.feed(together, 0), counts, pa.concat_tables(unknown))
 
-    def _settled(self, changes: pl.DataFrame, stored: pl.DataFrame) -> pa.Table:
+    def _with_omitted_values(self, changes: pl.DataFrame, stored: pl.DataFrame) -> pa.Table:
         """Changes with their omitted values, and the stored rows that change by them."""
         schema = self.task.view.schema
         of_stored = stored.with_columns(

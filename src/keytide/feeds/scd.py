@@ -231,12 +231,12 @@ class History:
 
     def _intervals(self, events: pl.DataFrame, first: Places, last: Places) -> pl.DataFrame:
         begun = events[first].select(*self.keys, *self.starts)
-        notes = [self._brought_none()] if self.ignores_nulls else []
+        notes = [self._ignored_columns()] if self.ignores_nulls else []
         shown = (pl.col(_shown(name)).alias(name) for name in self.values)
         left = events[last].select(*shown, *self.ends, *notes)
         return _of_kind(pl.concat([begun, left], how="horizontal"), RowKind.INSERT)
 
-    def _brought_none(self) -> pl.Expr:
+    def _ignored_columns(self) -> pl.Expr:
         names = [pl.when(pl.col(name).is_null()).then(pl.lit(name)) for name in self.values]
         found = pl.concat_list(names).list.drop_nulls()
         return pl.when(found.list.len() > 0).then(found).alias(IGNORED_NULLS)

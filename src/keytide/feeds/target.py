@@ -76,7 +76,7 @@ def feed_target(
     arguments that contradict each other, and for a table that reads row kinds from one of its
     columns.
     """
-    table = _existing(catalog, request.table)
+    table = _existing_table(catalog, request.table)
     options = stored_names(request.options) if table is None else table.schema.options
     _refuse_rowkind_field(request.table, options)
     known = Origin.of(options)
@@ -84,15 +84,15 @@ def feed_target(
     sample = Sample(messages, request.format, request.sequence_by, epochs)
     origin = request.source_table or known.source_table or sample.origin()
     if table is None:
-        return _made(catalog, request, sample, origin)
+        return _create(catalog, request, sample, origin)
     require_key(table.schema, table.name, "a change feed", "Ingest into a table with a primary key")
-    schema, ordering = table.schema, _filled(table, request, sample)
+    schema, ordering = table.schema, _sequence_sources(table, request, sample)
     spec = _feed_spec(request, schema.fields, schema.primary_keys, ordering, options, origin)
     Origin(origin, epochs_of(spec.sequence)).keep(table)
     return table, spec
 
 
-def _existing(catalog: Catalog, name: str) -> StoredTable | None:
+def _existing_table(catalog: Catalog, name: str) -> StoredTable | None:
     try:
         return catalog.table(name)
     except NotFoundError:
@@ -119,7 +119,7 @@ def _refuse_several_clocks(request: FeedRequest, ordering: Sequence[SequenceSour
         )
 
 
-def _made(
+def _create(
     catalog: Catalog, request: FeedRequest, sample: Sample, origin: str | None
 ) -> tuple[StoredTable, FeedSpec]:
     ordering = tuple(map(sample.source, request.sequence_by)) or sample.sequence()
@@ -142,7 +142,9 @@ def _made(
     return catalog.create_table(request.table, wanted), spec
 
 
-def _filled(table: StoredTable, request: FeedRequest, sample: Sample) -> tuple[SequenceSource, ...]:
+def _sequence_sources(
+    table: StoredTable, request: FeedRequest, sample: Sample
+) -> tuple[SequenceSource, ...]:
     """The sources of the sequence fields of an existing table.
 
     Fields that the format does not fill are read from the rows.

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 __all__ = ["Table"]
 
 
-def _beside(table: Table, branch: StoredTable) -> Table:
+def _branch_table(table: Table, branch: StoredTable) -> Table:
     """A branch as a `Table` with the same Spark session and catalog."""
     return Table.of(branch, table._spark, table._catalog)
 
@@ -222,7 +222,7 @@ class Table:
         """
         table, author = self._stored, Author.given(commit_user, commit_identifier)
         if merge_schema:
-            table, data = _grown(table, data, author)
+            table, data = _add_missing_columns(table, data, author)
         if is_spark_dataframe(data):
             from keytide.spark.dataframe_writes import append
 
@@ -275,7 +275,7 @@ class Table:
         """
         table = self._stored
         if merge_schema:
-            table, data = _grown(table, data, partition=partition)
+            table, data = _add_missing_columns(table, data, partition=partition)
         if is_spark_dataframe(data):
             from keytide.spark.dataframe_writes import overwrite
 
@@ -831,11 +831,11 @@ class Table:
         It is the same as `lake.table("t$branch_name")`. 'main' is the table itself. Raises
         `NotFoundError`, listing the existing branches, for an unknown one.
         """
-        return _beside(self, open_branch(self._stored, name))
+        return _branch_table(self, open_branch(self._stored, name))
 
-    create_branch = member_with_result(branch_verbs.create_branch, _beside)
+    create_branch = member_with_result(branch_verbs.create_branch, _branch_table)
     delete_branch = member(ended_branches.delete_branch)
-    rename_branch = member_with_result(ended_branches.rename_branch, _beside)
+    rename_branch = member_with_result(ended_branches.rename_branch, _branch_table)
     fast_forward = member(actions.fast_forward)
 
 
@@ -844,7 +844,7 @@ def _places(partition: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
     return () if partition is None else (partition,)
 
 
-def _grown(
+def _add_missing_columns(
     table: StoredTable,
     data: Any,
     author: Author | None = None,

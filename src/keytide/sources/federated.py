@@ -165,7 +165,7 @@ class FederatedTables:
     ) -> FederatedHandle:
         """A table as the statement sees it. Raises what pinning does, and for invalid keys."""
         seen = self.pinned_tables.setdefault(session, {})
-        wanted = self._spelled(name), version
+        wanted = self._declared_name(name), version
         if wanted not in seen:
             seen[wanted] = self.pinned(name, version)
         return seen[wanted]
@@ -179,7 +179,7 @@ class FederatedTables:
         assert self._format.append is not None
         return self._format.append(self.place(name))
 
-    def _spelled(self, name: str) -> str:
+    def _declared_name(self, name: str) -> str:
         return next((given for given in self.tables if given.lower() == name.lower()), name)
 
     @property
@@ -188,7 +188,7 @@ class FederatedTables:
 
     def place(self, name: str) -> Place:
         """The location of a table, without reading it."""
-        name = self._spelled(name)
+        name = self._declared_name(name)
         if "table" in self._format.options:
             return Place(self.location, {**self.options, "table": name}, self.near)
         is_name = any(option in self.options for option in self._format.named_by)
@@ -197,7 +197,7 @@ class FederatedTables:
 
     def pinned(self, name: str, version: str | int | None = None) -> FederatedHandle:
         """A table in its current state, or at a version, read once. Raises as `find`."""
-        name = self._spelled(name)
+        name = self._declared_name(name)
         source = self._format.open(self.place(name))
         pinned: Any = source.pin(version)
         schema = self._schema(name, pinned)

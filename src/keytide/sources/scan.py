@@ -105,10 +105,10 @@ class ExternalChanges(RowSource):
         """
         refuse_forked_child()
         names = self.view.schema.names
-        before = SourceMerge(self.before.versions(), self._known_before())
+        before = SourceMerge(self.before.versions(), self._common_columns())
         return [ChangesTask(before, SourceMerge(self.after.versions(), names))]
 
-    def _known_before(self) -> tuple[str, ...]:
+    def _common_columns(self) -> tuple[str, ...]:
         """The columns that the older version has too.
 
         Raises `InvalidError` for a column whose older values cannot be read as its current type.

@@ -415,7 +415,7 @@ _ROWS_PER_PLANNED = 2
 """How many times larger rows are in memory than Spark estimates for rows from files."""
 
 
-def distributed(task: WriteTask, df: DataFrame, live: LiveFiles) -> tuple[WriteTask, DataFrame]:
+def distribute(task: WriteTask, df: DataFrame, live: LiveFiles) -> tuple[WriteTask, DataFrame]:
     """The write task and the DataFrame to feed it with, according to 'write.distribution'.
 
     `live` are the table's current files. Plans the DataFrame, but runs no job. Raises

@@ -70,7 +70,7 @@ from keytide.spark.internals import (
 from keytide.spark.option_rules import MERGE_SCHEMA, OptionValues, Use, mode_of, start_of_changes
 from keytide.spark.read_plans import BinTask, bins_of, bins_of_reads
 from keytide.spark.row_batches import BufferedTask
-from keytide.spark.runner import RowsTask, feed_here, packed, rows_here
+from keytide.spark.runner import RowsTask, dump_task, feed_here, rows_here
 from keytide.spark.source_options import SourceOptions
 from keytide.spark.worker import ignore_broken_pipes, shorten_errors
 from keytide.tasks import Outcome, settled
@@ -225,7 +225,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         columns = pa.schema([changes.schema.field(name) for name in shown])
         bins = bins_of(changes, tasks_anywhere, columns)
         tasks: Sequence[RowsTask] = bins if tells_kinds else [*map(NewRowsTask, bins)]
-        return [InputPartition(packed(task)) for task in tasks]
+        return [InputPartition(dump_task(task)) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of one bin. Runs on executors."""
@@ -344,7 +344,7 @@ class ScanReader(DataSourceReader):
             BinTask(members, scan.schema, scan.view.name, snapshot_ids=scan.snapshot_ids)
             for members in bins
         )
-        return [InputPartition(packed(task)) for task in tasks]
+        return [InputPartition(dump_task(task)) for task in tasks]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Read and merge one bin. Runs on executors."""
@@ -367,7 +367,7 @@ class ChangesReader(DataSourceReader):
         changes = self.options.changes()
         columns = pa.schema([changes.schema.field(name) for name in self.columns])
         bins = bins_of(changes, tasks_anywhere, columns)
-        return [InputPartition(packed(task)) for task in bins]
+        return [InputPartition(dump_task(task)) for task in bins]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Compute the changes of one bin. Runs on executors."""
@@ -427,11 +427,11 @@ class SourceWrite:
     ) -> TaskMessage:
         """Write the rows of one task. Runs on executors."""
         rows = self._padded(batches) if self.merges_schema else batches
-        outcome = feed_here(self._here, rows)
+        outcome = feed_here(self._task_here, rows)
         return TaskMessage(outcome, batch, self.view.statement, self.began_on)
 
     @property
-    def _here(self) -> BufferedTask:
+    def _task_here(self) -> BufferedTask:
         """The task on a server that may not number tasks, and so does not keep the rows' order."""
         if TaskContext.get() is not None:
             return self.task

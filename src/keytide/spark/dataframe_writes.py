@@ -44,7 +44,7 @@ from keytide.snapshot.live_files import NO_FILES, LiveFiles
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import PinnedTable, StoredTable
 from keytide.spark.capacity import bytes_of_rows, work_place
-from keytide.spark.columns import arrow_schema_of, column, constant, distributed, spark_schema
+from keytide.spark.columns import arrow_schema_of, column, constant, distribute, spark_schema
 from keytide.spark.error_translation import on_driver
 from keytide.spark.internals import is_connect, runs_batch_function
 from keytide.spark.option_rules import PARTITIONS, WHERE_REPLACED, OptionValues
@@ -228,7 +228,7 @@ def _feed(transaction: Transaction, task: WriteTask, df: DataFrame, live: LiveFi
             rows = df.toArrow()
         feed(transaction, task, rows)
     else:
-        task, df = distributed(task, df, live)
+        task, df = distribute(task, df, live)
         Executors().feed(BufferedTask(task), df, transaction.take, stored_row_bytes(live))
 
 

@@ -136,7 +136,7 @@ class ScanTask:
         try:
             start = self.number << _SPLIT_SHIFT
             for page in checked_pages(source, wanted, type(source).__name__):
-                given = self.passed.given(page, self.target_scan.columns, start, schema)
+                given = self.passed.engine_page(page, self.target_scan.columns, start, schema)
                 splits = pa.repeat(pa.scalar(self.number, pa.int32()), page.num_rows)
                 columns = [*given.columns, splits]
                 whole = pa.record_batch(

@@ -79,7 +79,7 @@ class Workers(Protocol):
         """See `TaskRunner.each`."""
         ...
 
-    def shown(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
+    def rows_for_sql(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
         """The rows of a target, with the columns of `scanned_schema`."""
         ...
 
@@ -125,7 +125,7 @@ class ExecutorWorkers:
         """See `Workers`. Runs one Spark job."""
         Cluster(self.spark).each(tasks, take)
 
-    def shown(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
+    def rows_for_sql(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
         """See `Workers`. Lazy."""
         return self._read(target_scan, passed)
 
@@ -139,7 +139,7 @@ class ExecutorWorkers:
         shuffled = [ScanTasks(tuple(tasks[first::count])) for first in range(count)]
         return Executors().rows(shuffled, schema, self.spark)
 
-    def shown_to_join(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
+    def rows_to_join(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
         """The rows of a target, planned for few rows, for a join with these.
 
         Few rows are sent to the task that joins them, so that nothing is shuffled. Others are
@@ -178,7 +178,7 @@ class DriverWorkers:
         """See `Workers`."""
         local_runner().each(tasks, take)
 
-    def shown(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
+    def rows_for_sql(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
         """See `Workers`. Reads all rows."""
         schema = batch_schema(scanned_schema(target_scan, passed))
         reads = [partial(_read, task, schema) for task in _scan_tasks(target_scan, passed)]
@@ -268,12 +268,12 @@ class DriverMerge:
         source = self.source()
         if self._columns and target_scan.scan_of_values is not None:
             target_scan = target_scan.scan_of_values(distinct_values(source, self._columns))
-        workers, passed = DriverWorkers(self.spark), query.passed(sinks.pages)
+        workers, passed = DriverWorkers(self.spark), query.pass_through(sinks.pages)
         task = MergeTask(sinks, passed, query.made, workers.count)
         try:
             shown = {
                 view: self.spark.createDataFrame(source, spark_schema(source.schema)),
-                query.view: workers.shown(target_scan, passed),
+                query.view: workers.rows_for_sql(target_scan, passed),
             }
             workers.feed_shuffled(task, self.compute(query, passed, shown), F.lit(0), take)
         except PySparkException as error:
@@ -403,7 +403,7 @@ class SparkRowHost:
         # A join or a subquery can move rows away from the other rows of their split.
         moved = bool(self.query.bound.relations)
         try:
-            rows = self.compute(names, workers.shown(target_scan, passed))
+            rows = self.compute(names, workers.rows_for_sql(target_scan, passed))
             with run_in_utc(self.spark):
                 workers.feed_splits(task, rows, results.append, moved=moved)
         except PySparkException as error:
@@ -431,13 +431,13 @@ class ExecutorMerge:
         self, target_scan: TargetScan, sinks: Sinks, take: Callable[[SplitResult], None]
     ) -> None:
         """See `MergeHost.merge`."""
-        passed = self.query.passed(sinks.pages)
+        passed = self.query.pass_through(sinks.pages)
         source = self.source
         columns = {} if source is None else source.columns(self.query.match, target_scan)
         if source is None or not (columns and target_scan.splits and source.is_shuffled):
             workers = ExecutorWorkers(self.spark, self.known_bytes)
             given = None if source is None else source.rows
-            rows = self.compute(passed, workers.shown(target_scan, passed), given)
+            rows = self.compute(passed, workers.rows_for_sql(target_scan, passed), given)
             self._merge(workers, rows, passed, sinks, take)
             return
         # About as many rows take part as the source has.
@@ -446,7 +446,7 @@ class ExecutorMerge:
             collected = source.collected()
             target_scan = target_scan.scan_of_values(distinct_values(collected, columns))
             given = self.spark.createDataFrame(collected, spark_schema(collected.schema))
-            rows = self.compute(passed, workers.shown_to_join(target_scan, passed), given)
+            rows = self.compute(passed, workers.rows_to_join(target_scan, passed), given)
             self._merge(workers, rows, passed, sinks, take)
             return
         with source.held():

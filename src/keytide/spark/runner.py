@@ -54,12 +54,12 @@ _NUMBERS_UNTOLD, _NUMBERS_MAX = 1 << 10, 64 << 20
 """Fewer numbers than the first are not worth a step. Generating the second takes 0.1 s."""
 
 
-def packed(task: object) -> bytes:
+def dump_task(task: object) -> bytes:
     """A task as the bytes that are sent to an executor. Tasks repeat much of each other."""
     return zlib.compress(pickle.dumps(task, pickle.HIGHEST_PROTOCOL), 1)
 
 
-def unpacked(payload: bytes) -> Any:
+def load_task(payload: bytes) -> Any:
     """The task again."""
     return pickle.loads(zlib.decompress(payload))
 
@@ -69,7 +69,7 @@ def payload_rows(tasks: Iterable[object], spark: SparkSession, made_bytes: int =
 
     Spark is made to assume that a Python step over the rows returns `made_bytes`.
     """
-    payloads = [packed(task) for task in tasks]
+    payloads = [dump_task(task) for task in tasks]
     slices = capacity_of(spark).slices
     each = max(_PAYLOADS_PER_SLICE * slices, ceil(len(payloads) / _RELATIONS_MAX))
     starts = range(0, max(1, len(payloads)), each)
@@ -183,7 +183,7 @@ class Executors:
 
     def convert(self, task: RowTask, rows: DataFrame, schema: StructType) -> DataFrame:
         """The rows that a task creates from each partition of other rows, as a lazy DataFrame."""
-        payload = packed(task)
+        payload = dump_task(task)
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from convert_here(payload, batches)
@@ -242,21 +242,21 @@ def _outcomes(payloads: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def rows_here(payload: bytes) -> Iterator[pa.RecordBatch]:
     """Run a packed task on this executor and return its rows."""
     set_up()
-    task: RowsTask = unpacked(payload)
+    task: RowsTask = load_task(payload)
     yield from task.batches()
 
 
 def convert_here(payload: bytes, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run a packed task on this executor and return the rows that it creates from others."""
     set_up()
-    task: RowTask = unpacked(payload)
+    task: RowTask = load_task(payload)
     yield from task.batches(batch for batch in rows if batch.num_rows)
 
 
 def run_here(payload: bytes, number: int) -> Outcome[Any]:
     """Run a packed task on this executor. An error that a retry cannot fix is an outcome."""
     set_up()
-    return tried(unpacked(payload), number)
+    return tried(load_task(payload), number)
 
 
 def _outcome_row(outcome: Outcome[Any]) -> pa.RecordBatch:

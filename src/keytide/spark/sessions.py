@@ -133,7 +133,7 @@ _SETTINGS_OF_VARIABLES = {
 _SETTING = re.compile(r"\s*(spark\.[^\s=:]+)\s*[=:\s]\s*(.*?)\s*")
 
 
-def submitted(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def submitted_settings(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The settings of Spark that are known before a session exists. Starts nothing.
 
     Raises `SetupError` if `PYSPARK_SUBMIT_ARGS` has a quote that is not closed.
@@ -216,7 +216,7 @@ def session(conf: Mapping[str, Any] | None = None, /, **settings: Any) -> SparkS
     Raises `SetupError` when there is no Java 17 or newer, and as `register` does.
     """
     given = {_key(name): _text(value) for name, value in {**(conf or {}), **settings}.items()}
-    known = submitted()
+    known = submitted_settings()
     if given.keys() & _PLACES:
         known = {key: value for key, value in known.items() if key not in _PLACES}
     known.update(given)

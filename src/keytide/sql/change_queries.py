@@ -100,9 +100,9 @@ class RowQuery:
         return stored_values(columns, self.fields, self.table)
 
     @contextmanager
-    def refusing(self, *errors: type[Exception]) -> Iterator[None]:
+    def engine_errors(self, *errors: type[Exception]) -> Iterator[None]:
         """A context that converts errors of an engine to errors of the statement."""
-        with refused_errors(self.bound, *errors):
+        with engine_errors(self.bound, *errors):
             yield
 
 
@@ -113,7 +113,7 @@ def _is_literal(value: exp.Expr) -> bool:
 
 
 @contextmanager
-def refused_errors(bound: BoundQuery, *errors: type[Exception]) -> Iterator[None]:
+def engine_errors(bound: BoundQuery, *errors: type[Exception]) -> Iterator[None]:
     """A context that converts errors of an engine to `InvalidError`s of a query."""
     try:
         yield
@@ -317,7 +317,7 @@ class MergeQuery:
         bound, match = replace(self.bound, tree=tree), replace(self.match, view=view)
         return made, replace(self, bound=bound, match=match)
 
-    def kept(self, columns: Sequence[ColumnHandle]) -> tuple[ColumnHandle, ...]:
+    def unchanged_columns(self, columns: Sequence[ColumnHandle]) -> tuple[ColumnHandle, ...]:
         """The target columns that some UPDATE does not change."""
         updates = [branch.names for branch in self.branches if branch.action == "UPDATE"]
         return tuple(c for c in columns if any(c.name not in names for names in updates))
@@ -332,9 +332,9 @@ class MergeQuery:
         }
         return RowChanges("DELETE" in actions, "INSERT" in actions, updated)
 
-    def passed(self, pages: SinkPages) -> PassThrough:
+    def pass_through(self, pages: SinkPages) -> PassThrough:
         """The target columns that the engine passes through."""
-        return PassThrough(pages.row_id.type, self.kept(pages.columns))
+        return PassThrough(pages.row_id.type, self.unchanged_columns(pages.columns))
 
     def text_for(
         self,
@@ -357,9 +357,9 @@ class MergeQuery:
         return replace(self.bound, tree=outer).text_for(dialect, *rewrites)
 
     @contextmanager
-    def refusing(self, *errors: type[Exception]) -> Iterator[None]:
+    def engine_errors(self, *errors: type[Exception]) -> Iterator[None]:
         """A context that converts errors of an engine to errors of the statement."""
-        with refused_errors(self.bound, *errors):
+        with engine_errors(self.bound, *errors):
             yield
 
 

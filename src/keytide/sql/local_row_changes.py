@@ -95,7 +95,7 @@ class LocalRowHost:
         plain = page.select([n for n in page.schema.names if n != ROW_ID])
         places = pa.array(np.arange(page.num_rows), pa.int64())
         given = pa.table([*plain.columns, places], [*plain.schema.names, ROW])
-        with self.query.refusing(duckdb.Error):
+        with self.query.engine_errors(duckdb.Error):
             cursor.register(self.query.view, given)
             found = cursor.sql(text).to_arrow_table()
         values = self.query.stored(found)
@@ -120,7 +120,7 @@ class LocalMergeHost:
         self, target_scan: TargetScan, sinks: Sinks, take: Callable[[SplitResult], None]
     ) -> None:
         """See `MergeHost.merge`. Ctrl-C cancels it."""
-        passed = self.query.passed(sinks.pages)
+        passed = self.query.pass_through(sinks.pages)
         config = {**_within(self.memory_bytes), **_AS_WRITTEN}
         with _database(self.query, self.allows_external_files, config) as connection:
             cursor = connection.cursor()
@@ -145,7 +145,7 @@ class LocalMergeHost:
             return self.query
         made, query = self.query.with_source("keytide_merged")
         text = made.text_for("duckdb", duckdb_unnest, duckdb_spelling)
-        with self.query.refusing(duckdb.Error):
+        with self.query.engine_errors(duckdb.Error):
             cursor.execute(f"CREATE TABLE keytide_merged AS {text}")
         return query
 
@@ -158,7 +158,7 @@ class LocalMergeHost:
         for column, source in match.columns.items():
             name = exp.column(source, quoted=True)
             there = exp.select(name).distinct().from_(exp.to_table(match.view, quoted=True))
-            with self.query.refusing(duckdb.Error):
+            with self.query.engine_errors(duckdb.Error):
                 found = cursor.sql(there.where(name.is_(exp.null()).not_()).sql("duckdb"))
                 values[column] = found.to_arrow_table().column(0).combine_chunks()
         types = {column.name: column.type for column in target_scan.columns}
@@ -230,7 +230,7 @@ class _Target:
             for number in range(len(self._scanned.splits)):
                 with _source(self._scanned, number, columns) as source:
                     for page in checked_pages(source, columns, type(source).__name__):
-                        yield self._passed.given(page, self._scanned.columns, start, schema)
+                        yield self._passed.engine_page(page, self._scanned.columns, start, schema)
                         start += page.num_rows
         except KeytideError as error:
             self.error = error  # an Arrow stream transports only the message
@@ -259,7 +259,7 @@ def _database(
     """A DuckDB database with copies of the tables that a statement uses besides its target."""
     with local_database(allows_external_files, **config) as connection:
         for relation in query.bound.relations:
-            with query.refusing(duckdb.Error):
+            with query.engine_errors(duckdb.Error):
                 connection.register("keytide_source", source := source_of(relation))
                 try:
                     connection.execute(

@@ -67,7 +67,7 @@ class PassThrough:
         plain = [pa.field(c.name, c.type) for c in columns[:-1]]
         return pa.schema([*plain, pa.field(ROW, pa.int64()), *passed])
 
-    def given(
+    def engine_page(
         self, page: pa.RecordBatch, columns: Sequence[ColumnHandle], start: int, schema: pa.Schema
     ) -> pa.RecordBatch:
         """A page in the form for the engine. `start` is the position of its first row."""

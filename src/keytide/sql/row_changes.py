@@ -517,7 +517,7 @@ def _merge_lines(statement: Merge, target: Target, engine: Engine) -> Iterator[s
     yield f"splits: {len(splits)}"
     stored = target.connector.splits.stored_bytes(splits)
     yield from engine.merge_host(query, target.limits).plan_lines(stored)
-    read = {*target.columns(query.target), *query.kept(target.schema.columns)}
+    read = {*target.columns(query.target), *query.unchanged_columns(target.schema.columns)}
     yield f"columns read: {_listed([c.name for c in target.schema.columns if c in read])}"
     yield from _others(query.bound.relations)
 

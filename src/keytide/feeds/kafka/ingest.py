@@ -298,7 +298,7 @@ class _Run:
             # Apply messages, if any, and advance the position.
             after = {**self._at}
             for name, partitions in messages.next.items():
-                after[name] = after[name].beyond(partitions)
+                after[name] = after[name].advanced_to(partitions)
             self._at = after
             if messages.rows.num_rows:
                 self._apply(messages.rows)

@@ -276,7 +276,7 @@ class TopicOffsets:
                 "a topic; roll the table back to an earlier snapshot"
             ) from error
 
-    def beyond(self, partitions: Mapping[int, int]) -> TopicOffsets:
+    def advanced_to(self, partitions: Mapping[int, int]) -> TopicOffsets:
         """The offsets after advancing some partitions."""
         return replace(self, next={**self.next, **partitions})
 
