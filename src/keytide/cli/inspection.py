@@ -351,14 +351,14 @@ def why(
     """
     found = open_readable_table(table, warehouse)
     values = _key_of(found, key)
-    told = found.why(values, **_when(found, snapshot_id, tag, as_of))
-    versions = told.to_arrow()
+    story = found.why(values, **_when(found, snapshot_id, tag, as_of))
+    versions = story.to_arrow()
     if not versions.num_rows:
         raise NotFoundError(f"table {found.name} stores no version of {_values_text(values, key)}")
     if format is Format.CSV:
         write_rows(versions.to_batches(), versions.schema, format)
         return
-    write_document(_story_document(told), [Paragraph(str(told))], format)
+    write_document(_story_document(story), [Paragraph(str(story))], format)
 
 
 def explain(

@@ -273,9 +273,13 @@ class _Changes:
 
     def _keys(self, stage: _Stage, *, is_new: bool) -> list[str]:
         places = dict(zip(stage.columns, value_names(stage.columns), strict=True)) if is_new else {}
-        return [
-            f"t.{quoted(name)} = {self._new_value(places.get(name, f'k{i}'), self.table.column(name))}"
+        values = [
+            self._new_value(places.get(name, f"k{i}"), self.table.column(name))
             for i, name in enumerate(self.table.key)
+        ]
+        return [
+            f"t.{quoted(name)} = {value}"
+            for name, value in zip(self.table.key, values, strict=True)
         ]
 
     def _new_value(self, name: str, column: DatabaseColumn) -> str:

@@ -334,9 +334,9 @@ def quoted(name: str) -> str:
 
 def _message(error: Exception) -> str:
     """The message of the database, without text of the driver if it can be removed."""
-    told = dict(getattr(error, "details", None) or [])
+    details = dict(getattr(error, "details", None) or [])
     names = (b"PG_DIAG_MESSAGE_PRIMARY", b"PG_DIAG_MESSAGE_DETAIL")
-    parts = [bytes(told[name]).decode(errors="replace") for name in names if name in told]
+    parts = [bytes(details[name]).decode(errors="replace") for name in names if name in details]
     return ". ".join(parts) or str(error)
 
 

@@ -80,25 +80,25 @@ class Trace:
     def call(
         self,
         name: str,
-        made: Callable[[], T],
-        told: Callable[[T], Mapping[str, int] | str],
+        make: Callable[[], T],
+        describe: Callable[[T], Mapping[str, int] | str],
         worker: Worker | None = None,
     ) -> T:
         """Make a call and record it, even if it fails."""
         start = perf_counter()
         counts: Mapping[str, int] = {}
-        says = ""
+        note = ""
         try:
-            result = made()
-            given = told(result)
-            counts, says = ({}, given) if isinstance(given, str) else (given, "")
+            result = make()
+            given = describe(result)
+            counts, note = ({}, given) if isinstance(given, str) else (given, "")
         except BaseException as error:
-            says = f"raised {type(error).__name__}"
+            note = f"raised {type(error).__name__}"
             raise
         finally:
             millis = (perf_counter() - start) * 1000
             with self._lock:
-                self._calls.append(Call(name, counts, says, millis, worker))
+                self._calls.append(Call(name, counts, note, millis, worker))
         return result
 
     def set_splits(self, splits: Sequence[Split]) -> None:
@@ -258,10 +258,12 @@ class _Source(UpdatablePageSource):
         self._inner, self._trace, self._worker = inner, trace, worker
 
     def get_next_page(self) -> pa.RecordBatch | None:
-        def told(page: pa.RecordBatch | None) -> Mapping[str, int] | str:
+        def description(page: pa.RecordBatch | None) -> Mapping[str, int] | str:
             return "no more" if page is None else {"row": page.num_rows}
 
-        return self._trace.call("get_next_page", self._inner.get_next_page, told, self._worker)
+        return self._trace.call(
+            "get_next_page", self._inner.get_next_page, description, self._worker
+        )
 
     def delete_rows(self, row_ids: pa.Array) -> None:
         self._trace.call(

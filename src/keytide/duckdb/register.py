@@ -194,9 +194,9 @@ class ComputedRows(ds.Dataset):
     """Rows that are computed for each query."""
 
     # The base class is not initialized. It only tells DuckDB which methods it can call.
-    def __init__(self, schema: pa.Schema, made: Callable[[], Iterable[pa.RecordBatch]]) -> None:
+    def __init__(self, schema: pa.Schema, compute: Callable[[], Iterable[pa.RecordBatch]]) -> None:
         self._schema = schema
-        self._made = made
+        self._compute = compute
 
     @property
     def schema(self) -> pa.Schema:
@@ -211,7 +211,7 @@ class ComputedRows(ds.Dataset):
     ) -> QueryRows:
         """The rows of a query. Hints about the batch size are ignored."""
         del hints
-        return QueryRows(self._made, _columns_of(self._schema, columns), filter)
+        return QueryRows(self._compute, _columns_of(self._schema, columns), filter)
 
 
 class TableRows(ds.Dataset):

@@ -177,16 +177,16 @@ def commit_from_state(
     return retry_on_conflict(table, made)
 
 
-def retry_on_conflict(table: StoredTable, made: Callable[[PinnedTable], T]) -> T:
-    """The result of `made` for the current table, computed again if another commit came first.
+def retry_on_conflict(table: StoredTable, compute: Callable[[PinnedTable], T]) -> T:
+    """The result of `compute` for the current table, computed again if another commit came first.
 
-    At most as often as 'commit.max-retries' says. Raises what `made` raises.
+    At most as often as 'commit.max-retries' says. Raises what `compute` raises.
     """
     pinned, tries = table.pinned(), 0
     while True:
         tries_max = writable_view(pinned).options.commit_retries_max
         try:
-            return made(pinned)
+            return compute(pinned)
         except ConflictError:
             tries += 1
             if tries > tries_max:

@@ -59,20 +59,20 @@ class Truncation:
     def of(cls, table: StoredTable, newest: Snapshot | None, view: TableView) -> Truncation:
         """The place in a snapshot of a table. Raises `DataError` if it is invalid."""
         fields = tuple(view.schema.field(name) for name in view.options.sequence_field)
-        told = _stored_text(table, newest)
-        if not told:
-            return cls(fields, (), told)
+        stored_text = _stored_text(table, newest)
+        if not stored_text:
+            return cls(fields, (), stored_text)
         try:
-            texts = json.loads(told)
+            texts = json.loads(stored_text)
             found = zip(texts, fields, strict=True)
             place = tuple(_scalar(text, field, view.name) for text, field in found)
         except (InvalidError, TypeError, ValueError) as error:
             raise DataError(
-                f"table {view.name}: property {_PROPERTY!r} of the latest snapshot is {told!r}, "
-                f"which is not a valid sequence of {', '.join(f.name for f in fields)}; roll "
+                f"table {view.name}: property {_PROPERTY!r} of the latest snapshot is "
+                f"{stored_text!r}, which is not a valid sequence of {', '.join(f.name for f in fields)}; roll "
                 "the table back to an earlier snapshot"
             ) from error
-        return cls(fields, place, told)
+        return cls(fields, place, stored_text)
 
     @property
     def text(self) -> str:
@@ -174,8 +174,8 @@ def retry_after_truncation(table: StoredTable, write: Callable[[TruncationLookup
             return write(going)
         except ConflictError:  # noqa: PERF203  # as a rule there is none
             live = table.live
-            told = _stored_text(live, live.metadata.latest_snapshot())
-            if went_by is None or told == went_by.stored_text:
+            stored_text = _stored_text(live, live.metadata.latest_snapshot())
+            if went_by is None or stored_text == went_by.stored_text:
                 raise
 
 

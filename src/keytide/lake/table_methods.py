@@ -43,13 +43,13 @@ def member(verb: Callable[Concatenate[StoredTable, P], T]) -> Callable[Concatena
 
 
 def member_with_result(
-    verb: Callable[Concatenate[StoredTable, P], T], shown: Callable[[H, T], Shown]
+    verb: Callable[Concatenate[StoredTable, P], T], convert: Callable[[H, T], Shown]
 ) -> Callable[Concatenate[H, P], Shown]:
-    """Turn a verb into a method whose result is converted by `shown`."""
+    """Turn a verb into a method whose result is converted by `convert`."""
 
-    @_as_declared(verb, return_annotation=inspect.signature(shown).return_annotation)
+    @_as_declared(verb, return_annotation=inspect.signature(convert).return_annotation)
     def method(holder: H, /, *arguments: P.args, **named: P.kwargs) -> Shown:
-        return shown(holder, verb(holder.stored, *arguments, **named))
+        return convert(holder, verb(holder.stored, *arguments, **named))
 
     return method
 

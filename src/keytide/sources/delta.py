@@ -68,29 +68,29 @@ def _shown(member: Mapping[str, Any], name: str, owner: str) -> pa.Field:
 
 def _stored(member: Mapping[str, Any], name: str, owner: str) -> pa.Field:
     """A field as in files: with its physical name and id if columns are mapped."""
-    told = member.get("metadata") or {}
-    id_ = told.get("delta.columnMapping.id")
+    metadata = member.get("metadata") or {}
+    id_ = metadata.get("delta.columnMapping.id")
     return pa.field(
-        str(told.get("delta.columnMapping.physicalName", member["name"])),
+        str(metadata.get("delta.columnMapping.physicalName", member["name"])),
         _type(member["type"], name, owner, _stored),
         bool(member["nullable"]),
         metadata=None if id_ is None else {FIELD_ID: str(id_).encode()},
     )
 
 
-def _type(told: Any, name: str, owner: str, field_of: Any) -> pa.DataType:
+def _type(type_: Any, name: str, owner: str, field_of: Any) -> pa.DataType:
     """An Arrow type whose fields are created by `field_of`."""
-    kind = told["type"] if isinstance(told, dict) else told
+    kind = type_["type"] if isinstance(type_, dict) else type_
     if kind == "struct":
-        return pa.struct([field_of(member, name, owner) for member in told["fields"]])
+        return pa.struct([field_of(member, name, owner) for member in type_["fields"]])
     if kind == "array":
-        element = _type(told["elementType"], name, owner, field_of)
-        return pa.list_(pa.field("element", element, bool(told["containsNull"])))
+        element = _type(type_["elementType"], name, owner, field_of)
+        return pa.list_(pa.field("element", element, bool(type_["containsNull"])))
     if kind == "map":
         key, value = (
-            _type(told[f"{part}Type"], name, owner, field_of) for part in ("key", "value")
+            _type(type_[f"{part}Type"], name, owner, field_of) for part in ("key", "value")
         )
-        return pa.map_(key, pa.field("value", value, bool(told["valueContainsNull"])))
+        return pa.map_(key, pa.field("value", value, bool(type_["valueContainsNull"])))
     decimal = re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", str(kind))
     if decimal is not None:
         return pa.decimal128(int(decimal[1]), int(decimal[2]))

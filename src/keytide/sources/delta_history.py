@@ -213,8 +213,8 @@ def _commit(number: int, uri: str, text: bytes) -> FileCommit:
     elif operation == "DELETE":
         new = RowOrigin.COPIED
     else:
-        told = info.get("operationParameters") or {}
-        conditions = (told.get(name) for name in ("predicate", "replaceWhere"))
+        parameters = info.get("operationParameters") or {}
+        conditions = (parameters.get(name) for name in ("predicate", "replaceWhere"))
         is_partial = any(condition not in (None, "", "[]") for condition in conditions)
         new = RowOrigin.NEW if operation in _WRITES and not is_partial else RowOrigin.MIXED
     rows_of = {

@@ -98,11 +98,11 @@ def _options(given: UpsertKeys, properties: Mapping[str, str]) -> dict[str, str]
         keys.TOMBSTONE_STRING_KEY_VALUE: given.tombstone_string_key_value,
         keys.UPSERT_DML_WATERMARK: given.dml_watermark,
     }
-    told = {
+    values = {
         key: properties.get(_PROPERTIES[key]) if value is None else value
         for key, value in named.items()
     }
-    return {key: value for key, value in told.items() if value is not None}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -371,14 +371,14 @@ class _Metadata(ExternalMetadata):
     def finish_delete(
         self, session: ConnectorSession, table: FederatedHandle, fragments: Sequence[Fragment]
     ) -> int:
-        told = read_fragments(fragments)
-        refuse_existing_keys(table, told, partial(_outcomes, table))
+        contents = read_fragments(fragments)
+        refuse_existing_keys(table, contents, partial(_outcomes, table))
 
         # The versions that a statement appends, one for each key. Versions within one commit could
         # be ordered only by their position in files, which engines do not guarantee.
         schema = table.view.schema.arrow_schema()
-        gone = [_tombstones(table, each.rows) for each in _of_kind(told, "gone")]
-        made = [each.rows.select(schema.names).cast(schema) for each in _of_kind(told, "made")]
+        gone = [_tombstones(table, each.rows) for each in _of_kind(contents, "gone")]
+        made = [each.rows.select(schema.names).cast(schema) for each in _of_kind(contents, "made")]
         every = from_arrow(pa.concat_tables([schema.empty_table(), *gone, *made]))
         # A new row is as new as the tombstone of its key. Otherwise the statement would have been
         # refused.
@@ -386,7 +386,7 @@ class _Metadata(ExternalMetadata):
         rows = to_arrow(last, schema)
         if rows.num_rows:
             self._append(table, rows)
-        return sum(int(each.facts["rows"]) for each in told)
+        return sum(int(each.facts["rows"]) for each in contents)
 
     def get_update_row_id_column_handle(
         self, session: ConnectorSession, table: FederatedHandle, updated_columns: Sequence[str]

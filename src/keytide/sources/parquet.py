@@ -119,11 +119,11 @@ def groups_that_may_meet(
     bounds = {"rows": pa.array([group.num_rows for group in found], pa.int64())}
     for name in asked:
         type_, place = types.field(name).type, places[names[name]]
-        told = [group.column(place).statistics for group in found]
-        known = [each if each is not None and each.has_min_max else None for each in told]
+        statistics = [group.column(place).statistics for group in found]
+        known = [each if each is not None and each.has_min_max else None for each in statistics]
         bounds[f"{name}.min"] = pa.array([each and each.min for each in known], type_)
         bounds[f"{name}.max"] = pa.array([each and each.max for each in known], type_)
-        nulls = [each.null_count if each and each.has_null_count else None for each in told]
+        nulls = [each.null_count if each and each.has_null_count else None for each in statistics]
         bounds[f"{name}.nulls"] = pa.array(nulls, pa.int64())
     may = may_match_files(pa.table(bounds), key_condition, types)
     return [group for group, is_possible in zip(groups, may, strict=True) if is_possible]

@@ -165,9 +165,9 @@ class ChangesTask:
                     )
                     cut.add(with_columns_of)
             for before, after in zip(then.parts(), now.parts(), strict=True):
-                told = difference(pl.concat([empty, *before]), pl.concat([empty, *after]), key)
-                if told.height:
-                    yield with_shown_kind(told, names)
+                changed = difference(pl.concat([empty, *before]), pl.concat([empty, *after]), key)
+                if changed.height:
+                    yield with_shown_kind(changed, names)
 
 
 # -- the connector ---------------------------------------------------------------------------------
@@ -325,12 +325,12 @@ class ExternalScan(RowSource):
     limit: int | None = None
 
     def __repr__(self) -> str:
-        told = [self.view.name, f"version {self.version}", f"columns {', '.join(self.columns)}"]
+        parts = [self.view.name, f"version {self.version}", f"columns {', '.join(self.columns)}"]
         if self.predicate is not None:
-            told.append(f"where {text_of(self.predicate, self.view.schema.fields)}")
+            parts.append(f"where {text_of(self.predicate, self.view.schema.fields)}")
         if self.limit is not None:
-            told.append(f"limit {self.limit}")
-        return f"ExternalScan({'; '.join(told)})"
+            parts.append(f"limit {self.limit}")
+        return f"ExternalScan({'; '.join(parts)})"
 
     @property
     def view(self) -> TableView:
@@ -461,13 +461,13 @@ def why_external(table: PinnedExternal, key: Mapping[str, Any] | Any) -> Why:
     versions = merging.order.sort(_versions(merging)).with_row_index(VERSION, 1)
     versions = versions.with_columns(pl.col(VERSION).cast(pl.Int64))
     provenance = provenance_of(versions, merging.order, merging.engine)
-    told = outcomes(versions, provenance, merging.order, merging.engine, values)
+    effects = outcomes(versions, provenance, merging.order, merging.engine, values)
     return Why(
         table=table.name,
         key=key_values_of(key, schema, table.name),
         snapshot_id=None,
         merge_engine=table.view.options.merge_engine,
-        versions=_as_rows(versions, told, table),
+        versions=_as_rows(versions, effects, table),
         row=get_external(table, key),
         taken={n: provenance.taken.get(n, ()) if provenance.row.height else () for n in values},
     )
@@ -487,7 +487,7 @@ def _versions(merging: SourceMerge) -> pl.DataFrame:
 _ROWS = 1 << 18
 
 
-def _as_rows(versions: pl.DataFrame, told: list[str], table: PinnedExternal) -> Any:
+def _as_rows(versions: pl.DataFrame, effects: list[str], table: PinnedExternal) -> Any:
     """The versions in the format of `Why.versions`. Files have no level and no schema id."""
     schema = versions_schema(table.view.schema.fields)
     kinds = [RowKind(kind).short for kind in versions[VALUE_KIND]]
@@ -497,6 +497,6 @@ def _as_rows(versions: pl.DataFrame, told: list[str], table: PinnedExternal) -> 
         pl.Series(kinds, dtype=pl.String),
     ]  # fmt: skip
     own = [versions[name] for name in table.view.schema.names]
-    columns = [*system, *own, pl.Series(told, dtype=pl.String)]
+    columns = [*system, *own, pl.Series(effects, dtype=pl.String)]
     frame = pl.DataFrame([c.alias(n) for c, n in zip(columns, schema.names, strict=True)])
     return to_arrow(frame, schema)

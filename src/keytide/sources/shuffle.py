@@ -28,7 +28,7 @@ CUT, PAGE, PART, LOST, TIED = map(scratch, ("cut", "page", "part", "lost", "tied
 PAGE_SCHEMA = pa.schema([(CUT, pa.int32()), (PAGE, pa.binary())])
 """The number of the place, and the versions."""
 OUTCOME_SCHEMA = pa.schema([(PART, pa.int32()), (LOST, pa.binary()), (TIED, pa.binary())])
-"""A part number, and positions of its rows. See `SortedOut`."""
+"""A part number, and positions of its rows. See `MergeOutcome`."""
 
 Positions: TypeAlias = "npt.NDArray[np.int64]"
 
@@ -100,7 +100,7 @@ def _by_part(places: pl.Series) -> dict[int, bytes]:
 
 @dataclass(frozen=True)
 class PartOutcome:
-    """Positions of rows of one part, ascending. See `SortedOut`."""
+    """Positions of rows of one part, ascending. See `MergeOutcome`."""
 
     lost: Positions
     tied: Positions

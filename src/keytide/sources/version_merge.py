@@ -97,10 +97,10 @@ def _tied_keys(
 ) -> pl.DataFrame:
     """Keys with versions that tie with the last one but differ in compared columns."""
     key, compared = list(order.key), canonical(versions, order.compared)
-    told = _tie_columns(versions, order, deciding, compared)
-    if not _has_repeats(told, order):
-        return told.select(key).clear()
-    found = told.filter(_are_as_the_last(told, order)).unique().select(key)
+    tie_columns = _tie_columns(versions, order, deciding, compared)
+    if not _has_repeats(tie_columns, order):
+        return tie_columns.select(key).clear()
+    found = tie_columns.filter(_are_as_the_last(tie_columns, order)).unique().select(key)
     return found.filter(found.is_duplicated()).unique()
 
 
@@ -118,22 +118,25 @@ def _tie_columns(
     )
 
 
-def _has_repeats(told: pl.DataFrame, order: MergeOrder) -> bool:
+def _has_repeats(tie_columns: pl.DataFrame, order: MergeOrder) -> bool:
     """Whether a version ties with the next one of the same key."""
     repeats = [
-        each.eq_missing(each.shift(-1)) for each in (*map(pl.col, order.key), *_decides(told))
+        each.eq_missing(each.shift(-1))
+        for each in (*map(pl.col, order.key), *_decides(tie_columns))
     ]
-    return bool(told.select(pl.all_horizontal(repeats).any()).item())
+    return bool(tie_columns.select(pl.all_horizontal(repeats).any()).item())
 
 
-def _are_as_the_last(told: pl.DataFrame, order: MergeOrder) -> pl.Expr:
+def _are_as_the_last(tie_columns: pl.DataFrame, order: MergeOrder) -> pl.Expr:
     """Whether a version ties with the last one of its key."""
-    freshest = [each.eq_missing(each.last().over(list(order.key))) for each in _decides(told)]
+    freshest = [
+        each.eq_missing(each.last().over(list(order.key))) for each in _decides(tie_columns)
+    ]
     return pl.all_horizontal(pl.repeat(value=True, n=pl.len()), *freshest)
 
 
-def _decides(told: pl.DataFrame) -> list[pl.Expr]:
-    return [pl.col(name) for name in told.columns if name.startswith(_DECIDES)]
+def _decides(tie_columns: pl.DataFrame) -> list[pl.Expr]:
+    return [pl.col(name) for name in tie_columns.columns if name.startswith(_DECIDES)]
 
 
 _DECIDES, _COMPARED = scratch("decides_"), scratch("compared_")

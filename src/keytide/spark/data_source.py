@@ -114,17 +114,17 @@ class ChangeStream:
         """The place after the latest snapshot."""
         return Start.at(self.table.metadata.latest_snapshot())
 
-    def within(self, told: int, newest: Start, rows_max: int) -> Start:
-        """The place up to which commits after `told` contain about `rows_max` rows; at least
+    def within(self, start_id: int, newest: Start, rows_max: int) -> Start:
+        """The place up to which commits after a snapshot contain about `rows_max` rows; at least
         one."""
         rows, place = 0, newest
-        for snapshot_id in range(told + 1, newest.told + 1):
+        for snapshot_id in range(start_id + 1, newest.told + 1):
             snapshot = self.table.metadata.logged(snapshot_id)
             if self.mode == "changelog":
                 rows += snapshot.changelog_record_count or 0
             elif snapshot.commit_kind is not CommitKind.COMPACT:  # a compaction changes no rows
                 rows += abs(snapshot.delta_record_count)
-            if rows > rows_max and snapshot_id > told + 1:
+            if rows > rows_max and snapshot_id > start_id + 1:
                 return place
             place = Start.at(snapshot)
         return newest
@@ -442,12 +442,12 @@ class SourceWrite:
             rows = pa.Table.from_batches([batch])
             yield from padded(rows, self.view.schema, self.view.options).to_batches()
 
-    def commit(self, told: Sequence[TaskMessage], author: Author | None) -> None:
+    def commit(self, messages: Sequence[TaskMessage], author: Author | None) -> None:
         """Commit the files of all tasks, unless the same author has already done so."""
-        statement = told[0].statement if told else None
+        statement = messages[0].statement if messages else None
         with writing(self.table, self.view, author, statement=statement) as transaction:
-            settled([message.outcome for message in told], transaction.take)
-            made = [m.outcome.made for m in told if m.outcome.made is not None]
+            settled([message.outcome for message in messages], transaction.take)
+            made = [m.outcome.made for m in messages if m.outcome.made is not None]
             refuse_ties(self.view, [places for part in made for places in part.places])
             if transaction.done is None:
                 self._publish(transaction)
@@ -455,7 +455,7 @@ class SourceWrite:
                 transaction.already_done()
         BEHIND.settle(self.table.uri)  # Spark can end this process at any time
 
-    def abort(self, told: Sequence[TaskMessage]) -> None:
+    def abort(self, messages: Sequence[TaskMessage]) -> None:
         """Delete the files of all tasks.
 
         Spark also calls this after a commit that failed. Its outcome may be unknown, so files that
@@ -463,12 +463,12 @@ class SourceWrite:
         """
         # Without a message, no file of a stream is known, and this statement is a new one.
         statement, began_on = self.view.statement, self.began_on
-        if told and told[0].statement is not None:
-            statement, began_on = told[0].statement, told[0].began_on
+        if messages and messages[0].statement is not None:
+            statement, began_on = messages[0].statement, messages[0].began_on
         assert statement is not None
         with suppress(KeytideError):  # as long as snapshots cannot be read, all files stay
             if not has_committed(self.table.live.metadata, statement, began_on):
-                discard(self.view, [m.outcome.made for m in told if m.outcome.made is not None])
+                discard(self.view, [m.outcome.made for m in messages if m.outcome.made is not None])
                 remove_strays(self.view.in_statement(statement))
 
 
@@ -541,9 +541,9 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Commit a batch, unless it is already committed."""
-        told = _outcomes(messages)
-        if told and told[0].batch is not None:
-            self._write.commit(told, told[0].batch.author)
+        outcomes = _outcomes(messages)
+        if outcomes and outcomes[0].batch is not None:
+            self._write.commit(outcomes, outcomes[0].batch.author)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Delete the files of all tasks."""

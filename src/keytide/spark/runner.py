@@ -78,8 +78,8 @@ def payload_rows(tasks: Iterable[object], spark: SparkSession, made_bytes: int =
     if numbers <= _NUMBERS_UNTOLD:
         return _joined(parts)
     # Spark knows how many numbers a range has, and assumes that a filter returns as many.
-    told = spark.range(0, numbers, 1, 1).where("id < 0")
-    nothing = told.selectExpr("CAST(id AS INT) AS number", "CAST(NULL AS BINARY) AS payload")
+    no_rows = spark.range(0, numbers, 1, 1).where("id < 0")
+    nothing = no_rows.selectExpr("CAST(id AS INT) AS number", "CAST(NULL AS BINARY) AS payload")
     # The empty part of the range joins another one, so that it starts no Python worker.
     certain = sum(min(slices, len(payloads) - start) for start in starts)
     return _joined([*parts, nothing]).coalesce(max(1, certain))

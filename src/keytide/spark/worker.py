@@ -89,7 +89,7 @@ def shorten_errors(methods_of: C) -> C:
 
 def _in_few_words(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
-    def told(*arguments: Any, **named: Any) -> Any:
+    def shortened(*arguments: Any, **named: Any) -> Any:
         try:
             return method(*arguments, **named)
         except KeytideError as error:
@@ -97,7 +97,7 @@ def _in_few_words(method: Callable[..., Any]) -> Callable[..., Any]:
                 os.environ["SPARK_HIDE_TRACEBACK"] = "1"
             raise
 
-    return told
+    return shortened
 
 
 def _main() -> str:

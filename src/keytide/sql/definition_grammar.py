@@ -239,13 +239,13 @@ def _key(table: str, parts: _Parts, option: str, names: Sequence[str]) -> tuple[
     listed = parts.options.pop(option, None)
     if listed is None:
         return tuple(names)
-    told = [name.strip() for name in listed.split(",")]
-    if names and names != told:
+    listed_names = [name.strip() for name in listed.split(",")]
+    if names and names != listed_names:
         raise InvalidError(
             f"table {table}: option {option!r} = {listed!r} contradicts the clause that names "
             f"({', '.join(names)}); give only one of them"
         )
-    return tuple(told)
+    return tuple(listed_names)
 
 
 # -- options ---------------------------------------------------------------------------------------

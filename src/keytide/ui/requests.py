@@ -78,13 +78,13 @@ class Access:
         """The token that every form of this server contains. It does not reveal the secret."""
         return hmac.new(self.secret.encode(), b"form", hashlib.sha256).hexdigest()
 
-    def knows(self, given: str | None) -> bool:
-        """Whether `given` is the secret. Takes the same time for every other string."""
-        return given is not None and hmac.compare_digest(given.encode(), self.secret.encode())
+    def is_secret(self, value: str | None) -> bool:
+        """Whether `value` is the secret. Takes the same time for every other string."""
+        return value is not None and hmac.compare_digest(value.encode(), self.secret.encode())
 
-    def knows_form(self, given: str | None) -> bool:
-        """Whether `given` is the token of this server's forms."""
-        return given is not None and hmac.compare_digest(given.encode(), self.form_token.encode())
+    def is_form_token(self, value: str | None) -> bool:
+        """Whether `value` is the token of this server's forms."""
+        return value is not None and hmac.compare_digest(value.encode(), self.form_token.encode())
 
     def is_called(self, host: str | None) -> bool:
         """Whether a Host header names this server.

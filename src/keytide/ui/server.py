@@ -268,8 +268,8 @@ class Guard:
             return HTMLResponse(_WRONG_HOST, 403)
         given = QueryParams(scope["query_string"]).get(TOKEN)
         if given is not None:
-            return self._entered() if self._access.knows(given) else HTMLResponse(_REFUSED, 403)
-        if not self._access.knows(_cookie(headers, self._access.cookie)):
+            return self._entered() if self._access.is_secret(given) else HTMLResponse(_REFUSED, 403)
+        if not self._access.is_secret(_cookie(headers, self._access.cookie)):
             return HTMLResponse(_REFUSED, 403)
         return None
 
@@ -403,7 +403,7 @@ async def _own_form(site: Site, request: Request) -> Form | Response:
         form = await form_of(request)
     except KeytideError as error:
         return _error_page(site, error)
-    if site.access.knows_form(form.get(TOKEN)):
+    if site.access.is_form_token(form.get(TOKEN)):
         return form
     return site.page(
         "error.html", 403, title="Refused", message="This form is not one of this server's pages, "

@@ -216,10 +216,10 @@ def lag_of(table: StoredTable, address: KafkaAddress, broker: Broker) -> tuple[P
     check_topics(address.topics, topics, address.brokers)
 
     # Compare stored offsets with the topics. Pure.
-    told = stored_offsets(table, address.topics)
+    stored = stored_offsets(table, address.topics)
     found: list[PartitionLag] = []
     for name, topic in topics.items():
-        offsets = told.get(name)
+        offsets = stored.get(name)
         known = {} if offsets is None or offsets.id != topic.id else offsets.next
         found += (_of_partition(name, topic, each, known.get(each)) for each in sorted(topic.first))
     return tuple(found)
