@@ -69,8 +69,8 @@ class Truncation:
         except (InvalidError, TypeError, ValueError) as error:
             raise DataError(
                 f"table {view.name}: property {_PROPERTY!r} of the latest snapshot is "
-                f"{stored_text!r}, which is not a valid sequence of {', '.join(f.name for f in fields)}; roll "
-                "the table back to an earlier snapshot"
+                f"{stored_text!r}, which is not a valid sequence of "
+                f"{', '.join(f.name for f in fields)}; roll the table back to an earlier snapshot"
             ) from error
         return cls(fields, place, stored_text)
 
