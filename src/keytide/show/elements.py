@@ -1,4 +1,4 @@
-"""HTML and SVG elements, readable values and styles, for pages and notebooks.
+r"""HTML and SVG elements, readable values and styles, for pages and notebooks.
 
 Markup is a string that is HTML or SVG already. Elements escape all other strings:
 

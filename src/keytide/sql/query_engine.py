@@ -70,7 +70,7 @@ class Result(ArrowRows, ABC):
     def __repr__(self) -> str:
         columns = ", ".join(f"{field.name} {field.type}" for field in self.schema)
         rows = counted(self.row_count, "row")
-        return f"{type(self).__name__}({rows}{f': {columns}' if columns else ' change_result'})"
+        return f"{type(self).__name__}({rows}{f': {columns}' if columns else ' changed'})"
 
     def to_pylist(self) -> list[dict[str, Any]]:
         """The rows as dicts. Raises as `to_arrow`.
