@@ -10,7 +10,7 @@ Numbers, times and names are shown in readable form:
 >>> size_text(1_234_567)
 '1.2 MB'
 >>> harmless("a" + chr(0x202E) + "b")
-'a\u202eb'
+'a\\u202eb'
 
 Notebook output is HTML with its own style, without scripts and requests.
 """
