@@ -40,7 +40,7 @@ from keytide.format.manifest import ManifestEntry
 from keytide.read.plain_files import split_tasks
 from keytide.spark.capacity import Capacity, task_count
 from keytide.spark.read_plans import BinTask, bins_of_reads
-from keytide.spark.runner import packed
+from keytide.spark.runner import dump_task
 from keytide.types import AtomicType
 
 TABLE = "bench.t"
@@ -146,7 +146,7 @@ def _for_spark(lake: kt.Lake) -> dict[str, Took]:
         scan = lake.table(TABLE).scan()
         bins = bins_of_reads(split_tasks(scan), lambda *work: task_count(CLUSTER, *work))
         sent = sum(
-            len(packed(BinTask(tasks, scan.schema, TABLE, snapshot_ids=scan.snapshot_ids)))
+            len(dump_task(BinTask(tasks, scan.schema, TABLE, snapshot_ids=scan.snapshot_ids)))
             for tasks in bins
         )
     return {SENT: {**took, "tasks": len(bins), "bytes": sent, "memory": peak_memory_mb() - before}}

@@ -188,7 +188,7 @@ duckdb.connect = partial(_connected, duckdb.connect)
 import keytide as kt  # noqa: E402  # see above
 from keytide.cdc import FeedSpec, SequenceSource, decode  # noqa: E402  # see above
 from keytide.commit.transaction import Transaction  # noqa: E402  # see above
-from keytide.feeds.apply import ChangeWriter, as_table_takes  # noqa: E402  # see above
+from keytide.feeds.apply import ChangeWriter, adapt_to_table  # noqa: E402  # see above
 from keytide.types import Field, parse_sql_type  # noqa: E402  # see above
 from keytide.write.refusals import writable_view  # noqa: E402  # see above
 
@@ -280,7 +280,7 @@ def apply_changes(table: Any, batch: pa.Array, way: Way) -> None:
     with Transaction.begin(table.stored, view) as transaction:
         writer = ChangeWriter.on(transaction, SPEC)
         with way.followed():
-            found = as_table_takes(decode(batch, SPEC), batch, view)
+            found = adapt_to_table(decode(batch, SPEC), batch, view)
             written = writer.write(found.rows).written
         transaction.take(written)
         transaction.commit()

@@ -10,7 +10,7 @@ from typing import Any
 
 import griffe
 
-MAKERS = ("member", "member_giving")
+MAKERS = ("member", "member_with_result")
 
 
 class VerbsAsMethods(griffe.Extension):

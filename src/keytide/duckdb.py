@@ -145,23 +145,25 @@ def text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-# -- splits the conditions that DuckDB pushes down between a scan and Arrow ------------------------
+# -- pushdown of conditions to a scan and to Arrow -------------------------------------------------
 
 
 _LOG = logging.getLogger("keytide.plan")
 
 
 @dataclass(frozen=True)
-class Asked:
+class FilterPushdown:
     """The conditions of a query on a table, all of which must be true."""
 
     pushed: Predicate | None = None
     """The condition that a scan applies, also to rows."""
-    left: pc.Expression | None = None
+    residual: pc.Expression | None = None
     """The condition that remains to be applied to its rows."""
 
     @classmethod
-    def of(cls, filter: pc.Expression | None, fields: Sequence[Field], table: str) -> Asked:
+    def of(
+        cls, filter: pc.Expression | None, fields: Sequence[Field], table: str
+    ) -> FilterPushdown:
         """The conditions in an Arrow expression over some columns."""
         by_name = {field.name: field for field in fields}
         pushed, left = [], []
@@ -186,20 +188,20 @@ def _read(term: pc.Expression, fields: Mapping[str, Field], table: str) -> Predi
     return None if is_padded else predicate
 
 
-# -- rows as Arrow datasets ------------------------------------------------------------------------
+# -- Arrow datasets --------------------------------------------------------------------------------
 
 
-Narrowed: TypeAlias = "Callable[[Sequence[str], Predicate | None], RowSource]"
+ScanFactory: TypeAlias = "Callable[[Sequence[str], Predicate | None], RowSource]"
 """Creates the scan of some columns and of the rows that match a predicate."""
 
 
-class MadeRows(ds.Dataset):
+class ComputedRows(ds.Dataset):
     """Rows that are computed for each query."""
 
     # The base class is not initialized. It only tells DuckDB which methods it can call.
-    def __init__(self, schema: pa.Schema, made: Callable[[], Iterable[pa.RecordBatch]]) -> None:
+    def __init__(self, schema: pa.Schema, compute: Callable[[], Iterable[pa.RecordBatch]]) -> None:
         self._schema = schema
-        self._made = made
+        self._compute = compute
 
     @property
     def schema(self) -> pa.Schema:
@@ -211,16 +213,16 @@ class MadeRows(ds.Dataset):
         columns: Sequence[str] | None = None,
         filter: pc.Expression | None = None,
         **hints: Any,
-    ) -> Scanned:
+    ) -> QueryRows:
         """The rows of a query. Hints about the batch size are ignored."""
         del hints
-        return Scanned(self._made, _picked(self._schema, columns), filter)
+        return QueryRows(self._compute, _columns_of(self._schema, columns), filter)
 
 
 class TableRows(ds.Dataset):
     """The rows of a table, restricted to what a query needs before they are read."""
 
-    def __init__(self, table: str, fields: Sequence[Field], narrowed: Narrowed) -> None:
+    def __init__(self, table: str, fields: Sequence[Field], narrowed: ScanFactory) -> None:
         self._table = table
         self._fields = fields
         self._narrowed = narrowed
@@ -235,12 +237,12 @@ class TableRows(ds.Dataset):
         columns: Sequence[str] | None = None,
         filter: pc.Expression | None = None,
         **hints: Any,
-    ) -> Scanned:
-        """See `MadeRows.scanner`. Raises as planning a scan, and for a table that was altered."""
+    ) -> QueryRows:
+        """See `ComputedRows.scanner`. Raises as planning a scan, and for an altered table."""
         del hints
-        asked = Asked.of(filter, self._fields, self._table)
-        shown = _picked(self.schema, columns)
-        left = () if asked.left is None else columns_of_arrow(asked.left)
+        asked = FilterPushdown.of(filter, self._fields, self._table)
+        shown = _columns_of(self.schema, columns)
+        left = () if asked.residual is None else columns_of_arrow(asked.residual)
         read = [name for name in self.schema.names if name in {*shown.names, *left}]
         rows = self._narrowed(read or self.schema.names[:1], asked.pushed)
 
@@ -251,33 +253,33 @@ class TableRows(ds.Dataset):
                     f"table {self._table}: column {column.name} is now {column.type}, but was "
                     f"{known} when it was registered; register the lake again"
                 )
-        return Scanned(rows.to_batches, shown, asked.left)
+        return QueryRows(rows.to_batches, shown, asked.residual)
 
 
 @dataclass(frozen=True)
-class Scanned:
-    """The rows of a query, to which the condition `left` must still be applied."""
+class QueryRows:
+    """The rows of a query, to which the condition `residual` must still be applied."""
 
-    made: Callable[[], Iterable[pa.RecordBatch]]
+    compute: Callable[[], Iterable[pa.RecordBatch]]
     schema: pa.Schema
-    left: pc.Expression | None
+    residual: pc.Expression | None
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The rows, read lazily."""
         return pa.RecordBatchReader.from_batches(self.schema, self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        for batch in self.made():
-            kept = batch if self.left is None else batch.filter(self.left)
+        for batch in self.compute():
+            kept = batch if self.residual is None else batch.filter(self.residual)
             columns = [kept.column(name) for name in self.schema.names]
             yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-def _picked(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+def _columns_of(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     return schema if columns is None else pa.schema([schema.field(name) for name in columns])
 
 
-# -- registers the tables of a lake as views in a DuckDB connection --------------------------------
+# -- registration of views -------------------------------------------------------------------------
 
 
 _AnyScan: TypeAlias = Scan | ExternalScan | FallbackScan
@@ -348,13 +350,13 @@ class _Views:
     def make(self, table: str, scan: _AnyScan, fresh: bool) -> None:
         """Create or replace the view of a table. Raises `InvalidError`."""
         split = None if fresh else _split(scan)
-        look = partial(_look, self.lake, table) if fresh else lambda: scan
+        look = partial(_open_scan, self.lake, table) if fresh else lambda: scan
         try:
             view = self._place(table)
             if isinstance(scan, Scan) and split is not None:
-                query = self._divided(table, scan, split)
+                query = self._union_query(table, scan, split)
             else:
-                query = self._streamed(table, scan, look)
+                query = self._dataset_query(table, scan, look)
             self.con.execute(f"CREATE OR REPLACE VIEW {view} AS {query}")
             self.con.execute(f"COMMENT ON VIEW {view} IS {text(self._comment)}")
         except duckdb.Error as error:
@@ -377,13 +379,13 @@ class _Views:
     def _place(self, table: str) -> str:
         """The name of a table's view, in an in-memory database. Raises `InvalidError`."""
         database, _, view = table.partition(".")
-        taken = self.con.execute(_TAKEN, [database, database]).fetchall()
+        taken = self.con.execute(_NAMES_IN_USE, [database, database]).fetchall()
         if taken:
             raise _refused(table, f"{database} is already {taken[0][0]} of this connection")
         self.con.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {name(database)} (READ_WRITE)")
         return f"{name(database)}.main.{name(view)}"
 
-    def _streamed(self, table: str, scan: _AnyScan, look: Callable[[], _AnyScan]) -> str:
+    def _dataset_query(self, table: str, scan: _AnyScan, look: Callable[[], _AnyScan]) -> str:
         """A query of all rows of the scan that `look` returns, through a dataset."""
 
         def narrowed(columns: Sequence[str], where: Predicate | None) -> _AnyScan:
@@ -394,17 +396,17 @@ class _Views:
         columns = ", ".join(name(field.name) for field in scan.fields)
         return f"SELECT {columns} FROM {source}"
 
-    def _divided(self, table: str, scan: Scan, split: PlainSplit) -> str:
+    def _union_query(self, table: str, scan: Scan, split: PlainSplit) -> str:
         """A query of plain files and, if there are any, of the other rows."""
         others = OtherRows.of(scan, split)
-        streamed = self._streamed(table, scan, lambda: others)
+        streamed = self._dataset_query(table, scan, lambda: others)
         types = [row[1] for row in self.con.execute(f"DESCRIBE {streamed}").fetchall()]
         columns = list(zip(scan.fields, types, strict=True))
         parts = [streamed] if split.tasks else []
         for number, (shape, files) in enumerate(split.plain.items()):
             dead = ""
             if shape.has_dead_rows:
-                rows = MadeRows(DEAD_ROWS, partial(dead_rows, scan.view, files))
+                rows = ComputedRows(DEAD_ROWS, partial(dead_rows, scan.view, files))
                 dead = self._source(f"keytide {table} dead {number}", rows)
             parts.append(plain_query(scan.view, shape, files, columns, dead))
         return " UNION ALL ".join(parts)
@@ -414,7 +416,7 @@ class _Views:
         return f"temp.main.{name(source)}"
 
 
-def _look(lake: Lake, table: str) -> _AnyScan:
+def _open_scan(lake: Lake, table: str) -> _AnyScan:
     return lake.table(table).scan()
 
 
@@ -439,7 +441,7 @@ def _refused(table: str, reason: str) -> InvalidError:
     )
 
 
-_TAKEN = """
+_NAMES_IN_USE = """
 SELECT 'a database' FROM duckdb_databases()
 WHERE lower(database_name) = lower(?) AND (internal OR path IS NOT NULL)
 UNION ALL SELECT 'a schema' FROM duckdb_schemas() WHERE lower(schema_name) = lower(?)

@@ -21,7 +21,7 @@ from test_auto_cdc import SCHEMA, Event, Row, as_rows, newest, newest_values
 import keytide as kt
 from keytide.catalogs import local_writes
 from keytide.commit.transaction import Transaction, WriteResult
-from keytide.feeds.truncation import GoingBy, beside_truncations
+from keytide.feeds.truncation import TruncationLookup, retry_after_truncation
 
 NO_KEY = -1
 
@@ -187,9 +187,9 @@ def test_a_writer_that_knows_of_no_truncation_begins_anew(warehouse: str) -> Non
     late = pa.table({"k": [2, 3], "a": ["late", "new"], "b": [1, 1], "s": [2, 9]})
     seen: list[int] = []
 
-    def write(going_by: GoingBy) -> WriteResult:
+    def write(going_by: TruncationLookup) -> WriteResult:
         def fitting(transaction: Transaction, rows: pa.Table) -> pa.Table:
-            left = going_by(transaction).outlived(rows, "t")
+            left = going_by(transaction).remaining_rows(rows, "t")
             seen.append(left.num_rows)
             if len(seen) == 1:
                 flow(kt.connect(warehouse), [truncation(5)])
@@ -197,7 +197,7 @@ def test_a_writer_that_knows_of_no_truncation_begins_anew(warehouse: str) -> Non
 
         return local_writes.append(table, late, None, fitting)
 
-    beside_truncations(table, write)
+    retry_after_truncation(table, write)
     assert seen == [2, 1]
     assert rows_of(lake) == [(3, "new", 1, 9)]
 

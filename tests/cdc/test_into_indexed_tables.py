@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.cdc import decode
-from keytide.feeds.apply import ChangeCounts, ChangeWriter, as_table_takes
+from keytide.feeds.apply import ChangeCounts, ChangeWriter, adapt_to_table
 from keytide.maintenance.writes import writing
 from keytide.store import open_store
 from keytide.write.refusals import writable_view
@@ -38,7 +38,7 @@ def fed(table: kt.Table, *messages: Any) -> tuple[ChangeCounts, list[str]]:
     spec, texts = feed("debezium-json", COLUMNS), batch(messages)
     stored = table.stored.pinned()
     with writing(stored, writable_view(stored)) as transaction:
-        taken = as_table_takes(decode(texts, spec), texts, transaction.view)
+        taken = adapt_to_table(decode(texts, spec), texts, transaction.view)
         part = ChangeWriter.on(transaction, spec).write(taken.rows)
         transaction.take(part.written)
         transaction.commit()

@@ -11,7 +11,7 @@ import pytest
 
 import keytide as kt
 from keytide.cdc import FeedSpec
-from keytide.feeds.inference import Sample, feed_growth, together
+from keytide.feeds.inference import Sample, combined_columns, feed_growth
 from keytide.types import Field, parse_sql_type
 
 
@@ -56,7 +56,7 @@ def with_schema(types: dict[str, str], **row: Any) -> str:
     ],
 )
 def test_what_messages_bring(messages: list[str], expected: dict[str, str]) -> None:
-    found = Sample(pa.array(messages), "debezium-json").brought(SPEC)
+    found = Sample(pa.array(messages), "debezium-json").needed_columns(SPEC)
     assert as_text(f for f in found if f.name != "id") == expected
 
 
@@ -66,7 +66,9 @@ def test_looks_at_parts_of_a_feed_make_one_answer_in_any_order() -> None:
         *fields(a="DOUBLE", b="STRING", c="DECIMAL(38, 0)", d="TIMESTAMP_LTZ(6)"),
         *fields(a="BIGINT", e="INT"),
     ]
-    answers = [as_text(together(order)) for order in islice(permutations(looks), 0, None, 9973)]
+    answers = [
+        as_text(combined_columns(order)) for order in islice(permutations(looks), 0, None, 9973)
+    ]
     assert all(answer == answers[0] for answer in answers)
     assert answers[0] == {
         "a": "DOUBLE", "b": "STRING", "c": "DECIMAL(38, 0)",

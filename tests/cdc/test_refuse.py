@@ -9,7 +9,7 @@ from feeds import Message, batch, feed
 
 import keytide as kt
 from keytide.cdc import decode
-from keytide.feeds.apply import as_table_takes
+from keytide.feeds.apply import adapt_to_table
 from keytide.feeds.feed import FeedRequest
 from keytide.feeds.target import feed_target
 from keytide.write.refusals import writable_view
@@ -42,7 +42,7 @@ def test_messages_that_cannot_be_merged_are_rejected(
     table = kt.connect(warehouse).create_table("t", spec.columns, ["id"], options=options)
     messages = batch(FEED)
 
-    found = as_table_takes(decode(messages, spec), messages, writable_view(table.stored))
+    found = adapt_to_table(decode(messages, spec), messages, writable_view(table.stored))
 
     rejected: list[dict[str, Any]] = found.rejected.to_pylist()
     assert [each["ordinal"] for each in rejected] == refused
@@ -61,7 +61,7 @@ def test_equal_keys_are_the_same_however_messages_write_them(
     table = kt.connect(warehouse).create_table("t", spec.columns, ["id"])
     messages = batch([{"op": "c", "after": {"id": key, "v": 1}} for key in given])
 
-    found = as_table_takes(decode(messages, spec), messages, writable_view(table.stored))
+    found = adapt_to_table(decode(messages, spec), messages, writable_view(table.stored))
 
     assert found.rejected.num_rows == 0
     assert found.rows.schema == spec.rows_schema
@@ -98,7 +98,7 @@ def test_generated_columns_are_computed_and_other_values_rejected(
     request = FeedRequest(warehouse, "t", "", "debezium-json")
     stored, spec = feed_target(lake.catalog, request, messages)
 
-    found = as_table_takes(decode(messages, spec), messages, writable_view(stored))
+    found = adapt_to_table(decode(messages, spec), messages, writable_view(stored))
 
     [rejected] = found.rejected.to_pylist()
     assert rejected["ordinal"] == 2

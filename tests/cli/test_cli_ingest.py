@@ -17,7 +17,7 @@ from keytide.cli import output
 from keytide.cli.feeds import FeedFormat
 from keytide.errors import DataError
 from keytide.feeds.feed import BatchReport, FeedRequest, IngestReport
-from keytide.feeds.kafka.ingest import KafkaRequest, TablesReport, Told
+from keytide.feeds.kafka.ingest import IngestListeners, KafkaRequest, TablesReport
 from keytide.types import Field, parse_sql_type
 
 Run = Callable[..., Any]
@@ -170,14 +170,14 @@ def test_path_outside_of_a_database_is_refused(run: Run, ingested: list[FeedRequ
 def test_several_tables_are_told_of_each_and_one_that_fails_by_the_exit_code(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run_feeds(request: KafkaRequest, told: Told) -> TablesReport:
+    def run_feeds(request: KafkaRequest, listeners: IngestListeners) -> TablesReport:
         assert (request.feed.table, request.address.topics) == ("shop.{table}", ("p.*",))
-        assert told.batch is not None
-        assert told.failure is not None
+        assert listeners.batch is not None
+        assert listeners.failure is not None
         batch = BatchReport(0, 3, 2, 0, 0, 1, 0, 0.25, 1)
-        told.batch("shop.a", batch)
+        listeners.batch("shop.a", batch)
         error = DataError("offsets are gone")
-        told.failure("shop.b", error)
+        listeners.failure("shop.b", error)
         return TablesReport((IngestReport("shop.a", "bad", (batch,)),), {"shop.b": error})
 
     monkeypatch.setattr("keytide.feeds.kafka.ingest.run_feeds", run_feeds)

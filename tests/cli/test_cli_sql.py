@@ -22,7 +22,7 @@ import keytide as kt
 from conftest import Ran
 from keytide.cli.main import app, run_text
 from keytide.cli.output import Format
-from keytide.cli.prompt import Names, talk
+from keytide.cli.prompt import Names, run_prompt
 
 
 def lines(text: str) -> list[dict[str, object]]:
@@ -80,7 +80,9 @@ def test_prompt_runs_statements_over_lines_and_survives_errors(
     with create_pipe_input() as keys:
         keys.send_text("SELECT id\nFROM shop.orders\nWHERE status = 'paid';\nSELECT (;\nexit\n")
         session: PromptSession[str] = PromptSession(input=keys, output=DummyOutput())
-        talk(lake, lambda text, shown: run_text(lake, text, shown, None), Format.JSON, session)
+        run_prompt(
+            lake, lambda text, shown: run_text(lake, text, shown, None), Format.JSON, session
+        )
     shown = capsys.readouterr()
     assert lines(shown.out) == [{"id": 1}]
     assert "error: line 1" in shown.err
@@ -102,7 +104,7 @@ def talked(lake: kt.Lake, capsys: pytest.CaptureFixture[str], *typed: str) -> tu
     with create_pipe_input() as keys:
         keys.send_text("".join(f"{line}\n" for line in (*typed, r"\q", "SELECT 'not reached';")))
         session: PromptSession[str] = PromptSession(input=keys, output=DummyOutput())
-        talk(lake, lambda text, shown: run_text(lake, text, shown, None), session=session)
+        run_prompt(lake, lambda text, shown: run_text(lake, text, shown, None), session=session)
     shown = capsys.readouterr()
     assert "not reached" not in shown.out
     return shown.out, shown.err.partition("\n")[2]
@@ -182,7 +184,7 @@ def test_ctrl_c_cancels_the_query_and_the_prompt_goes_on(
     with create_pipe_input() as keys:
         keys.send_text(f"{ENDLESS};\nSELECT count(*) AS n FROM shop.orders;\nexit\n")
         session: PromptSession[str] = PromptSession(input=keys, output=DummyOutput())
-        talk(lake, run, Format.JSON, session)
+        run_prompt(lake, run, Format.JSON, session)
     shown = capsys.readouterr()
     assert (lines(shown.out), shown.err.splitlines()[-1]) == ([{"n": 3}], "stopped")
 

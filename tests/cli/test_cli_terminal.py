@@ -15,9 +15,9 @@ from keytide.cli.output import (
     Column,
     Content,
     Grid,
+    Paragraph,
     Part,
     Properties,
-    Words,
     fitted_widths,
 )
 
@@ -117,7 +117,7 @@ def test_nothing_is_cut_where_there_is_no_terminal(shown: Grid) -> None:
 
 @given(st.lists(texts(90, least=1), max_size=20).map("  ".join), WIDTHS)
 def test_words_and_properties_go_on_below(text: str, width: int) -> None:
-    for shown in (Words(text), Properties({"name": text, text: 1})):
+    for shown in (Paragraph(text), Properties({"name": text, text: 1})):
         lines = lines_of(shown, width)
         assert all(0 <= wcswidth(line) <= width for line in lines)
         assert all(visible(part) in joined(lines) for part in text.split())

@@ -16,7 +16,7 @@ import pytest
 import keytide as kt
 from keytide.errors import SetupError
 from keytide.spark.error_translation import keytide_error
-from keytide.spark.sessions import submitted
+from keytide.spark.sessions import submitted_settings
 
 pytestmark = pytest.mark.cluster
 
@@ -84,19 +84,19 @@ def test_settings_that_spark_was_given_are_kept(way: str, tmp_path: Path) -> Non
 def test_settings_are_found_before_spark_starts(
     environment: dict[str, str], expected: dict[str, str], tmp_path: Path
 ) -> None:
-    assert submitted({"SPARK_CONF_DIR": str(tmp_path), **environment}) == expected
+    assert submitted_settings({"SPARK_CONF_DIR": str(tmp_path), **environment}) == expected
 
 
 def test_arguments_with_an_open_quote_are_refused() -> None:
     with pytest.raises(SetupError, match=r"PYSPARK_SUBMIT_ARGS is .*No closing quotation"):
-        submitted({"PYSPARK_SUBMIT_ARGS": "--name 'mine pyspark-shell"})
+        submitted_settings({"PYSPARK_SUBMIT_ARGS": "--name 'mine pyspark-shell"})
 
 
 def test_a_file_of_settings_is_read_as_spark_reads_it(tmp_path: Path) -> None:
     file = tmp_path / "own.conf"
     file.write_text("# a comment\n\nspark.a b c\nspark.d = e\nspark.f:g\nother h\n")
     arguments = f"--properties-file {file} --conf spark.d=later pyspark-shell"
-    found = submitted({"PYSPARK_SUBMIT_ARGS": arguments})
+    found = submitted_settings({"PYSPARK_SUBMIT_ARGS": arguments})
     assert found == {"spark.a": "b c", "spark.d": "later", "spark.f": "g"}
 
 

@@ -25,8 +25,8 @@ from keytide.dml.append_table import appended_connector
 from keytide.dml.engine import (
     DeleteRows,
     RowChange,
-    Scanned,
     SplitResult,
+    TargetScan,
     UpdateRows,
     change_rows,
     checked_pages,
@@ -81,13 +81,13 @@ class Looking:
     """What happens when all splits are done, but not settled."""
 
     def change(
-        self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
+        self, scanned: TargetScan, change: RowChange, take: Callable[[SplitResult], None]
     ) -> None:
         for split in pickle.loads(pickle.dumps(scanned.splits)):
             take(self._of_split(scanned, split, change))
         self.before()
 
-    def _of_split(self, scanned: Scanned, split: Any, change: RowChange) -> SplitResult:
+    def _of_split(self, scanned: TargetScan, split: Any, change: RowChange) -> SplitResult:
         pages = pickle.loads(pickle.dumps(scanned.pages))
         source = pages.create_page_source(scanned.session, scanned.table, split, scanned.columns)
         count = 0

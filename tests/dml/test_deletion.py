@@ -14,7 +14,7 @@ import pytest
 import keytide as kt
 from keytide.dml.deletion import PredicateHost, delete_matching
 from keytide.dml.memory import MemoryConnector
-from keytide.dml.statements import FederatedForm
+from keytide.dml.statements import FederatedCallTarget
 from keytide.format.schema import TableSchema
 
 ROWS = pl.DataFrame(
@@ -80,7 +80,7 @@ def test_rows_of_a_connector_that_finds_others_too_are_tested(tmp_path: Path) ->
         raise AssertionError
 
     done = delete_matching(
-        FederatedForm(lake.catalog, "m.t", no_schema),
+        FederatedCallTarget(lake.catalog, "m.t", no_schema),
         lambda predicate, fields, _: PredicateHost(predicate, fields),
         pl.col("v") == "a",
         "snapshot",

@@ -16,8 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.sources.shuffle import DealTask, TiedTask, dealt_frames, found_rows, read_found
-from keytide.sources.version_merge import Merging, split_condition
+from keytide.sources.shuffle import (
+    ShuffleTask,
+    TiedRowsTask,
+    outcome_rows,
+    read_outcomes,
+    shuffled_frames,
+)
+from keytide.sources.version_merge import SourceMerge, split_condition
 
 SCHEMA = pa.schema([("k", pa.float64()), ("w", pa.int32()), ("d", pa.bool_()), ("v", pa.string())])
 PLACES = 3
@@ -68,23 +74,25 @@ def put_together(table: kt.ExternalTable, memory: int, where: str | None = None)
     scan = table.scan(where=where)
     about_key, rest = split_condition(scan.predicate, ("k",))
     versions = scan.table.versions(about_key)
-    merging = Merging(versions, table.schema.names, rest, compares_rows=True)
+    merging = SourceMerge(versions, table.schema.names, rest, compares_rows=True)
     deal = [
-        DealTask(versions.by_place().some([part]), merging.columns_deciding, PLACES, 2)
+        ShuffleTask(versions.by_place().some([part]), merging.columns_deciding, PLACES, 2)
         for part in range(len(versions.parts))
     ]
     found = [
         told
         for place in in_places(batch for task in deal for batch in task.batches())
-        for told in found_rows(merging.by_freshness, versions.numbers, dealt_frames(place), memory)
+        for told in outcome_rows(
+            merging.by_freshness, versions.numbers, shuffled_frames(place), memory
+        )
     ]
-    read = TiedTask(versions, PLACES, 2).batches(found)
+    read = TiedRowsTask(versions, PLACES, 2).batches(found)
     tied = [
         merging.shown.of(rows)
         for place in in_places(read)
-        for rows in merging.by_key.merged(dealt_frames(place), memory, lambda *_: 2, [])
+        for rows in merging.by_key.merged(shuffled_frames(place), memory, lambda *_: 2, [])
     ]
-    by_part = read_found(found)
+    by_part = read_outcomes(found)
     alone = []
     for place, part in enumerate(versions.parts):
         rows = pq.read_table(table.location + "/" + str(part))

@@ -11,8 +11,13 @@ from fake import FakeKafka, FakeTopic, change
 import keytide as kt
 from keytide.feeds.feed import FeedRequest
 from keytide.feeds.kafka import ingest
-from keytide.feeds.kafka.ingest import KafkaRequest, Told, TopicOptions, feed_tables
-from keytide.feeds.kafka.topics import KafkaAddress, dealt, resolved, topics_told
+from keytide.feeds.kafka.ingest import IngestListeners, KafkaRequest, TopicOptions, feed_tables
+from keytide.feeds.kafka.topics import (
+    KafkaAddress,
+    resolve_patterns,
+    stored_topics,
+    topics_by_table,
+)
 
 
 @pytest.fixture
@@ -22,12 +27,14 @@ def lake(warehouse: str) -> kt.Lake:
 
 def fed(
     lake: kt.Lake, held: dict[str, FakeTopic], template: str = "shop.{table}", topics: str = "*",
-    told: Told | None = None, starting_offsets: str | None = None, **feed: Any,
+    listeners: IngestListeners | None = None, starting_offsets: str | None = None, **feed: Any,
 ) -> Any:  # fmt: skip
     given = {"primary_key": ("id",), **feed}
     request = FeedRequest(lake.uri, template, f"kafka://fake/{topics}", "debezium-json", **given)
     asked = KafkaRequest.of(request, TopicOptions(starting_offsets))
-    return feed_tables(asked, lake.catalog, lambda size: FakeKafka(held), told or Told())
+    return feed_tables(
+        asked, lake.catalog, lambda size: FakeKafka(held), listeners or IngestListeners()
+    )
 
 
 def names(lake: kt.Lake, table: str) -> dict[int, str]:
@@ -46,15 +53,15 @@ def test_each_topic_feeds_its_table_and_goes_on_there(lake: kt.Lake) -> None:
         "elsewhere": topic(change("c", 1, 1, "not fed")),
     }
     batches: list[tuple[str, int]] = []
-    told = Told(lambda table, batch: batches.append((table, batch.rows_in)))
-    report = fed(lake, held, topics="*.public.*", told=told)
+    told = IngestListeners(lambda table, batch: batches.append((table, batch.rows_in)))
+    report = fed(lake, held, topics="*.public.*", listeners=told)
     assert report.failed == {}
     assert {each.table: each.rows_in for each in report.tables} == {
         "shop.orders": 3, "shop.people": 1,
     }  # fmt: skip
     assert sorted(batches) == [("shop.orders", 3), ("shop.people", 1)]
     assert names(lake, "shop.orders") == {1: "a", 2: "b", 3: "of another"}
-    told_of = topics_told(lake.table("shop.orders").stored)
+    told_of = stored_topics(lake.table("shop.orders").stored)
     assert told_of == ("db.public.orders", "other.public.orders")
 
     held["db.public.people"].partitions[0].append(change("u", 2, 7, "y"))
@@ -69,7 +76,9 @@ def test_a_table_that_fails_stops_no_other_one(lake: kt.Lake) -> None:
     held = {"p.a": topic(change("c", 1, 1, "a")), "p.b": topic(change("c", 1, 1, "b"))}
     lake.sql("CREATE TABLE shop.a (id BIGINT, name STRING)")  # it has no primary key
     failures: list[str] = []
-    report = fed(lake, held, told=Told(failure=lambda table, error: failures.append(table)))
+    report = fed(
+        lake, held, listeners=IngestListeners(failure=lambda table, error: failures.append(table))
+    )
     assert failures == ["shop.a"]
     assert "primary key" in str(report.failed["shop.a"])
     assert [each.table for each in report.tables] == ["shop.b"]
@@ -89,7 +98,7 @@ def test_starting_offsets_are_those_of_each_topic(lake: kt.Lake) -> None:
 def test_topics_that_are_made_later_are_fed_too(
     lake: kt.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingest, "SECONDS_BETWEEN_LOOKS", 0.05)
+    monkeypatch.setattr(ingest, "POLL_SECONDS", 0.05)
     held = {"p.a": topic(change("c", 1, 1, "a"))}
     fed_tables = set[str]()
 
@@ -104,7 +113,7 @@ def test_topics_that_are_made_later_are_fed_too(
 
     before = threading.active_count()
     with pytest.raises(StoppedError):
-        fed(lake, held, told=Told(batch), continuous=True)
+        fed(lake, held, listeners=IngestListeners(batch), continuous=True)
     assert names(lake, "shop.b") == {1: "b"}
     assert threading.active_count() < before + 20
 
@@ -120,24 +129,26 @@ def test_topics_that_are_made_later_are_fed_too(
 def test_topics_are_dealt_by_their_names(
     template: str, topics: list[str], expected: dict[str, int]
 ) -> None:
-    assert {name: len(found) for name, found in dealt(template, topics).items()} == expected
+    assert {
+        name: len(found) for name, found in topics_by_table(template, topics).items()
+    } == expected
 
 
 @pytest.mark.parametrize("template", ["shop", "{schema}.t", "{table", "{}", "{table}}"])
 def test_other_templates_are_refused(template: str) -> None:
     with pytest.raises(kt.InvalidError, match="expected a name with"):
-        dealt(template, ["a.b"])
+        topics_by_table(template, ["a.b"])
 
 
 def test_topics_without_such_a_part_and_patterns_that_none_fits_are_refused(lake: kt.Lake) -> None:
     with pytest.raises(
         kt.InvalidError, match=r"name of topic orders has too few parts for \{database\}"
     ):
-        dealt("{database}.{table}", ["orders"])
+        topics_by_table("{database}.{table}", ["orders"])
     with pytest.raises(
         kt.NotFoundError, match=r"no topic at fake:9092 matches 'x\.\*'; topics: a, b"
     ):
-        resolved(KafkaAddress.parse("kafka://fake/x.*"), ["a", "b", "__c"])
+        resolve_patterns(KafkaAddress.parse("kafka://fake/x.*"), ["a", "b", "__c"])
     with pytest.raises(kt.InvalidError, match="a schema applies to one table only"):
         fed(lake, {"p.a": topic()}, columns=())
     with pytest.raises(kt.InvalidError, match=r"use Lake\.ingest_tables"):

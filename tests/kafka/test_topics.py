@@ -220,7 +220,7 @@ def test_two_feeds_of_one_topic_at_once_apply_each_message_once(
 def test_partition_that_is_added_while_a_feed_runs_is_read_from_its_beginning(
     broker: Broker, lake: kt.Lake, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "SECONDS_BETWEEN_LOOKS", 0.5)
+    monkeypatch.setattr(runs, "POLL_SECONDS", 0.5)
     broker.create(topic)
     broker.send(topic, [change("c", 1, 1, "a")], 0)
     with running(lake, broker, topic, starting_offsets="earliest") as batches:

@@ -18,13 +18,13 @@ from keytide.feeds.feed import FeedRequest
 from keytide.feeds.kafka import ingest as topics
 from keytide.feeds.kafka.client import Messages, Topic, read_properties
 from keytide.feeds.kafka.ingest import KafkaRequest, TopicOptions
-from keytide.feeds.kafka.start import Start, beginning, lag_of
+from keytide.feeds.kafka.start import Start, lag_of, start_offsets
 from keytide.feeds.kafka.topics import (
     KafkaAddress,
     TopicOffsets,
     key_columns,
-    offsets_told,
-    topics_told,
+    stored_offsets,
+    stored_topics,
 )
 
 # -- addresses, offsets, beginnings: values ------------------------------------------------------
@@ -85,7 +85,7 @@ NOW = Topic("new", {0: 5, 1: 0}, {0: 9, 1: 4})
     ],
 )
 def test_feed_begins_where_it_is_asked_to(start: str, expected: dict[int, int]) -> None:
-    found = beginning({}, {"t": NOW}, Start.parse(start), "fail")
+    found = start_offsets({}, {"t": NOW}, Start.parse(start), "fail")
     assert found == {"t": TopicOffsets("new", expected)}
 
 
@@ -96,7 +96,7 @@ def test_feed_begins_where_it_is_asked_to(start: str, expected: dict[int, int]) 
 )  # fmt: skip
 def test_start_that_is_none_or_not_there_is_refused(start: str) -> None:
     with pytest.raises(kt.InvalidError, match="starting offset"):
-        beginning({}, {"t": NOW}, Start.parse(start), "fail")
+        start_offsets({}, {"t": NOW}, Start.parse(start), "fail")
 
 
 @pytest.mark.parametrize(
@@ -115,10 +115,10 @@ def test_feed_goes_on_where_the_table_says_and_names_what_is_lost(
 ) -> None:
     if found is not None:
         with pytest.raises(kt.DataError, match="if_lost='earliest'") as error:
-            beginning({"t": told}, {"t": NOW}, Start(), "fail")
+            start_offsets({"t": told}, {"t": NOW}, Start(), "fail")
         assert found in str(error.value)
     for if_lost, expected in (("earliest", earliest), ("latest", latest)):
-        assert beginning({"t": told}, {"t": NOW}, Start(), if_lost)["t"].next == expected  # type: ignore[arg-type]
+        assert start_offsets({"t": told}, {"t": NOW}, Start(), if_lost)["t"].next == expected  # type: ignore[arg-type]
 
 
 def test_properties_of_a_file_are_those_of_its_lines(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ class Shop:
         return {row["id"]: row["name"] for row in self.table.scan(["id", "name"])}
 
     def told(self) -> dict[int, int]:
-        return dict(offsets_told(self.table.stored, ["people"])["people"].next)
+        return dict(stored_offsets(self.table.stored, ["people"])["people"].next)
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_batches_are_committed_with_the_offsets_that_they_reach(shop: Shop) -> N
     assert [snapshot.properties for snapshot in snapshots] == [
         {"keytide.kafka.people": f'{{"id":"first","next":{{"0":{offset}}}}}'} for offset in (2, 3)
     ]
-    assert topics_told(shop.table.stored) == ("people",)
+    assert stored_topics(shop.table.stored) == ("people",)
 
 
 def test_next_run_goes_on_at_the_offsets_of_the_table(shop: Shop) -> None:
@@ -299,7 +299,7 @@ def test_runs_of_different_topics_feed_one_table_side_by_side(shop: Shop) -> Non
     kafka = OvertakenKafka(shop.kafka.held, other=lambda: shop.run("others"))
     shop.run(kafka=kafka)
     assert shop.rows() == {1: "a", 2: "b"}
-    assert topics_told(shop.table.stored) == ("others", "people")
+    assert stored_topics(shop.table.stored) == ("others", "people")
 
 
 def test_feed_that_starts_at_the_end_tells_so_before_there_is_a_message(shop: Shop) -> None:

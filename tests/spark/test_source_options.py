@@ -17,7 +17,7 @@ from keytide.changes.follower import Start
 from keytide.spark.columns import spark_schema
 from keytide.spark.data_source import ChangeStream, ChangeStreamReader
 from keytide.spark.option_rules import SECTIONS, page
-from keytide.spark.runner import unpacked
+from keytide.spark.runner import load_task
 from keytide.spark.source_options import SourceOptions
 
 SCHEMA = pa.schema({"id": pa.int64(), "v": pa.string()})
@@ -196,10 +196,10 @@ def test_changes_that_are_not_said_are_refused(
 
 def test_stream_without_kinds_gives_new_rows_and_stops_at_a_change(table: kt.Table) -> None:
     new = ChangeStreamReader(parsed(table, {"start": "1"}), spark_schema(SCHEMA))
-    (task,) = (unpacked(each.value) for each in new.partitions({"told": 1}, {"told": 2}))
+    (task,) = (load_task(each.value) for each in new.partitions({"told": 1}, {"told": 2}))
     rows = pa.Table.from_batches(task.batches())
     assert rows.to_pylist() == [{"id": 2, "v": "b"}]
-    (task,) = (unpacked(each.value) for each in new.partitions({"told": 2}, {"told": 3}))
+    (task,) = (load_task(each.value) for each in new.partitions({"told": 2}, {"told": 3}))
     with pytest.raises(kt.UnsupportedError, match=r"option\('readChangeFeed', 'true'\)"):
         list(task.batches())
 
@@ -213,7 +213,7 @@ def test_table_of_sparks_catalog_is_refused_with_the_way_that_works(table: kt.Ta
 
 def test_frame_of_changes_stays_with_what_was_newest(table: kt.Table) -> None:
     options = parsed(table, {**FEED, "startingVersion": "1"})
-    settled = options.settled_at(options.columns_of_changes())
+    settled = options.fixed_to(options.columns_of_changes())
     branch = table.create_branch("grown")
     assert settled.changes().count() == 2
     branch.write([{"id": 3, "v": "z"}])

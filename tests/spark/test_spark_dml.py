@@ -37,8 +37,8 @@ def lake(request: pytest.FixtureRequest, warehouse: str, spark: Any) -> kt.Lake:
 def frames(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The frames of targets that are shown to Spark as a whole."""
     made: list[Any] = []
-    show = ExecutorWorkers.shown
-    monkeypatch.setattr(ExecutorWorkers, "shown", lambda *a: made.append(a) or show(*a))
+    show = ExecutorWorkers.rows_for_sql
+    monkeypatch.setattr(ExecutorWorkers, "rows_for_sql", lambda *a: made.append(a) or show(*a))
     return made
 
 

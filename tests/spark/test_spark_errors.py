@@ -6,7 +6,7 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from keytide.spark.error_translation import on_driver, over_files, reason_of
+from keytide.spark.error_translation import file_errors, on_driver, reason_of
 
 RAISED = """Traceback (most recent call last):
   File "feed.py", line 4, in per_hour
@@ -46,6 +46,6 @@ def test_error_of_python_code_keeps_its_type(report: str) -> None:
 def test_error_of_python_code_over_files_keeps_its_type(report: str) -> None:
     with (
         pytest.raises(Exception, match=r"ZeroDivisionError: integer division or modulo by zero$"),
-        over_files("feed/*.json", "d.t"),
+        file_errors("feed/*.json", "d.t"),
     ):
         raise REPORTS[report]

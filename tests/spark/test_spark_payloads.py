@@ -20,7 +20,7 @@ from keytide.read.scan import ReadTask
 from keytide.read.sections import PlannedFile, Section
 from keytide.spark.columns import row_bytes
 from keytide.spark.read_plans import BinTask, bins_of_reads
-from keytide.spark.runner import Cluster, Executors, packed, payload_rows, unpacked
+from keytide.spark.runner import Cluster, Executors, dump_task, load_task, payload_rows
 
 NUMBERS = StructType([StructField("n", IntegerType())])
 
@@ -39,7 +39,7 @@ def test_tasks_run_once_each_with_one_or_two_in_a_task_of_spark(
     spark: Any, count: int, told: int
 ) -> None:
     rows = payload_rows(map(numbered, range(count)), spark, told)
-    assert [unpacked(row.payload).number for row in rows.collect()] == [*range(count)]
+    assert [load_task(row.payload).number for row in rows.collect()] == [*range(count)]
     assert count / 2 <= rows.rdd.getNumPartitions() <= max(1, count)
     made = Executors().rows([*map(numbered, range(count))], NUMBERS, spark, told)
     assert sorted(row.n for row in made.collect()) == [*range(count)]
@@ -126,7 +126,7 @@ def sent_bytes(task: ReadTask, files: int, bins: int) -> list[int]:
     reads = with_files(task, files)
     schema = pa.schema([("id", pa.int64())])
     packed_bins = bins_of_reads(reads, lambda stored, rows: bins)
-    return [len(packed(BinTask(some, schema, "t"))) for some in packed_bins]
+    return [len(dump_task(BinTask(some, schema, "t"))) for some in packed_bins]
 
 
 def test_bytes_sent_grow_with_the_files_and_are_few(of_a_table: ReadTask) -> None:

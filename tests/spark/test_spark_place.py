@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import keytide as kt
-from keytide.spark.capacity import SETTING, Place, bytes_of_rows
+from keytide.spark.capacity import SETTING, WorkPlace, bytes_of_rows
 from keytide.spark.ingest import ingest
 from keytide.spark.runner import Cluster, Executors, SizedRunner
 
@@ -238,13 +238,13 @@ def test_size_is_known_of_files_ranges_and_rows_of_the_driver_unless_a_step_make
 @pytest.mark.parametrize(
     ("place", "is_driver", "words"),
     [
-        (Place(2000, 2000), True, "in the driver, because 2,000 bytes are at most 2,000"),
-        (Place(2001, 2000), False, "on executors, because 2,001 bytes are more than 2,000"),
-        (Place(None, 2000), False, "on executors, because the size of the input is unknown"),
-        (Place(0, -1), False, "on executors, because driver work is disabled"),
+        (WorkPlace(2000, 2000), True, "in the driver, because 2,000 bytes are at most 2,000"),
+        (WorkPlace(2001, 2000), False, "on executors, because 2,001 bytes are more than 2,000"),
+        (WorkPlace(None, 2000), False, "on executors, because the size of the input is unknown"),
+        (WorkPlace(0, -1), False, "on executors, because driver work is disabled"),
     ],
 )
-def test_place_is_told_with_its_reason(place: Place, is_driver: bool, words: str) -> None:
+def test_place_is_told_with_its_reason(place: WorkPlace, is_driver: bool, words: str) -> None:
     assert (place.is_driver, str(place)) == (is_driver, words)
 
 

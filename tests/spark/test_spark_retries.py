@@ -39,8 +39,8 @@ def failing_once(real):
     return attempt
 
 # Functions of this script travel to the workers as they are.
-runner.attempted_here = failing_once(runner.attempted_here)
-runner.tried_here = failing_once(runner.tried_here)
+runner.feed_here = failing_once(runner.feed_here)
+runner.run_here = failing_once(runner.run_here)
 
 spark = kt.spark.session(
     # It is tasks that fail here, and more than one in most statements.

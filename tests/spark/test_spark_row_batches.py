@@ -12,7 +12,7 @@ import pytest
 
 import keytide as kt
 from keytide.snapshot.stored_table import StoredTable
-from keytide.spark.capacity import held_setting
+from keytide.spark.capacity import temporary_setting
 from keytide.spark.row_batches import counted_batches, stored_row_bytes
 from keytide.spark.runner import Executors
 from keytide.store import open_store
@@ -88,12 +88,12 @@ def test_the_last_thread_restores_a_setting(spark: Any) -> None:
     found: list[str | None] = []
 
     def hold() -> None:
-        with held_setting(spark, ROWS, "1000"):
+        with temporary_setting(spark, ROWS, "1000"):
             inside.wait()
             leave.wait()
 
     thread = Thread(target=hold)
-    with held_setting(spark, ROWS, "1000"):
+    with temporary_setting(spark, ROWS, "1000"):
         thread.start()
         inside.wait()
     found.append(spark.conf.get(ROWS, None))

@@ -217,9 +217,9 @@ import sys, traceback
 from importlib.machinery import ModuleSpec
 
 sys.modules["__main__"].__spec__ = ModuleSpec(sys.argv[1], None)
-from keytide.spark.worker import pass_over_broken_pipes
+from keytide.spark.worker import ignore_broken_pipes
 
-pass_over_broken_pipes()
+ignore_broken_pipes()
 for error in (BrokenPipeError("hung up"), ConnectionResetError("cut"), ValueError("wrong")):
     try:
         raise error

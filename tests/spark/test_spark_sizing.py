@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from keytide.spark.capacity import (
     TASKS_PER_SLOT,
     Capacity,
-    described,
+    capacity_of_settings,
     pack,
     task_count,
     tasks_anywhere,
@@ -66,7 +66,7 @@ def instances(count: int) -> dict[str, str]:
 def test_capacity_is_what_a_cluster_will_have(
     settings: dict[str, str], running: int | None, expected: Capacity
 ) -> None:
-    assert described(settings, running) == expected
+    assert capacity_of_settings(settings, running) == expected
 
 
 SLOTS = st.one_of(st.none(), st.integers(1, 5000))

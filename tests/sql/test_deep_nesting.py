@@ -17,7 +17,7 @@ from sqlglot.errors import ParseError
 import keytide as kt
 import keytide.cdc
 from keytide.sql.cursor import Keytide, tokenize
-from keytide.sql.token_account import without_idle_brackets
+from keytide.sql.token_account import without_repeated_parentheses
 
 TABLES = (
     "CREATE TABLE t (id INT, v INT, PRIMARY KEY (id) NOT ENFORCED); INSERT INTO t VALUES (1, 1)"
@@ -137,8 +137,8 @@ brackets = st.recursive(
 @given(brackets)
 def test_dropped_parentheses_change_no_meaning(text: str) -> None:
     tokens = tokenize(f"SELECT {text}")
-    less = without_idle_brackets(tokens)
-    assert without_idle_brackets(less) == less
+    less = without_repeated_parentheses(tokens)
+    assert without_repeated_parentheses(less) == less
     try:
         [whole] = Keytide().parser().parse(list(tokens), text)
     except ParseError:

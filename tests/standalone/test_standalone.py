@@ -98,7 +98,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def test_a_session_says_what_the_workers_can_run(session: Any) -> None:
     session.range(0, 8, 1, 8).count()
     capacity = capacity_of(session)
-    assert (capacity.slots, capacity.beside) == (2, 1)
+    assert (capacity.slots, capacity.slots_per_process) == (2, 1)
 
 
 def slow_once(marks: Path) -> Callable[[int], int]:

@@ -20,7 +20,7 @@ from keytide.snapshot.state import TableState
 from keytide.spark.columns import spark_schema
 from keytide.spark.data_source import SourceWrite, TableStreamWriter, TaskMessage
 from keytide.spark.dataframe_writes import StreamBatch
-from keytide.spark.option_rules import GivenOptions
+from keytide.spark.option_rules import OptionValues
 from keytide.store import Store, open_store
 from keytide.store.faults import FaultyStore
 from keytide.tasks import Outcome
@@ -195,7 +195,7 @@ def test_writer_that_was_overtaken_by_its_own_name_leaves_no_file_behind(
 
 def stream_batch(table: kt.Table, value: str) -> Callable[[], None]:
     """The commit of batch 7 of a query, whose tasks have written their files."""
-    write = SourceWrite(table.stored, spark_schema(SCHEMA), GivenOptions({}))
+    write = SourceWrite(table.stored, spark_schema(SCHEMA), OptionValues({}))
     writer = TableStreamWriter(write)
     view = writable_view(table.stored)
     rows = pa.Table.from_pylist(as_dicts([(1, value)]), SCHEMA)

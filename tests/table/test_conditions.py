@@ -34,7 +34,7 @@ from keytide.predicate.predicate import (
     Predicate,
 )
 from keytide.sql.cursor import parse_tree, tokenize
-from keytide.sql.pushdown import pushed, pushed_exactly
+from keytide.sql.pushdown import exact_predicate, pushed_predicate
 
 MIDNIGHT = datetime(2024, 1, 1)
 INSTANT = datetime(2024, 1, 1, tzinfo=timezone.utc)
@@ -165,7 +165,7 @@ def pushed_tree(text: str) -> tuple[Predicate | None, Predicate | None]:
     """What SQL makes of a condition exactly, and what of it is implied."""
     tree = parse_tree(text, tokenize(text), 0)
     by_name = {field.name: field for field in FIELDS}
-    return pushed_exactly(tree, by_name), pushed(tree, by_name)
+    return exact_predicate(tree, by_name), pushed_predicate(tree, by_name)
 
 
 @given(condition=conditions)

@@ -1,20 +1,12 @@
-"""Arguments of commands: tables, shared options, and where tasks run.
-
-Finds the table that an argument names.
+"""Arguments and options that commands share: the table, the cache, and where tasks run.
 
 All commands follow one rule. An argument with a slash, or one that starts with `.` or `~`, is a
 path or address. Any other argument is a name in the warehouse. Without a warehouse, it is the name
 of a folder in the current directory.
 
-Arguments and options that several commands share.
-
-The cache of the command line, for everything that a command opens.
-
-Commands derived from table methods: their options are the arguments, with their defaults.
-
-Where a command runs its tasks: in threads of this process, or as Spark jobs.
-
-Redirects Spark's own messages to a file while a command runs.
+Commands that are derived from table methods have the method's arguments and defaults as options.
+Tasks run in threads of this process or as Spark jobs. Spark's own messages go to a file while a
+command runs.
 """
 
 from __future__ import annotations
@@ -51,7 +43,7 @@ from keytide.lake.table_methods import member
 from keytide.snapshot.stored_table import StoredTable
 from keytide.tasks import TaskRunner
 
-# -- redirects Spark's own messages to a file while a command runs ---------------------------------
+# -- the log of Spark's own messages ---------------------------------------------------------------
 
 
 class SparkLog:
@@ -101,10 +93,7 @@ def spark_log() -> Iterator[SparkLog]:
             path.unlink()
 
 
-# -- arguments of commands: tables, shared options, and where tasks run ----------------------------
-
-
-# -- arguments and options that several commands share ---------------------------------------------
+# -- shared arguments and options ------------------------------------------------------------------
 
 
 TableArgument = Annotated[
@@ -185,7 +174,7 @@ def names(text: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part for part in parts if part))
 
 
-# -- the cache of the command line, for everything that a command opens ----------------------------
+# -- the cache of the command line -----------------------------------------------------------------
 
 
 class CacheArguments(TypedDict):
@@ -195,17 +184,17 @@ class CacheArguments(TypedDict):
     cache_bytes: str | None
 
 
-_GIVEN: ContextVar[CacheArguments] = ContextVar("cache")
+_CACHE_ARGUMENTS: ContextVar[CacheArguments] = ContextVar("cache")
 
 
-def give_cache(cache: str | None, cache_bytes: str | None) -> None:
+def set_cache(cache: str | None, cache_bytes: str | None) -> None:
     """Set the cache for the next command."""
-    _GIVEN.set({"cache": cache, "cache_bytes": cache_bytes})
+    _CACHE_ARGUMENTS.set({"cache": cache, "cache_bytes": cache_bytes})
 
 
 def cache_arguments() -> CacheArguments:
     """The cache that the command line sets."""
-    return _GIVEN.get({"cache": None, "cache_bytes": None})
+    return _CACHE_ARGUMENTS.get({"cache": None, "cache_bytes": None})
 
 
 def refuse_cache(command: str) -> None:
@@ -216,7 +205,7 @@ def refuse_cache(command: str) -> None:
         )
 
 
-# -- finds the table that an argument names --------------------------------------------------------
+# -- the table that an argument names --------------------------------------------------------------
 
 
 _DATABASE_SUFFIX = ".db"
@@ -277,7 +266,7 @@ def required_warehouse(warehouse: str | None) -> str:
     return warehouse
 
 
-def way_into(place: str) -> str:
+def hint_to_enter(place: str) -> str:
     """The command that shows the table, database or warehouse at a path. Empty if there is none."""
     parent, _, name = full_path(place).rpartition("/")
     warehouse, _, above = parent.rpartition("/")
@@ -303,7 +292,7 @@ def _table_at(path: str, warehouse: str | None) -> Table:
     try:
         return open_table(full_path(path), **cache_arguments())
     except NotFoundError as error:
-        way = way_into(path)
+        way = hint_to_enter(path)
         if not way and warehouse and not os.path.isabs(path):
             way = (
                 f"this is a path, not a table of {warehouse}, where a table is named database.table"
@@ -335,8 +324,12 @@ def command(
     said = {**_OPTIONS, **options}
     _, *declared = inspect.signature(verb, eval_str=True).parameters.values()
     own = [_parameter("table", TableArgument), _parameter("warehouse", Warehouse, None)]
-    own += [_parameter(each.name, Annotated[_typed(each.annotation), said[each.name]], each.default)
-            for each in declared]  # fmt: skip
+    own += [
+        _parameter(
+            each.name, Annotated[_parameter_type(each.annotation), said[each.name]], each.default
+        )
+        for each in declared
+    ]
     own += [_parameter("format", FormatOption, Format.TABLE)]
     parameters = sorted(own, key=lambda each: each.default is not each.empty)
 
@@ -358,7 +351,7 @@ def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empt
     return inspect.Parameter(name, kind, annotation=annotation, default=default)
 
 
-def _typed(annotation: Any) -> Any:
+def _parameter_type(annotation: Any) -> Any:
     """The type of an argument: a string for all types that a string can express, such as a time."""
     choices = get_args(annotation)
     if str not in choices:
@@ -366,7 +359,7 @@ def _typed(annotation: Any) -> Any:
     return str | None if type(None) in choices else str
 
 
-# -- where a command runs its tasks: in threads of this process, or as Spark jobs ------------------
+# -- execution in threads of this process, or as Spark jobs ----------------------------------------
 
 
 if TYPE_CHECKING:
@@ -376,7 +369,7 @@ if TYPE_CHECKING:
 _MASTER = re.compile(r"local(\[(\d+|\*)(, *\d+)?\])?|yarn|(spark|k8s|sc)://.+")
 
 
-def _checked(master: str | None) -> str | None:
+def _checked_master(master: str | None) -> str | None:
     if master is not None and not _MASTER.fullmatch(master):
         raise typer.BadParameter(
             f"{master!r} is not a Spark master; expected local[*], local[4], spark://host:7077, "
@@ -390,7 +383,7 @@ SparkMaster = Annotated[
     typer.Option(
         "--spark",
         metavar="MASTER",
-        callback=_checked,
+        callback=_checked_master,
         help="Run on Spark with one task per bucket: local[*], spark://host:7077, yarn, or "
         "sc://host for a Spark Connect server. Default: threads of this process. Requires pip "
         "install 'keytide[spark]'.",
@@ -400,7 +393,7 @@ SparkMaster = Annotated[
 
 
 @contextmanager
-def tasks_run(on_spark: str | None, what: str) -> Iterator[TaskRunner]:
+def task_runner(on_spark: str | None, what: str) -> Iterator[TaskRunner]:
     """Runs tasks within a block: in threads with a progress bar that counts `what`, or on a master.
 
     Raises `SetupError` if pyspark or Java is missing, or if Spark does not start.

@@ -32,7 +32,7 @@ from keytide.cli.output import Format, Properties, heartbeat, note, write_docume
 from keytide.errors import InvalidError, KeytideError
 from keytide.types import Field, RowType, parse_sql_type
 
-# -- the commands ----------------------------------------------------------------------------------
+# -- commands --------------------------------------------------------------------------------------
 
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class FeedFormat(str, Enum):
     ROWS = "json"
 
 
-class Lost(str, Enum):
+class LostMessages(str, Enum):
     """What to do if messages were deleted before they were read."""
 
     FAIL = "fail"
@@ -136,7 +136,7 @@ ConsumerConfig = Annotated[
     ),
 ]  # fmt: skip
 IfLostOption = Annotated[
-    Lost | None,
+    LostMessages | None,
     typer.Option(
         help="Where to continue if a topic was recreated or messages expired before they were "
         "read: earliest, latest, or fail (default) with an error that names them.",
@@ -292,7 +292,7 @@ def ingest(
             )
         of_tables = KafkaRequest.of(request, of_topics)
         if is_template(name):
-            _tell_of_tables(_run_tables(of_tables))
+            _report_tables(_run_tables(of_tables))
             return
         report = _run_topics(of_tables)
     else:
@@ -302,7 +302,7 @@ def ingest(
             )
         of_topics.check_unused(source)
         report = _run_files(request, spark)
-    _tell_in_all(report)
+    _report_totals(report)
 
 
 def lag(
@@ -331,42 +331,42 @@ def lag(
 
 def _run_files(request: FeedRequest, master: str | None) -> IngestReport:
     """Load files and report each batch. Raises `SetupError` without Spark."""
-    with _on_spark(master) as (spark, told):
+    with _on_spark(master) as (spark, reporter):
         from keytide.spark.ingest import run_feed
 
-        return run_feed(request, spark, told.batch)
+        return run_feed(request, spark, reporter.batch)
 
 
 def _run_topics(request: KafkaRequest) -> IngestReport:
     from keytide.feeds.kafka.ingest import run_feed
 
-    told = _Told()
-    with heartbeat(lambda: told.progress((0, 0))):
-        return run_feed(request, told.batch)
+    reporter = _FeedReporter()
+    with heartbeat(lambda: reporter.progress((0, 0))):
+        return run_feed(request, reporter.batch)
 
 
 def _run_tables(request: KafkaRequest) -> TablesReport:
-    from keytide.feeds.kafka.ingest import Told, run_feeds
+    from keytide.feeds.kafka.ingest import IngestListeners, run_feeds
 
-    told = _Told()
-    with heartbeat(lambda: told.progress((0, 0))):
-        return run_feeds(request, told=Told(told.batch_of, _tell_failure))
+    reporter = _FeedReporter()
+    with heartbeat(lambda: reporter.progress((0, 0))):
+        return run_feeds(request, listeners=IngestListeners(reporter.batch_of, _report_failure))
 
 
 @contextmanager
-def _on_spark(master: str | None) -> Iterator[tuple[SparkSession, _Told]]:
+def _on_spark(master: str | None) -> Iterator[tuple[SparkSession, _FeedReporter]]:
     """A session, and the receiver of batches and of progress between them."""
     # Spark is an extra. If it is missing, the error of this import says how to install it.
     from keytide.spark.runner import running_tasks
 
     with spark_log() as log:
         spark = spark_session(master, log)
-        told = _Told()
-        with heartbeat(lambda: told.progress(running_tasks(spark))):
-            yield spark, told
+        reporter = _FeedReporter()
+        with heartbeat(lambda: reporter.progress(running_tasks(spark))):
+            yield spark, reporter
 
 
-class _Told:
+class _FeedReporter:
     """Reports a feed on standard error: its batches, and its progress between them."""
 
     def __init__(self) -> None:
@@ -378,14 +378,14 @@ class _Told:
         """Report a committed batch."""
         self._batches += 1
         self._messages += batch.rows_in
-        _tell(batch)
+        _report_batch(batch)
 
     def batch_of(self, table: str, batch: BatchReport) -> None:
         """The same for one of several tables."""
         with self._lock:
             self._batches += 1
             self._messages += batch.rows_in
-            _tell(batch, f"{table}: ")
+            _report_batch(batch, f"{table}: ")
 
     def progress(self, tasks: tuple[int, int]) -> str:
         """A line about what is done, and the completed and total tasks of the running batch."""
@@ -397,7 +397,7 @@ class _Told:
         return f"{committed}; next batch: {done:,} of {count:,} tasks done" if count else committed
 
 
-def _tell_in_all(report: IngestReport) -> None:
+def _report_totals(report: IngestReport) -> None:
     summary = {
         "table": report.table,
         "batches": len(report.batches),
@@ -410,7 +410,7 @@ def _tell_in_all(report: IngestReport) -> None:
     write_document(summary, [Properties(summary)], Format.TABLE)
 
 
-def _tell_of_tables(report: TablesReport) -> None:
+def _report_tables(report: TablesReport) -> None:
     """Report the result of each table. Exits with 1 if one failed."""
     done = [
         {
@@ -424,13 +424,13 @@ def _tell_of_tables(report: TablesReport) -> None:
         for each in report.tables
     ]
     failed = [{"table": name, "error": str(error)} for name, error in report.failed.items()]
-    rows = pa.Table.from_pylist([*done, *failed], _OF_TABLES)
+    rows = pa.Table.from_pylist([*done, *failed], _TABLE_FIELDS)
     write_rows(rows.to_batches(), rows.schema, Format.TABLE, rows.num_rows)
     if report.failed:
         raise typer.Exit(1)
 
 
-_OF_TABLES = pa.schema(
+_TABLE_FIELDS = pa.schema(
     [
         pa.field("table", pa.string()),
         *(pa.field(name, pa.int64()) for name in ("batches", "messages", "applied", "rejected")),
@@ -439,11 +439,11 @@ _OF_TABLES = pa.schema(
 )
 
 
-def _tell_failure(table: str, error: KeytideError) -> None:
+def _report_failure(table: str, error: KeytideError) -> None:
     note(f"{table}: {error}")
 
 
-def _tell(batch: BatchReport, of: str = "") -> None:
+def _report_batch(batch: BatchReport, of: str = "") -> None:
     note(
         f"{of}batch {batch.batch_id}: {batch.rows_in:,} messages, {batch.applied:,} applied, "
         f"{batch.late:,} late, {batch.duplicate:,} duplicate, {batch.rejected:,} rejected, "

@@ -1,7 +1,4 @@
-"""Commands that list tables, and show their definitions and snapshots.
-
-Commands that read rows, or show how they would be read.
-"""
+"""Commands that show tables: their definitions, snapshots and rows, and how a read would run."""
 
 from __future__ import annotations
 
@@ -30,19 +27,19 @@ from keytide.cli.common_options import (
     Where,
     cache_arguments,
     full_path,
+    hint_to_enter,
     is_path,
     names,
     open_named_table,
     open_readable_table,
     required_warehouse,
-    way_into,
 )
 from keytide.cli.output import (
     Format,
     Grid,
+    Paragraph,
     Part,
     Properties,
-    Words,
     grid,
     note,
     records,
@@ -66,7 +63,7 @@ from keytide.read.why import Why
 from keytide.sources.scan import ExternalExplanation
 from keytide.types import Field
 
-# -- commands that list tables, and show their definitions and snapshots ---------------------------
+# -- lists and descriptions of tables, and their snapshots -----------------------------------------
 
 
 _SNAPSHOT_ROWS = pa.schema(
@@ -82,7 +79,7 @@ _SNAPSHOT_ROWS = pa.schema(
 )
 
 
-_BLANK = Words("")
+_BLANK = Paragraph("")
 
 
 def ls(
@@ -113,7 +110,7 @@ def ls(
     address = required_warehouse(warehouse) if place is None else full_path(place)
     lake = connect(address, **cache_arguments())
     if not list_tables(lake, database, format):
-        note(f"no tables in {lake.uri}{_what_else(place, database)}")
+        note(f"no tables in {lake.uri}{_hint(place, database)}")
 
 
 def describe(
@@ -192,24 +189,24 @@ def describe_table(found: Table | ExternalTable, format: Format) -> None:
     keys = {"primary_key": schema.primary_keys, "partition_by": schema.partition_keys}
     options = dict(schema.options) if isinstance(found, Table) else found.options
     document = {**about, **keys, "columns": columns, "options": options, **stored}
-    shown: list[Part] = [Properties(_shown(about | stored)), _BLANK, grid(columns)]
+    shown: list[Part] = [Properties(_description(about | stored)), _BLANK, grid(columns)]
     if options:
         shown += [_BLANK, Properties(options)]
     write_document(document, shown, format)
 
 
-def _what_else(place: str | None, database: str | None) -> str:
+def _hint(place: str | None, database: str | None) -> str:
     """Which database was searched, and what the user may have meant."""
     within = f", database {database}" if database else ""
     if place is not None and database is None:
-        way = way_into(place)
+        way = hint_to_enter(place)
         return f"; {way}" if way else ""
     if place is None and os.path.isdir(str(database)):
         return f"{within}; to list the local folder of that name, use ./{database}"
     return within
 
 
-def _shown(about: Mapping[str, Any]) -> dict[str, Any]:
+def _description(about: Mapping[str, Any]) -> dict[str, Any]:
     """The properties to show. An id is a name, so its digits have no commas."""
     said = {name: value for name, value in about.items() if value is not None}
     if "snapshot_id" in said:
@@ -276,7 +273,7 @@ def _time(snapshot: Snapshot) -> datetime:
     return utc(snapshot.time_millis)
 
 
-# -- commands that read rows, or show how they would be read ---------------------------------------
+# -- rows, and plans of reads ----------------------------------------------------------------------
 
 
 _Key = Annotated[
@@ -330,7 +327,7 @@ def get(
     values = _key_of(found, key)
     row = found.get(values)
     if row is None:
-        raise NotFoundError(f"table {found.name} has no row with {_told(values, key)}")
+        raise NotFoundError(f"table {found.name} has no row with {_values_text(values, key)}")
     rows = pa.Table.from_pylist([row], schema=found.schema)
     write_rows(rows.to_batches(), rows.schema, format)
 
@@ -354,14 +351,14 @@ def why(
     """
     found = open_readable_table(table, warehouse)
     values = _key_of(found, key)
-    told = found.why(values, **_when(found, snapshot_id, tag, as_of))
-    versions = told.to_arrow()
+    story = found.why(values, **_when(found, snapshot_id, tag, as_of))
+    versions = story.to_arrow()
     if not versions.num_rows:
-        raise NotFoundError(f"table {found.name} stores no version of {_told(values, key)}")
+        raise NotFoundError(f"table {found.name} stores no version of {_values_text(values, key)}")
     if format is Format.CSV:
         write_rows(versions.to_batches(), versions.schema, format)
         return
-    write_document(_document(told), [Words(str(told))], format)
+    write_document(_story_document(story), [Paragraph(str(story))], format)
 
 
 def explain(
@@ -396,7 +393,7 @@ def explain(
         write_rows(rows.to_batches(), rows.schema, format)
         return
     document = {**asdict(explained), "funnel": stages}
-    write_document(document, _read_shown(explained, stages), format)
+    write_document(document, _explanation_parts(explained, stages), format)
 
 
 def _write_plans(plans: Mapping[str, Explanation], format: Format) -> None:
@@ -407,7 +404,7 @@ def _write_plans(plans: Mapping[str, Explanation], format: Format) -> None:
         write_rows(rows.to_batches(), rows.schema, format)
         return
     document = {name: {**asdict(p), "funnel": _stages(p)} for name, p in plans.items()}
-    shown = [part for plan in plans.values() for part in _read_shown(plan, _stages(plan))]
+    shown = [part for plan in plans.values() for part in _explanation_parts(plan, _stages(plan))]
     write_document(document, shown, format)
 
 
@@ -421,7 +418,7 @@ def _write_explained(explained: ExternalExplanation, format: Format) -> None:
         rows = pa.Table.from_pylist([document])
         write_rows(rows.to_batches(), rows.schema, format)
         return
-    write_document(document, [Words(str(explained))], format)
+    write_document(document, [Paragraph(str(explained))], format)
 
 
 def _when(
@@ -438,30 +435,32 @@ def _when(
     return {"version": snapshot_id if tag is None else tag}
 
 
-def _read_shown(explained: Explanation, stages: list[dict[str, Any]]) -> tuple[Words, Grid, Words]:
+def _explanation_parts(
+    explained: Explanation, stages: list[dict[str, Any]]
+) -> tuple[Paragraph, Grid, Paragraph]:
     title, *_, merging = str(explained).splitlines()
-    return Words(title, "bold"), grid(stages), Words(merging)
+    return Paragraph(title, "bold"), grid(stages), Paragraph(merging)
 
 
-def _document(told: Why) -> dict[str, Any]:
-    versions = told.to_arrow()
+def _story_document(story: Why) -> dict[str, Any]:
+    versions = story.to_arrow()
     stored = records(versions)
-    row = told.row
+    row = story.row
     if row is not None:
         columns = [field for field in versions.schema if field.name in row]
         (row,) = records(pa.Table.from_pylist([row], schema=pa.schema(columns)))
     return {
-        "table": told.table,
-        "key": {name: stored[0][name] for name in told.key},
-        "snapshot_id": told.snapshot_id,
-        "merge_engine": told.merge_engine,
+        "table": story.table,
+        "key": {name: stored[0][name] for name in story.key},
+        "snapshot_id": story.snapshot_id,
+        "merge_engine": story.merge_engine,
         "versions": stored,
         "row": row,
-        "taken": told.taken,
+        "taken": story.taken,
     }
 
 
-def _told(values: Mapping[str, Any], texts: Sequence[str]) -> str:
+def _values_text(values: Mapping[str, Any], texts: Sequence[str]) -> str:
     return ", ".join(f"{name} = {text}" for name, text in zip(values, texts, strict=True))
 
 

@@ -1,14 +1,8 @@
-"""The command `keytide`, with the commands that run SQL and show a lake.
+"""The command `keytide`, with the commands that run SQL and show a lake in a browser.
 
-The command `keytide`.
-
-Data goes to standard output and everything else to standard error. The exit code is 0 for
-success, 1 for a problem (an error, or a missing row), 2 for wrong usage and 130 after Ctrl-C. A
-reader that stops early (`| head`) is not an error.
-
-The command that runs SQL: from an argument, a file, a pipe, or at a prompt.
-
-The command that shows a lake in a browser.
+Data goes to standard output and everything else to standard error. The exit code is 0 for success,
+1 for a problem (an error, or a missing row), 2 for wrong usage and 130 after Ctrl-C. A reader that
+stops early (`| head`) is not an error. SQL comes from an argument, a file, a pipe, or a prompt.
 """
 
 from __future__ import annotations
@@ -32,8 +26,8 @@ from keytide.cli.common_options import (
     Limit,
     Warehouse,
     cache_arguments,
-    give_cache,
     required_warehouse,
+    set_cache,
 )
 from keytide.cli.consumer import consumer
 from keytide.cli.feeds import ingest, lag
@@ -60,7 +54,7 @@ from keytide.lake.lake import Lake
 from keytide.lake.opening import connect
 from keytide.sql.result import Result
 
-# -- the command that runs SQL: from an argument, a file, a pipe, or at a prompt -------------------
+# -- `keytide sql`: statements from an argument, a file, a pipe, or a prompt -----------------------
 
 
 def sql(
@@ -102,9 +96,9 @@ def sql(
     if file is not None:
         text = _text_of(file)
     if text is None and sys.stdin.isatty():
-        from keytide.cli.prompt import talk  # most runs do not need these libraries
+        from keytide.cli.prompt import run_prompt  # most runs do not need these libraries
 
-        talk(lake, lambda typed, shown: run_text(lake, typed, shown, limit), format)
+        run_prompt(lake, lambda typed, shown: run_text(lake, typed, shown, limit), format)
         return
     run_text(lake, sys.stdin.read() if text is None else text, format, limit)
 
@@ -132,7 +126,7 @@ def _write(result: Result, format: Format, limit: int | None) -> None:
         note(f"{counted(result.row_count, 'row')} changed" if result.row_count else "done")
 
 
-# -- the command that shows a lake in a browser ----------------------------------------------------
+# -- `keytide ui`: a lake in a browser -------------------------------------------------------------
 
 
 _PORT = 7411
@@ -188,7 +182,7 @@ def ui(
     )  # fmt: skip
 
 
-# -- the command `keytide` -------------------------------------------------------------------------
+# -- the command `keytide`, and its exit codes -----------------------------------------------------
 
 
 _INTERRUPTED = 128 + signal.SIGINT
@@ -269,7 +263,7 @@ def _keytide(
 
     Example: keytide scan /data/lake/shop.db/orders --limit 10
     """
-    give_cache(cache, cache_bytes)
+    set_cache(cache, cache_bytes)
 
 
 for _command in (

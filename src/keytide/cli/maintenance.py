@@ -1,11 +1,4 @@
-"""Commands for maintenance, checks and estimates.
-
-Commands for maintenance.
-
-Commands that check a table: whether its files are valid, and its health.
-
-The command that estimates the size of a key index before it exists.
-"""
+"""Commands for maintenance of tables, for checks of files and health, and for size estimates."""
 
 from __future__ import annotations
 
@@ -27,7 +20,7 @@ from keytide.cli.common_options import (
     names,
     open_named_table,
     refuse_cache,
-    tasks_run,
+    task_runner,
 )
 from keytide.cli.output import Format, note, progress_bar, write_rows, write_table
 from keytide.errors import KeytideWarning
@@ -45,7 +38,7 @@ from keytide.publish.publish import Publications
 from keytide.verify.finding import Finding
 from keytide.verify.verify import verify_table
 
-# -- commands for maintenance ----------------------------------------------------------------------
+# -- maintenance -----------------------------------------------------------------------------------
 
 
 Full = Annotated[
@@ -80,7 +73,7 @@ OnlyPartition = Annotated[
         show_default=False,
     ),
 ]
-OnlyTellCompacted = Annotated[
+CompactDryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be compacted, without doing it.")
 ]
 
@@ -92,7 +85,7 @@ def compact(
     order_by: OrderBy = None,
     order_strategy: OrderStrategy = None,
     partition: OnlyPartition = None,
-    dry_run: OnlyTellCompacted = False,
+    dry_run: CompactDryRunOption = False,
     spark: SparkMaster = None,
     format: FormatOption = Format.TABLE,
 ) -> None:
@@ -104,7 +97,7 @@ def compact(
     Example: keytide compact -w /data/lake shop.orders --full
     """
     stored = open_named_table(table, warehouse).stored
-    with tasks_run(spark, "buckets") as runner:
+    with task_runner(spark, "buckets") as runner:
         done = actions.compact(
             stored, full=full, order_by=names(order_by), order_strategy=order_strategy or None,
             partitions=partition or (), dry_run=dry_run, runner=runner,
@@ -351,14 +344,14 @@ def rewrite_file_index(
     Example: keytide rewrite-file-index -w /data/lake shop.orders
     """
     stored = open_named_table(table, warehouse).stored
-    with tasks_run(spark, "files") as runner:
+    with task_runner(spark, "files") as runner:
         done = index_files(stored, partition or (), runner=runner)
     write_table(done.to_arrow(), format)
     if not done.indexed:
         note("no file lacks a bloom filter")
 
 
-# -- commands that check a table: whether its files are valid, and its health ----------------------
+# -- checks of files, and of a table's health ------------------------------------------------------
 
 
 def verify(
@@ -412,7 +405,7 @@ def doctor(
     )
 
 
-# -- the command that estimates the size of a key index before it exists ---------------------------
+# -- the size estimate of a key index --------------------------------------------------------------
 
 
 def upsert_estimate(

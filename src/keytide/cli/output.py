@@ -1,20 +1,13 @@
-"""Output of commands: rows, documents, and progress.
+"""Output of commands: rows and documents as tables, JSON or CSV, and progress of long work.
 
-Rows and documents on standard output: tables and blocks for people, JSON and CSV for programs.
-
-JSON output is JSON lines: one object per row. CSV quotes every string, so that an empty string
-(`""`) and NULL (nothing) remain different. Nested values are JSON strings.
-`keytide.base.text` formats values, and `keytide.cli.output` fits them to a terminal. JSON and
-CSV are streamed. A table keeps the rows that it shows in memory.
-
-Output for people: lines of text that fit the terminal, and that say what they omit.
-
-A `Grid` shows rows as a table, or as one block per row with a value on each line. In a table, wide
-strings are truncated with an ellipsis, and columns that do not fit are named below. Blocks show
-everything, on as many lines as necessary. Without a terminal, the width is None and nothing is
-truncated.
-
-Progress of long work, on standard error.
+- JSON output is JSON lines: one object per row. CSV quotes every string, so that an empty string
+  (`""`) and NULL (nothing) remain different. Nested values are JSON strings. JSON and CSV are
+  streamed. A table keeps the rows that it shows in memory.
+- A `Grid` shows rows as a table, or as one block per row with a value on each line. In a table,
+  wide strings are truncated with an ellipsis, and columns that do not fit are named below. Blocks
+  show everything, on as many lines as necessary. Without a terminal, the width is None and nothing
+  is truncated.
+- Rows and documents go to standard output, progress to standard error.
 """
 
 from __future__ import annotations
@@ -64,7 +57,7 @@ from keytide.read.scan import Scan
 from keytide.sources.scan import ExternalScan
 from keytide.tasks import Threads, listening
 
-# -- output for people -----------------------------------------------------------------------------
+# -- tables, blocks and properties, fitted to a terminal -------------------------------------------
 
 
 WIDTH_MIN = 10
@@ -155,11 +148,11 @@ class Properties:
 
     def lines(self, width: int | None, *, vertical: bool) -> Iterator[Text]:
         """The same lines, whatever `vertical` is."""
-        return _block(list(self.values), list(map(_figure, self.values.values())), width)
+        return _block(list(self.values), list(map(_number_text, self.values.values())), width)
 
 
 @dataclass(frozen=True)
-class Words:
+class Paragraph:
     """Running text. Lines that are too long are wrapped and indented."""
 
     text: str
@@ -178,7 +171,7 @@ def grid(rows: Sequence[Mapping[str, Any]]) -> Grid:
         [
             Column(
                 name,
-                [_figure(row[name]) for row in rows],
+                [_number_text(row[name]) for row in rows],
                 Content.FIGURE if all(_is_number(row[name]) for row in rows) else Content.TEXT,
             )
             for name in names
@@ -198,10 +191,10 @@ def fitted_widths(columns: Sequence[Column], width: int | None) -> list[int]:
     ends = accumulate(each + _GAP for each in least)
     room = max(width, WIDTH_MIN) + _GAP
     fitting = [end for end in ends if end <= room]
-    return _grown(least[: len(fitting)], wished, room - max(fitting, default=0))
+    return _widened(least[: len(fitting)], wished, room - max(fitting, default=0))
 
 
-def _grown(widths: Sequence[int], wished: Sequence[int], room: int) -> list[int]:
+def _widened(widths: Sequence[int], wished: Sequence[int], room: int) -> list[int]:
     """The widths after the remaining width is distributed, first to columns that need little."""
     grown = list(widths)
     by_need = sorted(range(len(grown)), key=lambda i: wished[i] - grown[i])
@@ -275,7 +268,7 @@ def _wrapped(text: str, style: str, width: int | None) -> Iterator[Text]:
         yield _stripped(line)
 
 
-def _figure(value: Any) -> str | None:
+def _number_text(value: Any) -> str | None:
     if value is None:
         return None
     return f"{value:,}" if _is_number(value) else str(value)
@@ -317,7 +310,7 @@ def write_rows(
     encode = json_lines if format is Format.JSON else csv_lines
     # The header is written with the first rows, so that a failed scan writes nothing.
     header = csv_header(schema) if format is Format.CSV else b""
-    for batch in _first(_small(batches), limit):
+    for batch in _first(_small_batches(batches), limit):
         _write(header + encode(batch))
         header = b""
     _write(header)
@@ -418,7 +411,7 @@ def _first(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.
             return
 
 
-def _small(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _small_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for offset in range(0, batch.num_rows, _BATCH_ROWS):
             yield batch.slice(offset, _BATCH_ROWS)
@@ -435,7 +428,7 @@ def _write(data: bytes) -> None:
         raise DataError(unwritable(error)) from error
 
 
-# -- progress of long work, on standard error ------------------------------------------------------
+# -- progress on standard error --------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -571,11 +564,11 @@ class TrackedThreads:
     def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
         """Run tasks and yield their results in order."""
         with progress_bar(self.what) as show:
-            way = _Way(show, len(tasks))
+            way = _TaskProgress(show, len(tasks))
             self.threads.each([partial(way.tracked, task) for task in tasks], take)
 
 
-class _Way:
+class _TaskProgress:
     """The progress of some tasks. Thread-safe."""
 
     def __init__(self, show: Show, total: int) -> None:

@@ -1,8 +1,7 @@
 """The prompt of `keytide sql`: history, completion, and statements over several lines.
 
-Completions at the cursor of the prompt: keywords, tables, and their columns.
-
-The commands of the prompt that are not SQL: a backslash and a letter.
+Completion offers keywords, tables, and their columns. Commands of the prompt that are not SQL are a
+backslash and a letter.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from keytide.errors import InvalidError, KeytideError
 from keytide.lake.lake import Lake
 from keytide.lake.table import Table
 
-# -- completions at the cursor of the prompt: keywords, tables, and their columns ------------------
+# -- completion of keywords, tables, and their columns ---------------------------------------------
 
 
 KEYWORDS = (
@@ -68,7 +67,7 @@ class Names(Completer):
     def _names(self, text: str, word: str) -> Iterator[str]:
         known, database = self._lake.catalog.tables(), self._lake.database
         owner, dot, _ = word.rpartition(".")
-        for table, called in _mentioned(text, known, database):
+        for table, called in _tables_in_text(text, known, database):
             columns = self._lake.table(table).schema.names
             if not dot:
                 yield from columns
@@ -78,7 +77,7 @@ class Names(Completer):
         yield from KEYWORDS
 
 
-def _mentioned(text: str, known: list[str], database: str) -> Iterator[tuple[str, set[str]]]:
+def _tables_in_text(text: str, known: list[str], database: str) -> Iterator[tuple[str, set[str]]]:
     """The tables that a text names, each with all of its names there, in lower case."""
     for table in known:
         spellings = {table.lower(), _short(table, database).lower()}
@@ -94,10 +93,10 @@ def _short(table: str, database: str) -> str:
     return table.removeprefix(f"{database}.")
 
 
-# -- the commands of the prompt that are not SQL: a backslash and a letter -------------------------
+# -- shortcuts: a backslash and a letter -----------------------------------------------------------
 
 
-LEAVE = ("\\q", "exit", "quit")
+EXIT_COMMANDS = ("\\q", "exit", "quit")
 """The command that ends the prompt."""
 
 _HELP = ("\\?", "help", "?")
@@ -120,7 +119,7 @@ def is_shortcut(line: str) -> bool:
     return line.startswith("\\") or line.rstrip("; ").lower() in _HELP
 
 
-def carry_out(line: str, lake: Lake, format: Format) -> Format:
+def run_shortcut(line: str, lake: Lake, format: Format) -> Format:
     """Run a command. Returns the output format to use from then on.
 
     Raises `InvalidError`, which lists the commands, for an unknown command, and the errors of
@@ -142,10 +141,10 @@ def carry_out(line: str, lake: Lake, format: Format) -> Format:
     return format
 
 
-# -- the prompt of `keytide sql` -------------------------------------------------------------------
+# -- the prompt ------------------------------------------------------------------------------------
 
 
-def talk(
+def run_prompt(
     lake: Lake,
     run: Callable[[str, Format], None],
     format: Format = Format.TABLE,
@@ -172,19 +171,21 @@ def talk(
             continue
         except EOFError:
             return
-        if not typed and line.strip().rstrip("; ").lower() in LEAVE:
+        if not typed and line.strip().rstrip("; ").lower() in EXIT_COMMANDS:
             return
         typed = f"{typed}\n{line}" if typed else line.strip()
         if is_shortcut(typed) or typed.rstrip().endswith(";"):
-            format = _answered(lake, run, typed, format)
+            format = _run_input(lake, run, typed, format)
             typed = ""
 
 
-def _answered(lake: Lake, run: Callable[[str, Format], None], typed: str, format: Format) -> Format:
+def _run_input(
+    lake: Lake, run: Callable[[str, Format], None], typed: str, format: Format
+) -> Format:
     """Run the typed text. Returns the output format to use from then on."""
     try:
         if is_shortcut(typed):
-            return carry_out(typed, lake, format)
+            return run_shortcut(typed, lake, format)
         run(typed, format)
     except KeytideError as error:
         note(f"error: {error}")

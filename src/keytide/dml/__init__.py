@@ -1,5 +1,5 @@
 """Row-level DELETE, UPDATE and MERGE: an engine without storage, over connectors with storage.
 
-`spi` is the interface between the two, with the names of Trino's connector interface. `execution`
-runs changes. `memory`, `keyed` and others are connectors.
+`spi` is the interface between the two, with the names of Trino's connector interface. `engine` runs
+changes. `memory`, `keyed_table`, `adbc` and others are connectors.
 """

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from keytide.dml.database_changes import (
     Insertion,
-    RowsToChange,
+    StagedRows,
     apply_changes,
     commit,
     id_names,
@@ -42,7 +42,13 @@ from keytide.dml.databases import (
     quoted,
 )
 from keytide.dml.engine import channel_columns
-from keytide.dml.fragments import Spool, Told, new_attempt, read_fragments, write_fragment
+from keytide.dml.fragments import (
+    Spool,
+    Told,
+    new_attempt,
+    read_fragments,
+    write_fragment,
+)
 from keytide.dml.spi import (
     ROW_ID,
     ColumnHandle,
@@ -119,7 +125,7 @@ class _Metadata(ConnectorMetadata):
             return self.database.tables(connection)
 
     def get_table_handle(self, session: ConnectorSession, name: str) -> _Handle | None:
-        held = self.transactions.begun(session)
+        held = self.transactions.transaction_of(session)
         with self.database.session() as connection:
             found = self.database.find(connection, name)
         return (
@@ -150,7 +156,7 @@ class _Metadata(ConnectorMetadata):
     def begin_insert(
         self, session: ConnectorSession, table: _Handle, columns: Sequence[str]
     ) -> _InsertSink:
-        held = self.transactions.begun(session)
+        held = self.transactions.transaction_of(session)
         return _InsertSink(Insertion(self.database, table.table, columns, held))
 
     # -- DELETE
@@ -161,7 +167,7 @@ class _Metadata(ConnectorMetadata):
         return _row_id(self.database, table)
 
     def begin_delete(self, session: ConnectorSession, table: _Handle) -> _Handle:
-        return _begun(self.database, table, {0: ()})
+        return _begin(self.database, table, {0: ()})
 
     def finish_delete(
         self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
@@ -172,13 +178,13 @@ class _Metadata(ConnectorMetadata):
         return table
 
     def execute_delete(self, session: ConnectorSession, table: _Handle) -> int:
-        text, given = table.condition.text or "1 = 1", table.condition.given
-        held = self.transactions.begun(session)
+        text, parameters = table.condition.text or "1 = 1", table.condition.parameters
+        held = self.transactions.transaction_of(session)
         if held is None:
             with self.database.session(str(table)) as connection:
-                return self.database.deleted(connection, table.table, text, given)
+                return self.database.deleted(connection, table.table, text, parameters)
         with self.database.errors(str(table)), held.used() as connection:
-            done = self.database.deleted(connection, table.table, text, given)
+            done = self.database.deleted(connection, table.table, text, parameters)
             commit(connection)
             return done
 
@@ -192,7 +198,7 @@ class _Metadata(ConnectorMetadata):
     def begin_update(
         self, session: ConnectorSession, table: _Handle, updated_columns: Sequence[str]
     ) -> _Handle:
-        return _begun(self.database, table, {0: tuple(updated_columns)})
+        return _begin(self.database, table, {0: tuple(updated_columns)})
 
     def finish_update(
         self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
@@ -217,7 +223,7 @@ class _Metadata(ConnectorMetadata):
         table: _Handle,
         updated_columns: Mapping[int, Sequence[str]],
     ) -> _Handle:
-        return _begun(
+        return _begin(
             self.database, table, {n: tuple(names) for n, names in updated_columns.items()}
         )
 
@@ -240,20 +246,22 @@ class _Metadata(ConnectorMetadata):
         self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
     ) -> int:
         parts: dict[tuple[str, int], list[pa.Table]] = {}
-        for told in read_fragments(fragments):
-            parts.setdefault((told.facts["are"], told.facts["case"]), []).append(told.rows)
+        for contents in read_fragments(fragments):
+            parts.setdefault((contents.facts["are"], contents.facts["case"]), []).append(
+                contents.rows
+            )
         found = {part: pa.concat_tables(tables) for part, tables in parts.items()}
         # Clauses that set the same columns are changed together.
         updated: dict[tuple[str, ...], list[pa.Table]] = {}
         for (are, case), rows in found.items():
             if are == "changed":
                 updated.setdefault(table.changes[case], []).append(rows)
-        rows = RowsToChange(
+        rows = StagedRows(
             found.get(("gone", 0)),
             [(columns, pa.concat_tables(tables)) for columns, tables in updated.items()],
             found.get(("added", 0)),
         )
-        held = self.transactions.begun(session)
+        held = self.transactions.transaction_of(session)
         return apply_changes(self.database, table.table, rows, held) if found else 0
 
 
@@ -269,7 +277,7 @@ def _row_id(database: Database, table: _Handle) -> ColumnHandle:
     return ColumnHandle(ROW_ID, type_, nullable=False)
 
 
-def _begun(
+def _begin(
     database: Database,
     table: _Handle,
     changes: Mapping[int, tuple[str, ...]],
@@ -297,11 +305,13 @@ class _Splits(ConnectorSplitManager):
 
     def get_splits(self, session: ConnectorSession, table: _Handle) -> Sequence[int]:
         condition = table.condition
-        self.transactions.touch(session, table.table, condition.text or "1 = 1", condition.given)
+        self.transactions.touch(
+            session, table.table, condition.text or "1 = 1", condition.parameters
+        )
         return [0]  # several queries would see several states of the table
 
 
-# -- reading, and staged changes -------------------------------------------------------------------
+# -- page sources, and staged changes --------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -325,8 +335,8 @@ class _Source(UpdatablePageSource):
         self, database: Database, table: _Handle, split: int, columns: tuple[ColumnHandle, ...]
     ) -> None:
         self._database, self._table, self._split = database, table, split
-        self._reading = _Reading(database, table, columns)
-        self._staged = _Staged(table, split)
+        self._reading = _Query(database, table, columns)
+        self._staged = _StagedChanges(table, split)
 
     def get_next_page(self) -> pa.RecordBatch | None:
         return self._reading.next_page()
@@ -353,7 +363,7 @@ class _Source(UpdatablePageSource):
         self._staged.abort()
 
 
-class _Reading:
+class _Query:
     """One query, whose rows are read page by page."""
 
     def __init__(
@@ -375,7 +385,8 @@ class _Reading:
                 if self._table.snapshot is not None:
                     self._database.join_snapshot(session, self._table.snapshot)
                 reader = session.read(
-                    f"{text} WHERE {condition.text}" if condition.text else text, condition.given
+                    f"{text} WHERE {condition.text}" if condition.text else text,
+                    condition.parameters,
                 )
                 self._reader = self._database.rows_of(reader)
             for batch in self._reader:
@@ -421,7 +432,7 @@ class _Reading:
         return pa.record_batch(arrays, schema=schema) if arrays else batch.select([])
 
 
-class _Staged:
+class _StagedChanges:
     """The result of a source or sink: row ids, values or both, staged until it finishes."""
 
     def __init__(self, table: _Handle, split: int) -> None:
@@ -478,7 +489,7 @@ class _MergeSinks(ConnectorMergeSinkProvider):
 
 class _MergeSink(ConnectorMergeSink):
     def __init__(self, table: _Handle, number: int) -> None:
-        self._table, self._staged = table, _Staged(table, number)
+        self._table, self._staged = table, _StagedChanges(table, number)
 
     def store_merged_rows(self, page: pa.RecordBatch) -> None:
         width = page.num_columns - 3

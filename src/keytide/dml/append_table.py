@@ -8,16 +8,11 @@ determines how rows are changed:
   file. A file without remaining rows is removed.
 - Without them, the affected files are rewritten with the remaining rows and the after images.
 
-A source writes the new files. A fragment names them and the removed rows. `finish_...` combines the
-fragments in one commit. It conflicts if an affected file was removed or other rows of it were
-deleted in the meantime, and, with serializable isolation, if anything changed in a partition that
-the statement read.
-
-Changes to rows of tables without a key, identified by file and position.
-
-Workers read the rows of some files of one bucket, or receive the rows of one merge sink. Positions
-of removed rows are stored as bitmaps. After images become rows of new files. Without deletion
-vectors, affected files are rewritten with the remaining rows.
+Workers read the rows of some files of one bucket, or receive the rows of one merge sink, and write
+the new files. A fragment names these files, and the removed rows as bitmaps of positions.
+`finish_...` combines the fragments in one commit. It conflicts if an affected file was removed or
+other rows of it were deleted in the meantime, and, with serializable isolation, if anything changed
+in a partition that the statement read.
 """
 
 from __future__ import annotations
@@ -46,10 +41,10 @@ from keytide.dml.own_tables import (
     StoredMetadata,
     TableSink,
     TableSource,
-    asked_by,
     members_of,
     narrowed,
-    take_written,
+    operation_of,
+    take_files,
 )
 from keytide.dml.spi import (
     ROW_ID,
@@ -88,10 +83,7 @@ from keytide.write.partition_spec import every_partition
 from keytide.write.refusals import refuse_unmergeable, writable_view
 from keytide.write.task import Written
 
-# -- the connector for tables without a primary key ------------------------------------------------
-
-
-# -- changes to rows of tables without a key, identified by file and position ----------------------
+# -- row changes of workers: removed positions, and new files --------------------------------------
 
 
 FILE = "file"
@@ -112,17 +104,17 @@ def place_column(table: AppendedHandle, carried: Sequence[str] = ()) -> ColumnHa
     return ColumnHandle(ROW_ID, pa.struct(members), nullable=False)
 
 
-def dead_rows(table: AppendedHandle, told: Iterable[Told]) -> dict[str, BitMap64]:
+def dead_rows(table: AppendedHandle, contents: Iterable[Told]) -> dict[str, BitMap64]:
     """The positions of the removed rows, by file. Raises `InvalidError` for a duplicate."""
     dead: dict[str, BitMap64] = {}
-    for each in told:
+    for each in contents:
         if "dead" in each.rows.column_names:
             for name, some in zip(each.rows[FILE], each.rows["dead"], strict=True):
-                _go(table, dead, name.as_py(), BitMap64.deserialize(some.as_py()))
+                _add_removed_rows(table, dead, name.as_py(), BitMap64.deserialize(some.as_py()))
     return dead
 
 
-def _go(
+def _add_removed_rows(
     table: StoredHandle, gone: dict[str, BitMap64], name: str, some: BitMap64, twice: int = 0
 ) -> None:
     """Add removed rows to those of their file. `twice` is the number of duplicates found before."""
@@ -200,7 +192,7 @@ class _Source(TableSource):
         carried = [f.name for f in ids.field(_ROW).type] if len(ids) > 2 else []
         reading = _Reading(self._table.view, self._split.bucket, self._names(carried))
         for file in self._split.files:
-            for table in reading.shown(file, self._split.predicate):
+            for table in reading.pages_of_file(file, self._split.predicate):
                 for rows in pages_of(table):
                     name = file.meta.file_name
                     yield rows, partial(_ids, name, rows)
@@ -223,7 +215,7 @@ class _Reading:
     bucket: BucketId
     names: tuple[str, ...]
 
-    def shown(self, file: PlannedFile, predicate: Predicate | None) -> Iterator[pa.Table]:
+    def pages_of_file(self, file: PlannedFile, predicate: Predicate | None) -> Iterator[pa.Table]:
         """The rows that readers see, out of those that match a predicate."""
         rows = Rows(self.view, self.names, predicate)
         asked = rows.versions()
@@ -233,7 +225,7 @@ class _Reading:
         for frame in self._frames(file, tuple(columns), asked.condition):
             yield to_arrow(rows.outcomes(frame), self._schema)
 
-    def left(self, file: PlannedFile, gone: BitMap64) -> Iterator[pl.DataFrame]:
+    def remaining_rows(self, file: PlannedFile, gone: BitMap64) -> Iterator[pl.DataFrame]:
         """The rows as they are stored, except those in `gone`."""
         positions = pl.Series(np.asarray(gone.to_array()), dtype=pl.Int64)
         for frame in self._frames(file, self.names):
@@ -310,7 +302,7 @@ class _Places(Changes):
         if not stays_there:
             self._feed(self._number, self._made)
 
-    def _told(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
+    def _facts_and_rows(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
         if self._gone and self._on.marks_rows:
             bits = [positions.serialize() for positions in self._gone.values()]
             dead = pa.table({FILE: list(self._gone), "dead": pa.array(bits, pa.binary())})
@@ -330,7 +322,7 @@ class _Places(Changes):
         view = self._on.view
         reading = _Reading(view, bucket, tuple(view.schema.names))
         for file in files:
-            yield from reading.left(file, self._gone[file.meta.file_name])
+            yield from reading.remaining_rows(file, self._gone[file.meta.file_name])
         for rows in images:
             checked = incoming_rows(rows, view.schema, view.options, view.name)
             refuse_unmergeable(checked.frame, view, checked.refusals)
@@ -342,7 +334,9 @@ class _Places(Changes):
                             "position": pl.Series(pc.struct_field(row_ids, 1))})  # fmt: skip
         for (name,), some in ids.group_by("file"):
             positions = BitMap64(some["position"].to_numpy())
-            _go(self._on, self._gone, str(name), positions, some.height - len(positions))
+            _add_removed_rows(
+                self._on, self._gone, str(name), positions, some.height - len(positions)
+            )
             if not self._on.marks_rows and name not in self._files:
                 raise InvalidError(
                     f"{self._on}: a row id refers to file {name}, which is not in split "
@@ -371,15 +365,14 @@ class AppendedMetadata(StoredMetadata[AppendedHandle]):
         return AppendedHandle(table, table.state_on(table.newest_files(), view))
 
     def commit(
-        self, session: ConnectorSession, table: AppendedHandle, told: Sequence[Told]
+        self, session: ConnectorSession, table: AppendedHandle, contents: Sequence[Told]
     ) -> None:
         """See `StoredMetadata`."""
-        change = _Change(table.known, session, _watched(table))
+        change = _Change(table.base_state, session, _watched(table))
         if table.marks_rows:
-            dead = dead_rows(table, told)
-            entries = {
-                e.file.file_name: e for e in table.known.live.entries if e.file.file_name in dead
-            }  # fmt: skip
+            dead = dead_rows(table, contents)
+            live = table.base_state.live.entries
+            entries = {e.file.file_name: e for e in live if e.file.file_name in dead}
             if len(entries) < len(dead):
                 raise ConnectorError(
                     f"{table}: a row id refers to a file that is not part of the table"
@@ -388,7 +381,7 @@ class AppendedMetadata(StoredMetadata[AppendedHandle]):
                 change.mark(
                     bucket, {e.file.file_name: dead[e.file.file_name] for e in touched}, entries
                 )
-        _settle(session, table, change, told)
+        _commit(session, table, change, contents)
 
     # -- DELETE
 
@@ -402,23 +395,23 @@ class AppendedMetadata(StoredMetadata[AppendedHandle]):
         self, session: ConnectorSession, table: AppendedHandle
     ) -> AppendedHandle | None:
         """See `ConnectorMetadata`. Whole partitions are removed without reading their rows."""
-        about = _about_partitions(table)
+        about = _partition_terms(table)
         return table if len(about) == len(conjuncts(table.predicate)) else None
 
     def execute_delete(self, session: ConnectorSession, table: AppendedHandle) -> int:
         """See `ConnectorMetadata`. One commit, or none if there are no rows."""
-        state = table.known
+        state = table.base_state
         live = state.live.files
         there = live.filter(live.column("_BUCKET") >= 0)
-        gone = matching_partitions(there, state.view.schema, _about_partitions(table))
+        gone = matching_partitions(there, state.view.schema, _partition_terms(table))
         rows = int(gone.column("_ROW_COUNT").sum())
         change = _Change(state, session, _watched(table))
         for bucket, entries in _by_bucket(gone).items():
             names = [entry.file.file_name for entry in entries]
             dead = change.dead_rows(bucket)
             rows -= sum(len(dead.of(name)) for name in names)
-            change.take_away(bucket, entries, dead)
-        _settle(session, table, change, [])
+            change.remove_files(bucket, entries, dead)
+        _commit(session, table, change, [])
         return rows
 
     # -- UPDATE
@@ -449,10 +442,10 @@ class AppendedMetadata(StoredMetadata[AppendedHandle]):
         updated_columns: Mapping[int, Sequence[str]],
     ) -> AppendedHandle:
         """See `ConnectorMetadata`."""
-        begun = table.begun_merge(updated_columns)
+        begun = table.begin_merge_change(updated_columns)
         if table.marks_rows:
             return begun
-        plan = plan_scan(table.known, table.predicate)
+        plan = plan_scan(table.base_state, table.predicate)
         files = {file.meta.file_name: file for bucket in plan.buckets for file in bucket.files}
         return replace(begun, files=files)
 
@@ -464,7 +457,7 @@ class _Splits(ConnectorSplitManager):
         target_bytes = table.view.options.target_file_size_bytes
         groups = [
             ((plan.partition, plan.bucket), group)
-            for plan in plan_scan(table.known, table.predicate).buckets
+            for plan in plan_scan(table.base_state, table.predicate).buckets
             for group in _groups(plan.files, target_bytes)
         ]
         return [
@@ -487,7 +480,7 @@ def _groups(files: Iterable[PlannedFile], bytes_max: int) -> Iterator[tuple[Plan
         yield tuple(group)
 
 
-def _about_partitions(table: AppendedHandle) -> list[Predicate]:
+def _partition_terms(table: AppendedHandle) -> list[Predicate]:
     """The terms that are either true for all rows of a partition or for none."""
     view = table.view
     names = set(view.schema.partition_keys) - view.defaults(view.schema.partition_keys).keys()
@@ -497,7 +490,7 @@ def _about_partitions(table: AppendedHandle) -> list[Predicate]:
 
 def _watched(table: AppendedHandle) -> Callable[[bytes], bool]:
     """The partitions that a statement reads, including those that are created meanwhile."""
-    about, files = _about_partitions(table), table.known.live.entries
+    about, files = _partition_terms(table), table.base_state.live.entries
     if not about or not files:
         return every_partition
 
@@ -535,7 +528,7 @@ class _Change:
         view, files = self._state.view, self._vector_files.get(bucket, ())
         return load_dead_rows(view.store, files, view.name)
 
-    def take_away(
+    def remove_files(
         self, bucket: BucketId, entries: Iterable[ManifestEntry], dead: DeadRows | None = None
     ) -> None:
         """Remove whole files, with their deletion vectors."""
@@ -544,7 +537,7 @@ class _Change:
         if self._state.view.options.deletion_vectors_enabled:
             names = [entry.file.file_name for entry in gone]
             before = self.dead_rows(bucket) if dead is None else dead
-            self._go_by(bucket, before, names, before.without(names))
+            self._update_vectors(bucket, before, names, before.without(names))
 
     def mark(self, bucket: BucketId, dead: Mapping[str, BitMap64], entries: _ByName) -> None:
         """Mark rows of a bucket's files as deleted, and remove files without remaining rows."""
@@ -558,9 +551,9 @@ class _Change:
         full = [n for n in dead if len(after.vectors[n]) == entries[n].file.row_count]
         self._gone += [replace(entries[name], kind=FileKind.DELETE) for name in full]
         self.marked += [entries[name] for name in dead if name not in full]
-        self._go_by(bucket, before, list(dead), after.without(full))
+        self._update_vectors(bucket, before, list(dead), after.without(full))
 
-    def _go_by(
+    def _update_vectors(
         self, bucket: BucketId, before: DeadRows, names: Iterable[str], after: DeadRows
     ) -> None:
         is_about_all = self.is_watched is not None and self.is_watched(bucket[0])
@@ -588,12 +581,15 @@ def _by_bucket(entries: Iterable[ManifestEntry]) -> dict[BucketId, list[Manifest
     return found
 
 
-def _settle(
-    session: ConnectorSession, table: AppendedHandle, change: _Change, told: Sequence[Told]
+def _commit(
+    session: ConnectorSession,
+    table: AppendedHandle,
+    change: _Change,
+    contents: Sequence[Told],
 ) -> None:
-    begun = Transaction.on(table.table, table.known, table.view.statement)
+    begun = Transaction.on(table.table, table.base_state, table.view.statement)
     with followed(table.table, begun) as transaction:
-        transaction.asked_for(asked_by(session))
-        take_written(transaction, table, told)
+        transaction.asked_for(operation_of(session))
+        take_files(transaction, table, contents)
         transaction.take(change.written)
         transaction.change_rows(change.marked, change.is_watched)

@@ -1,11 +1,7 @@
-"""Attached connectors: their names in a lake, and the addresses of databases.
-
-Tables of connectors that are attached to a lake under a name.
+"""Attached connectors: their names in a lake, and the addresses of their databases.
 
 A name whose first part is an attached connector refers to the connector's table with the remaining
 name.
-
-Checks of database addresses, and removal of secrets from messages.
 
 An address that is not understood can contain a password anywhere, so none of it is shown. In an
 address that is understood, the secrets are known, and are removed from all messages.
@@ -23,7 +19,7 @@ import pyarrow as pa
 
 from keytide.catalogs.catalog import Catalog
 from keytide.catalogs.system_tables import SYSTEM_TABLES
-from keytide.dml.engine import pages_as_asked, schema_of
+from keytide.dml.engine import pages_with_columns, schema_of
 from keytide.dml.spi import (
     ColumnHandle,
     Connector,
@@ -37,10 +33,7 @@ from keytide.format.paths import BRANCH_MARK
 from keytide.predicate.predicate import Predicate
 from keytide.snapshot.stored_table import PinnedTable, StoredTable
 
-# -- attached connectors: their names in a lake, and the addresses of databases --------------------
-
-
-# -- tables of connectors that are attached to a lake under a name ---------------------------------
+# -- tables of attached connectors -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -131,7 +124,7 @@ class PagesTask:
         """The rows. Raises `ConnectorError` for a page with other columns than requested."""
         source = self.pages.create_page_source(self.session, self.table, self.split, self.columns)
         with closing(source):
-            yield from pages_as_asked(source, self.columns, self.connector)
+            yield from pages_with_columns(source, self.columns, self.connector)
 
 
 @dataclass(frozen=True)
@@ -171,7 +164,7 @@ class PagesScan:
             yield from task.batches()
 
 
-# -- checks of database addresses, and removal of secrets from messages ----------------------------
+# -- addresses of databases, and secrets in messages -----------------------------------------------
 
 
 _POSTGRES = re.compile(
@@ -232,7 +225,7 @@ def without_secrets(text: str, place: str) -> str:
     return text
 
 
-def in_own_spelling(catalog: Catalog, name: str) -> str:
+def stored_table_name(catalog: Catalog, name: str) -> str:
     """Write `db.t.branch_b` as `db.t$branch_b` and `db.t.files` as `db.t$files`.
 
     Iceberg uses dots.
@@ -256,7 +249,7 @@ def entry_of(catalog: Catalog, name: str) -> PinnedTable:
     Raises `NotFoundError` if there is none, and `InvalidError` if several differ only in case and
     none matches exactly.
     """
-    name = in_own_spelling(catalog, name)
+    name = stored_table_name(catalog, name)
     try:
         return catalog.entry(name)
     except NotFoundError:

@@ -18,16 +18,16 @@ from keytide.dml.databases import (
     DatabaseColumn,
     DatabaseSession,
     DatabaseTable,
-    HeldTransaction,
+    OpenTransaction,
     quoted,
 )
 from keytide.errors import ConflictError, DataError, InvalidError, KeytideError
 
-__all__ = ["Insertion", "RowsToChange", "apply_changes", "commit", "id_names", "value_names"]
+__all__ = ["Insertion", "StagedRows", "apply_changes", "commit", "id_names", "value_names"]
 
 
 @dataclass(frozen=True)
-class RowsToChange:
+class StagedRows:
     """The changes: each part has the fields of row ids, values, or both.
 
     `updated` has one part for each set of changed columns.
@@ -49,8 +49,8 @@ def value_names(columns: Sequence[str]) -> list[str]:
 
 
 def apply_changes(
-    database: Database, table: DatabaseTable, rows: RowsToChange,
-    held: HeldTransaction | None = None,
+    database: Database, table: DatabaseTable, rows: StagedRows,
+    transaction: OpenTransaction | None = None,
 ) -> int:  # fmt: skip
     """Apply changes atomically. Returns the number of inserted, deleted and updated rows.
 
@@ -59,8 +59,8 @@ def apply_changes(
     Raises `ConflictError` if a row has changed since it was read, and `InvalidError` if the
     database refuses a row or a row is changed twice.
     """
-    if held is not None:
-        with database.errors(str(table)), held.used() as session:
+    if transaction is not None:
+        with database.errors(str(table)), transaction.used() as session:
             plan = _Changes(session, table)
             plan.stage(rows)
             done = plan.apply()
@@ -81,7 +81,7 @@ class Insertion:
 
     def __init__(
         self, database: Database, table: DatabaseTable, columns: Sequence[str],
-        held: HeldTransaction | None = None,
+        held: OpenTransaction | None = None,
     ) -> None:  # fmt: skip
         self._database, self._table, self._held = database, table, held
         self._columns = [table.column(name) for name in columns]
@@ -194,7 +194,7 @@ class _Changes:
 
     # -- before the transaction --------------------------------------------------------------------
 
-    def stage(self, rows: RowsToChange) -> None:
+    def stage(self, rows: StagedRows) -> None:
         """Insert all rows into temporary tables."""
         names = tuple(column.name for column in self.table.columns)
         if rows.deleted is not None:
@@ -229,8 +229,8 @@ class _Changes:
         """Change the table: first deletes, then updates, then inserts."""
         for stage in self.deleted:
             self._delete(stage)
-        moving = [stage for stage in self.updated if self._meets_others(stage)]
-        moved = [self._moved(stage) for stage in moving]
+        moving = [stage for stage in self.updated if self._takes_other_keys(stage)]
+        moved = [self._stage_moved_rows(stage) for stage in moving]
         for stage in moving:
             self._delete(stage)
         for stage in self.updated:
@@ -251,7 +251,7 @@ class _Changes:
     def _update(self, stage: _Stage) -> None:
         values = zip(stage.columns, value_names(stage.columns), strict=True)
         sets = ", ".join(
-            f"{quoted(name)} = {self._given(value, self.table.column(name))}"
+            f"{quoted(name)} = {self._new_value(value, self.table.column(name))}"
             for name, value in values
         )
         text = (
@@ -273,21 +273,25 @@ class _Changes:
 
     def _keys(self, stage: _Stage, *, is_new: bool) -> list[str]:
         places = dict(zip(stage.columns, value_names(stage.columns), strict=True)) if is_new else {}
-        return [
-            f"t.{quoted(name)} = {self._given(places.get(name, f'k{i}'), self.table.column(name))}"
+        values = [
+            self._new_value(places.get(name, f"k{i}"), self.table.column(name))
             for i, name in enumerate(self.table.key)
         ]
+        return [
+            f"t.{quoted(name)} = {value}"
+            for name, value in zip(self.table.key, values, strict=True)
+        ]
 
-    def _given(self, name: str, column: DatabaseColumn) -> str:
+    def _new_value(self, name: str, column: DatabaseColumn) -> str:
         return self.database.write_expression(column, f"s.{quoted(name)}")
 
     def _added(self, name: str, column: DatabaseColumn) -> str:
-        given, default = self._given(name, column), column.computed_default
+        given, default = self._new_value(name, column), column.computed_default
         return given if default is None else f"coalesce({given}, {default})"
 
     # -- rows with changed keys --------------------------------------------------------------------
 
-    def _meets_others(self, stage: _Stage) -> bool:
+    def _takes_other_keys(self, stage: _Stage) -> bool:
         """Whether a row moves to a key that another row has now, and may give up.
 
         Databases check keys row by row, so an UPDATE would fail.
@@ -306,11 +310,11 @@ class _Changes:
             )
         return bool(met)
 
-    def _moved(self, stage: _Stage) -> str:
+    def _stage_moved_rows(self, stage: _Stage) -> str:
         """Create a temporary table of the rows after the change. Returns its SELECT."""
         places = dict(zip(stage.columns, value_names(stage.columns), strict=True))
         items = (
-            f"{self._given(places[c.name], c)} AS {quoted(c.name)}"
+            f"{self._new_value(places[c.name], c)} AS {quoted(c.name)}"
             if c.name in places
             else f"t.{quoted(c.name)}"
             for c in self.table.columns

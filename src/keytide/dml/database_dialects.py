@@ -1,17 +1,13 @@
-"""SQLite through ADBC.
+"""The dialects of relational databases through ADBC: SQLite and PostgreSQL.
 
 An SQLite column accepts any value. In Keytide its declared type applies, and reading a value of
 another type raises `DataError`. BOOLEAN is 0 or 1, and DATE and TIMESTAMP are ISO 8601 strings.
 DECIMAL of at most 15 digits is a number with a decimal point, which SQLite stores exactly. With
 more digits it is the DOUBLE that SQLite converts it to.
 
-PostgreSQL through ADBC.
-
-Types that both Arrow and the driver support are read unchanged, and NUMERIC(p, s) of at most 38
-digits as DECIMAL. All others are read as the strings that PostgreSQL uses: NUMERIC without a
-precision, TIME, UUID, JSON, enums, arrays.
-
-Finds the database for an address.
+PostgreSQL types that both Arrow and the driver support are read unchanged, and NUMERIC(p, s) of at
+most 38 digits as DECIMAL. All others are read as the strings that PostgreSQL uses: NUMERIC without
+a precision, TIME, UUID, JSON, enums, arrays.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ from keytide.dml.attachments import check_postgres, is_plain_path, place_of_post
 from keytide.dml.databases import Database, DatabaseColumn, DatabaseSession, DatabaseTable, quoted
 from keytide.errors import InvalidError, NotFoundError
 
-# -- SQLite through ADBC ---------------------------------------------------------------------------
+# -- SQLite ----------------------------------------------------------------------------------------
 
 
 _DIGITS_MAX = 15
@@ -204,10 +200,10 @@ class SqliteDatabase(Database):
         return int(session.rows("SELECT changes()")[0][0])
 
     def deleted(
-        self, session: DatabaseSession, table: DatabaseTable, condition: str, given: Any
+        self, session: DatabaseSession, table: DatabaseTable, condition: str, parameters: Any
     ) -> int:
         """See `Database`."""
-        session.execute(f"DELETE FROM {self.source(table)} AS t WHERE {condition}", given)
+        session.execute(f"DELETE FROM {self.source(table)} AS t WHERE {condition}", parameters)
         return self.changed(session)
 
 
@@ -291,7 +287,7 @@ def _joined(texts: Sequence[str]) -> str:
     return f"({_joined(texts[:middle])} || ',' || {_joined(texts[middle:])})"
 
 
-# -- postgreSQL through ADBC -----------------------------------------------------------------------
+# -- PostgreSQL ------------------------------------------------------------------------------------
 
 
 _POSTGRES_DIGITS_MAX = 38
@@ -314,7 +310,9 @@ class PostgresDatabase(Database):
     def connect(self) -> Any:
         """See `Database`."""
         opened, dbapi, lib = _opened(self.place)
-        connection = dbapi.Connection(_KeptOpen(), lib.AdbcConnection(opened), autocommit=True)
+        connection = dbapi.Connection(
+            _SharedDatabase(), lib.AdbcConnection(opened), autocommit=True
+        )
         with connection.cursor() as cursor:
             for setting in ("TimeZone = 'UTC'", "DateStyle = 'ISO'", "IntervalStyle = 'iso_8601'"):
                 cursor.execute(f"SET {setting}")
@@ -378,14 +376,14 @@ class PostgresDatabase(Database):
         session.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
 
     def touch(
-        self, session: DatabaseSession, table: DatabaseTable, condition: str, given: Any
+        self, session: DatabaseSession, table: DatabaseTable, condition: str, parameters: Any
     ) -> None:
         """See `Database`.
 
         The server records what a transaction reads, however little it returns.
         """
         text = f"SELECT count(*) FROM {self.source(table)} AS t WHERE {condition}"
-        session.read(text, given).read_all()
+        session.read(text, parameters).read_all()
 
     # -- SQL ---------------------------------------------------------------------------------------
 
@@ -454,15 +452,15 @@ class PostgresDatabase(Database):
         return int(session.cursor.rowcount)
 
     def deleted(
-        self, session: DatabaseSession, table: DatabaseTable, condition: str, given: Any
+        self, session: DatabaseSession, table: DatabaseTable, condition: str, parameters: Any
     ) -> int:
         """See `Database`."""
         statement = f"DELETE FROM {self.source(table)} AS t WHERE {condition} RETURNING 1"
-        (batch,) = session.read(f"WITH c AS ({statement}) SELECT count(*) FROM c", given)
+        (batch,) = session.read(f"WITH c AS ({statement}) SELECT count(*) FROM c", parameters)
         return int(batch.column(0)[0].as_py())
 
 
-class _KeptOpen:
+class _SharedDatabase:
     """A wrapper of a database that a connection must not close."""
 
     def close(self) -> None:
@@ -539,7 +537,7 @@ def _postgres_column(
     return DatabaseColumn(name, type_, not not_null, declared, is_equal, is_equal and is_ordered)
 
 
-# -- finds the database for an address -------------------------------------------------------------
+# -- the database of an address --------------------------------------------------------------------
 
 
 def database_at(place: str) -> Database:

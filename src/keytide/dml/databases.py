@@ -1,21 +1,15 @@
 """Relational databases as connectors: sessions, pushdown and transactions.
 
-The interface to a relational database: tables, sessions, and differences between dialects.
-
-This module contains what the dialects have in common. `sqlite` and `postgres` implement the rest.
-Values are exchanged in Arrow: `read_expression` and `decoded` convert a column from the database to
-its Arrow type, and `staged` and `write_expression` convert it back, through a temporary table.
-
-Pushdown of conditions that have the same meaning in the database as in Keytide.
-
-A database column can contain values that do not have its type, such as a string among numbers, and
-the database can compare these too. Such values match no comparison that is pushed down.
-
-Serializable statements: one database transaction from the first read to the change.
-
-The driver, where statements begin and end, holds it open. Other connections, possibly in other
-processes, read rows at the transaction's snapshot, and the transaction is informed of what they
-read.
+- This module contains what the dialects have in common. `database_dialects` implements the rest.
+  Values are exchanged in Arrow: `read_expression` and `decoded` convert a column from the database
+  to its Arrow type, and `staged` and `write_expression` convert it back, through a temporary table.
+- Conditions are pushed down if they have the same meaning in the database as in Keytide. A database
+  column can contain values that do not have its type, such as a string among numbers, and the
+  database can compare these too. Such values match no comparison that is pushed down.
+- A serializable statement is one database transaction from the first read to the change. The
+  driver, where statements begin and end, holds it open. Other connections, possibly in other
+  processes, read rows at the transaction's snapshot, and the transaction is informed of what they
+  read.
 """
 
 from __future__ import annotations
@@ -153,7 +147,7 @@ class Database(ABC):
         """Read from an exported snapshot from now on."""
 
     def touch(  # noqa: B027  # some know by themselves
-        self, session: DatabaseSession, table: DatabaseTable, condition: str, given: Any
+        self, session: DatabaseSession, table: DatabaseTable, condition: str, parameters: Any
     ) -> None:
         """Let a serializable transaction know that the rows `t` of a condition are read for it."""
 
@@ -268,7 +262,7 @@ class Database(ABC):
 
     @abstractmethod
     def deleted(
-        self, session: DatabaseSession, table: DatabaseTable, condition: str, given: Any
+        self, session: DatabaseSession, table: DatabaseTable, condition: str, parameters: Any
     ) -> int:
         """Delete the rows `t` that match a condition with parameters. Returns their number."""
 
@@ -282,27 +276,27 @@ class DatabaseSession:
         self.cursor = connection.cursor()
         self._reader: Any = None
 
-    def execute(self, text: str, given: pa.RecordBatch | None = None) -> None:
+    def execute(self, text: str, parameters: pa.RecordBatch | None = None) -> None:
         """Execute a statement."""
         self._end_reading()
-        self.cursor.execute(text, given)
+        self.cursor.execute(text, parameters)
 
     def change(self, text: str) -> int:
         """Execute a statement that changes rows. Returns their number."""
         self.execute(text)
         return self.database.changed(self)
 
-    def read(self, text: str, given: pa.RecordBatch | None = None) -> pa.RecordBatchReader:
+    def read(self, text: str, parameters: pa.RecordBatch | None = None) -> pa.RecordBatchReader:
         """The rows of a query, batch by batch."""
-        self.execute(text, given)
+        self.execute(text, parameters)
         self._reader = self.cursor.fetch_record_batch()
         return self._reader
 
-    def rows(self, text: str, *given: Any) -> list[tuple[Any, ...]]:
+    def rows(self, text: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """All rows of a query with parameters."""
         self._end_reading()
-        batch = pa.record_batch({f"p{i}": [value] for i, value in enumerate(given)})
-        self.cursor.execute(text, batch if given else None)
+        batch = pa.record_batch({f"p{i}": [value] for i, value in enumerate(parameters)})
+        self.cursor.execute(text, batch if parameters else None)
         return list(self.cursor.fetchall())
 
     def stage(self, name: str, rows: pa.Table, *, adds: bool = False) -> None:
@@ -340,9 +334,9 @@ def quoted(name: str) -> str:
 
 def _message(error: Exception) -> str:
     """The message of the database, without text of the driver if it can be removed."""
-    told = dict(getattr(error, "details", None) or [])
+    details = dict(getattr(error, "details", None) or [])
     names = (b"PG_DIAG_MESSAGE_PRIMARY", b"PG_DIAG_MESSAGE_DETAIL")
-    parts = [bytes(told[name]).decode(errors="replace") for name in names if name in told]
+    parts = [bytes(details[name]).decode(errors="replace") for name in names if name in details]
     return ". ".join(parts) or str(error)
 
 
@@ -389,7 +383,7 @@ class Condition:
     """A WHERE condition and its parameters in one row. Both are empty if there are no terms."""
 
     text: str = ""
-    given: pa.RecordBatch | None = None
+    parameters: pa.RecordBatch | None = None
 
 
 def condition_of(
@@ -398,15 +392,15 @@ def condition_of(
     """The terms that the database evaluates, as one condition on `t`, and the remaining terms."""
     writer, texts, left = _Writer(database, table), [], []
     for term in terms:
-        known = len(writer.given)
+        known = len(writer.parameters)
         try:
             texts.append(writer.write(term))
         except _OpenError:
-            del writer.given[known:]
+            del writer.parameters[known:]
             left.append(term)
-    names = [f"p{i}" for i in range(len(writer.given))]
-    given = pa.record_batch(writer.given, names) if names else None
-    return Condition(" AND ".join(f"({text})" for text in texts), given), tuple(left)
+    names = [f"p{i}" for i in range(len(writer.parameters))]
+    parameters = pa.record_batch(writer.parameters, names) if names else None
+    return Condition(" AND ".join(f"({text})" for text in texts), parameters), tuple(left)
 
 
 class _OpenError(Exception):
@@ -417,7 +411,7 @@ class _OpenError(Exception):
 class _Writer:
     database: Database
     table: DatabaseTable
-    given: list[pa.Array] = field(default_factory=list)
+    parameters: list[pa.Array] = field(default_factory=list)
 
     def write(self, predicate: Predicate) -> str:
         """A predicate as SQL that is true in the same cases. Raises `_OpenError`.
@@ -486,16 +480,16 @@ class _Writer:
             if isinstance(value, float) and isnan(value):
                 raise _OpenError  # SQLite treats it as NULL
             array = pa.array([value], column.type)
-            self.given.append(self.database.staged(array, column))
-            mark = self.database.placeholder(len(self.given))
+            self.parameters.append(self.database.staged(array, column))
+            mark = self.database.placeholder(len(self.parameters))
             yield self.database.write_expression(column, mark)
 
 
-# -- serializable statements -----------------------------------------------------------------------
+# -- transactions of serializable statements -------------------------------------------------------
 
 
 @dataclass
-class HeldTransaction:
+class OpenTransaction:
     """An open transaction. `snapshot` lets other connections see its state, if they need that."""
 
     session: DatabaseSession
@@ -518,41 +512,41 @@ class Transactions:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._held: dict[str, HeldTransaction] = {}
+        self._open_transactions: dict[str, OpenTransaction] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Transactions, (self._database,)
 
-    def begun(self, statement: ConnectorSession) -> HeldTransaction | None:
+    def transaction_of(self, statement: ConnectorSession) -> OpenTransaction | None:
         """The transaction of a statement. The first call begins it. None for `snapshot`."""
         if statement.isolation == "snapshot":
             return None
         with self._lock:
-            held = self._held.get(statement.query_id)
+            held = self._open_transactions.get(statement.query_id)
             if held is None:
-                held = self._held[statement.query_id] = self._begin()
+                held = self._open_transactions[statement.query_id] = self._begin()
             return held
 
     def touch(
-        self, statement: ConnectorSession, table: DatabaseTable, condition: str, given: Any
+        self, statement: ConnectorSession, table: DatabaseTable, condition: str, parameters: Any
     ) -> None:
         """Record that rows of a condition are read for a statement."""
-        held = self.begun(statement)
+        held = self.transaction_of(statement)
         if held is not None:
             with self._database.errors(str(table)), held.used() as session:
-                self._database.touch(session, table, condition, given)
+                self._database.touch(session, table, condition, parameters)
 
     def end(self, statement: ConnectorSession) -> None:
         """End the transaction of a statement. Uncommitted changes are rolled back."""
         with self._lock:
-            held = self._held.pop(statement.query_id, None)
+            held = self._open_transactions.pop(statement.query_id, None)
         if held is not None:
             held.open.close()
 
-    def _begin(self) -> HeldTransaction:
+    def _begin(self) -> OpenTransaction:
         with ExitStack() as stack:
             session = stack.enter_context(self._database.session())
             session.execute(self._database.begin_serializable)
             snapshot = self._database.export_snapshot(session)
-            return HeldTransaction(session, snapshot, stack.pop_all())
+            return OpenTransaction(session, snapshot, stack.pop_all())

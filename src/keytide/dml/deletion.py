@@ -19,28 +19,28 @@ from keytide.dml.attachments import AttachedCatalog
 from keytide.dml.engine import (
     Changed,
     DeleteRows,
+    EngineLimits,
     Host,
-    Means,
     RowChange,
-    Scanned,
     SplitResult,
+    TargetScan,
     change_rows,
     checked_pages,
 )
 from keytide.dml.spi import ROW_ID, ColumnHandle, Isolation, UpdatablePageSource
-from keytide.dml.statements import FormTable, Target, on_newest
+from keytide.dml.statements import CallTarget, Target, run_on_latest
 from keytide.format.arrow import from_arrow
 from keytide.predicate.condition import Condition, predicate_of
 from keytide.predicate.matching import row_filter
 from keytide.predicate.predicate import Predicate, columns_of
 from keytide.types import Field
 
-HostFor: TypeAlias = Callable[[Predicate | None, Sequence[Field], Means], Host]
+HostFor: TypeAlias = Callable[[Predicate | None, Sequence[Field], EngineLimits], Host]
 """What makes the host for a DELETE of the rows that meet a predicate, or of all rows."""
 
 
 def delete_matching(
-    table: FormTable,
+    table: CallTarget,
     host_for: HostFor,
     where: Condition | None,
     isolation: Isolation,
@@ -58,12 +58,12 @@ def delete_matching(
             DeleteRows(),
             target.columns(() if predicate is None else columns_of(predicate)),
             () if predicate is None else (predicate,),
-            host_for(predicate, target.fields, target.means),
+            host_for(predicate, target.fields, target.limits),
             is_all_terms=True,
         )
 
     def on(catalog: AttachedCatalog) -> Changed:
-        return on_newest(catalog, table.name, isolation, None, once, "DELETE")
+        return run_on_latest(catalog, table.name, isolation, None, once, "DELETE")
 
     return table.carry_out(on, is_local=is_local)
 
@@ -81,20 +81,20 @@ class PredicateHost:
     predicate: Predicate | None
     fields: Sequence[Field]
 
-    def explained(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
-        """See `Host.explained`. There is only one place."""
+    def plan_lines(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
+        """See `Host.plan_lines`. There is only one place."""
         return ()
 
     def change(
-        self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
+        self, target_scan: TargetScan, change: RowChange, take: Callable[[SplitResult], None]
     ) -> None:
         """See `Host.change`. Ctrl-C cancels it."""
-        tests_rows = self.predicate is not None and not scanned.is_exact
-        columns = scanned.columns if tests_rows else scanned.columns[-1:]
+        tests_rows = self.predicate is not None and not target_scan.is_exact
+        columns = target_scan.columns if tests_rows else target_scan.columns[-1:]
         select = self._meeting if tests_rows else _all_of
         in_threads(
-            lambda number: changed_split(scanned, number, columns, change, select),
-            [None] * len(scanned.splits),
+            lambda number: changed_split(target_scan, number, columns, change, select),
+            [None] * len(target_scan.splits),
             take,
         )
 
@@ -110,14 +110,14 @@ def _all_of(page: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def changed_split(
-    scanned: Scanned,
+    target_scan: TargetScan,
     number: int,
     columns: Sequence[ColumnHandle],
     change: RowChange,
     select: Callable[[pa.RecordBatch], pa.RecordBatch],
 ) -> SplitResult:
     """Apply a change to the rows of a split that `select` returns for each page, with row ids."""
-    with split_source(scanned, number, columns) as source:
+    with split_source(target_scan, number, columns) as source:
         try:
             rows = 0
             for page in checked_pages(source, columns, type(source).__name__):
@@ -133,11 +133,11 @@ def changed_split(
 
 @contextmanager
 def split_source(
-    scanned: Scanned, number: int, columns: Sequence[ColumnHandle]
+    target_scan: TargetScan, number: int, columns: Sequence[ColumnHandle]
 ) -> Iterator[UpdatablePageSource]:
     """The page source of a split, closed at the end of the block."""
-    source = scanned.pages.create_page_source(
-        scanned.session, scanned.table, scanned.splits[number], tuple(columns)
+    source = target_scan.pages.create_page_source(
+        target_scan.session, target_scan.table, target_scan.splits[number], tuple(columns)
     )
     try:
         yield source  # type: ignore[misc]  # the contract of begin_delete and begin_update

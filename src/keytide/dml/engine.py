@@ -1,22 +1,15 @@
 """The engine of row-level changes: INSERT, UPDATE, DELETE and MERGE through any connector.
 
-DELETE and UPDATE through any connector: the sequence of calls, and checks of the connector.
+The engine begins a change, passes it to a *host*, and then finishes it once or aborts it. It checks
+what the connector returns.
 
-A *host* finds the rows and evaluates conditions and new values: threads and DuckDB in
-`keytide.sql`, tasks and Spark SQL in `keytide.spark`. The engine begins a change, passes it to the
-host, and then finishes it once or aborts it.
-
-MERGE through any connector: the sequence of calls, and the pages for merge sinks.
-
-A *host* joins the target with the source and determines which WHEN clause applies to each pair. It
-returns pages for one WHEN clause each. The engine converts these to the pages that sinks accept,
-and then finishes the change once or aborts it.
-
-INSERT through any connector: the sequence of calls.
-
-Rows are streamed into a sink on the driver, and inserted once all of them have arrived.
-
-Checks of the pages from a source and of the pages for a source.
+- For DELETE and UPDATE, a host finds the rows and evaluates conditions and new values: threads and
+  DuckDB in `keytide.sql`, tasks and Spark SQL in `keytide.spark`.
+- For MERGE, a host joins the target with the source and determines which WHEN clause applies to
+  each pair. It returns pages for one WHEN clause each. The engine converts these to the pages that
+  sinks accept.
+- INSERT has no host. Rows are streamed into a sink on the driver, and inserted once all of them
+  have arrived.
 """
 
 from __future__ import annotations
@@ -52,7 +45,7 @@ from keytide.errors import ConnectorError, InvalidError, KeytideError, Unsupport
 from keytide.options import TableOptions
 from keytide.predicate.predicate import Predicate
 
-# -- checks of the pages from a source and of the pages for a source -------------------------------
+# -- checks of pages -------------------------------------------------------------------------------
 
 
 _ROWS_MIN = 64 << 10
@@ -63,7 +56,7 @@ def schema_of(columns: Sequence[ColumnHandle]) -> pa.Schema:
     return pa.schema([pa.field(c.name, c.type, c.nullable) for c in columns])
 
 
-def pages_as_asked(
+def pages_with_columns(
     source: ConnectorPageSource, columns: Sequence[ColumnHandle], connector: str
 ) -> Iterator[pa.RecordBatch]:
     """The pages of a source. Raises `ConnectorError` for one with other columns than these."""
@@ -107,7 +100,7 @@ def channel_columns(
 # -- kinds of changes ------------------------------------------------------------------------------
 
 
-class RowCalls(NamedTuple):
+class MetadataCalls(NamedTuple):
     """The metadata methods that a change calls, each with the session and a handle."""
 
     row_id: Callable[[ConnectorSession, ConnectorTableHandle], ColumnHandle]
@@ -127,7 +120,7 @@ class RowChange(ABC):
         """The changes to rows."""
 
     @abstractmethod
-    def calls(self, metadata: ConnectorMetadata) -> RowCalls:
+    def calls(self, metadata: ConnectorMetadata) -> MetadataCalls:
         """The connector calls of this change."""
 
     @abstractmethod
@@ -142,9 +135,9 @@ class DeleteRows(RowChange):
     what = "DELETE"
     changes = RowChanges(deletes=True)
 
-    def calls(self, metadata: ConnectorMetadata) -> RowCalls:
+    def calls(self, metadata: ConnectorMetadata) -> MetadataCalls:
         """See `RowChange`."""
-        return RowCalls(
+        return MetadataCalls(
             metadata.get_delete_row_id_column_handle,
             metadata.begin_delete,
             metadata.finish_delete,
@@ -168,10 +161,10 @@ class UpdateRows(RowChange):
         """See `RowChange`."""
         return RowChanges(updated={0: self.updated_columns})
 
-    def calls(self, metadata: ConnectorMetadata) -> RowCalls:
+    def calls(self, metadata: ConnectorMetadata) -> MetadataCalls:
         """See `RowChange`."""
         columns = self.updated_columns
-        return RowCalls(
+        return MetadataCalls(
             lambda session, table: metadata.get_update_row_id_column_handle(
                 session, table, columns
             ),
@@ -185,11 +178,11 @@ class UpdateRows(RowChange):
         source.update_rows(page, range(page.num_columns))
 
 
-# -- running a change ------------------------------------------------------------------------------
+# -- DELETE and UPDATE -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Scanned:
+class TargetScan:
     """The rows that a change reads: splits, and the columns to read, with the row ids last.
 
     `is_exact` says that the splits contain exactly the affected rows.
@@ -203,14 +196,14 @@ class Scanned:
     is_exact: bool = False
     stored_bytes: int | None = None
     """The total size of the files of the splits, None if it is unknown."""
-    among: Callable[[Mapping[str, pa.Array]], Scanned] | None = None
+    scan_of_values: Callable[[Mapping[str, pa.Array]], TargetScan] | None = None
     """Plans again for rows with given values, see `ConnectorMetadata.apply_values`.
 
     Only set where a host can use it. It is not sent to workers.
     """
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "among": None}
+        return {**self.__dict__, "scan_of_values": None}
 
 
 @dataclass(frozen=True)
@@ -224,15 +217,15 @@ class SplitResult:
 class Host(Protocol):
     """Reads splits, evaluates the statement, and passes rows to sources of their splits."""
 
-    def explained(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
+    def plan_lines(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
         """Lines that say where splits of this size would be processed.
 
-        `Scanned` has both arguments.
+        `TargetScan` has both arguments.
         """
         ...
 
     def change(
-        self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
+        self, target_scan: TargetScan, change: RowChange, take: Callable[[SplitResult], None]
     ) -> None:
         """Apply a change to every split, and pass on each result.
 
@@ -289,11 +282,11 @@ def change_rows(
         splits = connector.splits.get_splits(session, begun)
         wanted = (*columns, ColumnHandle(ROW_ID, row_id.type, nullable=False))
         stored = connector.splits.stored_bytes(splits)
-        scanned = Scanned(connector.pages, session, begun, splits, wanted, is_exact, stored)
-        host.change(scanned, change, results.append)
+        target_scan = TargetScan(connector.pages, session, begun, splits, wanted, is_exact, stored)
+        host.change(target_scan, change, results.append)
         counted = calls.finish(session, begun, _fragments(results))
     rows = sum(result.rows for result in results)
-    connector_counted(connector, change.what, rows, counted)
+    check_counted_rows(connector, change.what, rows, counted)
     return Changed(rows, len(splits))
 
 
@@ -314,10 +307,10 @@ def _fragments(results: Sequence[SplitResult]) -> list[Fragment]:
     return [fragment for result in results for fragment in result.fragments]
 
 
-# -- connector checks ------------------------------------------------------------------------------
+# -- checks of the connector -----------------------------------------------------------------------
 
 
-def connector_counted(connector: Connector, what: str, rows: int, counted: int) -> None:
+def check_counted_rows(connector: Connector, what: str, rows: int, counted: int) -> None:
     """Raise `ConnectorError` if a connector counted other rows than it received."""
     if counted != rows:
         raise ConnectorError(
@@ -330,13 +323,13 @@ def checked_pages(
     source: Any, columns: Sequence[ColumnHandle], connector: str
 ) -> Iterator[pa.RecordBatch]:
     """The pages of a source. Raises `ConnectorError` for wrong columns or row ids."""
-    for page in pages_as_asked(source, columns, connector):
+    for page in pages_with_columns(source, columns, connector):
         if page.num_columns and page.column(page.num_columns - 1).null_count:
             raise ConnectorError(f"connector {connector}: a page has rows without a row id")
         yield page
 
 
-# -- MERGE through any connector -------------------------------------------------------------------
+# -- MERGE -----------------------------------------------------------------------------------------
 
 
 OPERATION, CASE = "$operation", "$case"
@@ -403,11 +396,13 @@ class Sinks:
 class MergeHost(Protocol):
     """Joins the rows of a target with a source, and passes the results to sinks."""
 
-    def explained(self, stored_bytes: int | None) -> Sequence[str]:
+    def plan_lines(self, stored_bytes: int | None) -> Sequence[str]:
         """Lines that say where a target of this size would be merged."""
         ...
 
-    def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
+    def merge(
+        self, target_scan: TargetScan, sinks: Sinks, take: Callable[[SplitResult], None]
+    ) -> None:
         """Run a MERGE, and pass on the result of each sink.
 
         Raises `InvalidError` if a target row is matched twice, and the first error after passing on
@@ -444,13 +439,13 @@ def merge_rows(
     results: list[SplitResult] = []
     wanted = (*columns, ColumnHandle(ROW_ID, row_id.type, nullable=False))
 
-    def scanned(table: ConnectorTableHandle) -> Scanned:
+    def target_scan(table: ConnectorTableHandle) -> TargetScan:
         splits = connector.splits.get_splits(session, table)
         stored = connector.splits.stored_bytes(splits)
-        return Scanned(connector.pages, session, table, splits, wanted, stored_bytes=stored)
+        return TargetScan(connector.pages, session, table, splits, wanted, stored_bytes=stored)
 
-    def among(values: Mapping[str, pa.Array]) -> Scanned:
-        return scanned(metadata.apply_values(session, begun, values))
+    def among(values: Mapping[str, pa.Array]) -> TargetScan:
+        return target_scan(metadata.apply_values(session, begun, values))
 
     def abort(fragments: Sequence[Fragment]) -> None:
         metadata.abort_merge(session, begun, fragments)
@@ -458,18 +453,18 @@ def merge_rows(
     with aborted_on_error(abort, results):
         if matched_by:
             begun = metadata.apply_match(session, begun, matched_by)
-        whole = scanned(begun)
+        whole = target_scan(begun)
         pages = SinkPages(schema.columns, row_id, paradigm)
         sinks = Sinks(connector.merge_sinks, session, begun, pages, layout)
-        host.merge(replace(whole, among=among), sinks, results.append)
+        host.merge(replace(whole, scan_of_values=among), sinks, results.append)
         fragments = [fragment for result in results for fragment in result.fragments]
         counted = metadata.finish_merge(session, begun, fragments)
     rows = sum(result.rows for result in results)
-    connector_counted(connector, "MERGE", rows, counted)
+    check_counted_rows(connector, "MERGE", rows, counted)
     return Changed(rows, len(whole.splits))
 
 
-# -- INSERT through any connector: the sequence of calls -------------------------------------------
+# -- INSERT ----------------------------------------------------------------------------------------
 
 
 def insert_rows(
@@ -495,7 +490,7 @@ def insert_rows(
 
 
 @dataclass(frozen=True)
-class Means:
+class EngineLimits:
     """The resources of this process that an engine can use for the rows of a table.
 
     It can hold `memory_bytes`. If a statement reads at most `driver_bytes_max`, a cluster leaves

@@ -1,9 +1,8 @@
 """Fragments: the results of page sources and merge sinks for `finish_...`, as bytes.
 
 A fragment is an Arrow IPC stream of one table, whose schema contains facts as JSON. Facts and rows
-belong to the connector. This module adds a version, the split and the attempt.
-
-A buffer for rows until the end of a split: in memory up to a limit, then on disk.
+belong to the connector. This module adds a version, the split and the attempt. A `Spool` buffers
+rows until the end of a split: in memory up to a limit, then on disk.
 """
 
 from __future__ import annotations
@@ -44,12 +43,15 @@ def new_attempt() -> str:
     return uuid4().hex
 
 
-def write_fragment(told: Told) -> Fragment:
+def write_fragment(contents: Told) -> Fragment:
     """A fragment with this content. Facts must be JSON values."""
     header = {
-        "version": VERSION, "split": told.split, "attempt": told.attempt, "facts": told.facts,
-    }  # fmt: skip
-    table = told.rows.replace_schema_metadata({_KEY: json.dumps(header).encode()})
+        "version": VERSION,
+        "split": contents.split,
+        "attempt": contents.attempt,
+        "facts": contents.facts,
+    }
+    table = contents.rows.replace_schema_metadata({_KEY: json.dumps(header).encode()})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -64,11 +66,11 @@ def read_fragments(fragments: Iterable[Fragment]) -> list[Told]:
     """
     taken: dict[int, str] = {}
     found = [
-        told
-        for told in map(_read, dict.fromkeys(fragments))
-        if taken.setdefault(told.split, told.attempt) == told.attempt
+        contents
+        for contents in map(_read, dict.fromkeys(fragments))
+        if taken.setdefault(contents.split, contents.attempt) == contents.attempt
     ]
-    return sorted(found, key=lambda told: told.split)
+    return sorted(found, key=lambda contents: contents.split)
 
 
 def _read(fragment: Fragment) -> Told:
@@ -88,7 +90,7 @@ def _read(fragment: Fragment) -> Told:
     return Told(header["split"], header["attempt"], header["facts"], rows.replace_schema_metadata())
 
 
-# -- A buffer for rows until the end of a split ----------------------------------------------------
+# -- the row buffer of a split ---------------------------------------------------------------------
 
 
 class Spool:

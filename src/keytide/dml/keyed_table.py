@@ -2,22 +2,14 @@
 
 A row id is the primary key of a row and the other columns that a new version needs. These are the
 sequence fields, which a new version copies so that it wins as the later one (rule R21 of
-docs/semantics.md), and the columns that an UPDATE does not set. Workers append versions. A
-fragment names their files, and `finish_...` commits them together. The commit conflicts if another
-one changed a bucket that the statement changed or, with serializable isolation, any bucket.
+docs/semantics.md), and the columns that an UPDATE does not set. Workers read the rows of one
+bucket, or receive the rows of one merge sink, and write level 0 files like any writer. A fragment
+names their files, and `finish_...` commits them together. The commit conflicts if another one
+changed a bucket that the statement changed or, with serializable isolation, any bucket.
 
-Changes to rows of tables with a primary key: the versions that are appended.
-
-Workers read the rows of one bucket, or receive the rows of one merge sink, and write level 0 files
-like any writer.
-
-Checks that no two rows of a statement, and no unchanged row, have the same key.
-
-Sources and sinks report keys of four kinds: `came` for added rows, `moved` for rows among them that
-had another key before, `gone` for the old keys of these rows, and `new` for added rows whose key no
-row of the table has.
-
-Comparison of two versions of a key by a table's sequence fields.
+No two rows of a statement, and no unchanged row, may have the same key. So sources and sinks report
+keys of four kinds: `came` for added rows, `moved` for rows among them that had another key before,
+`gone` for the old keys of these rows, and `new` for added rows whose key no row of the table has.
 """
 
 from __future__ import annotations
@@ -48,10 +40,10 @@ from keytide.dml.own_tables import (
     TableSink,
     TableSource,
     among_keys,
-    asked_by,
     members_of,
     narrowed,
-    take_written,
+    operation_of,
+    take_files,
 )
 from keytide.dml.spi import (
     ROW_ID,
@@ -82,10 +74,7 @@ from keytide.types import arrow_schema
 from keytide.write.generated_columns import filled
 from keytide.write.refusals import writable_view
 
-# -- the connector for tables with a primary key ---------------------------------------------------
-
-
-# -- comparison of two versions of a key by a table's sequence fields ------------------------------
+# -- the order of versions by sequence fields ------------------------------------------------------
 
 
 Rows: TypeAlias = "pa.RecordBatch | pl.DataFrame"
@@ -113,26 +102,26 @@ def is_older(new: Rows, old: Rows, order: Sequence[str], *, descends: bool) -> p
     return comes_before
 
 
-# -- checks that no two rows of a statement --------------------------------------------------------
+# -- uniqueness of keys ----------------------------------------------------------------------------
 
 
 KEYS = "keys"
 """The fact in a fragment that gives the kind of its keys."""
 
 
-def refuse_twice(table: ChangedByKey, keys: Iterable[pa.Table]) -> None:
+def refuse_duplicates(table: ChangedByKey, keys: Iterable[pa.Table]) -> None:
     """Raise `InvalidError` for a duplicate key."""
-    every = _together(table, keys)
+    every = _key_frame(table, keys)
     _refuse(table, every.filter(every.is_duplicated()))
 
 
-def refuse_twice_in_parts(
+def refuse_duplicates_in_parts(
     table: ChangedByKey, keys: Callable[[], Iterable[pa.Table]], rows: int
 ) -> None:
     """The same check with bounded memory, for keys that can be read several times."""
     parts = -(-rows // _PART_ROWS)
     for part in range(parts):
-        refuse_twice(table, (_part(some, part, parts) for some in keys()))
+        refuse_duplicates(table, (_part(some, part, parts) for some in keys()))
 
 
 _PART_ROWS = 1 << 20
@@ -153,17 +142,17 @@ A delete is included as long as it is stored.
 """
 
 
-def refuse_taken_keys(table: ChangedByKey, told: Sequence[Told], outcomes: Outcomes) -> None:
+def refuse_existing_keys(table: ChangedByKey, contents: Sequence[Told], outcomes: Outcomes) -> None:
     """Raise `InvalidError` for a duplicate key, or one of another row that keeps its key.
 
     This includes a row that moves to a key whose delete is newer than the row. Reads keys and order
     columns, for keys reported as `came` or `moved`.
     """
-    refuse_twice(table, _of_kind(told, "came", "moved", "new"))
-    came = _together(table, _of_kind(told, "came", "moved"))
-    gone = _together(table, _of_kind(told, "gone"))
-    moved, left = (_with_order(table, _of_kind(told, kind)) for kind in ("moved", "gone"))
-    coming = pl.concat([_with_order(table, _of_kind(told, "came")), moved])
+    refuse_duplicates(table, _rows_of_kind(contents, "came", "moved", "new"))
+    came = _key_frame(table, _rows_of_kind(contents, "came", "moved"))
+    gone = _key_frame(table, _rows_of_kind(contents, "gone"))
+    moved, left = (_with_order(table, _rows_of_kind(contents, kind)) for kind in ("moved", "gone"))
+    coming = pl.concat([_with_order(table, _rows_of_kind(contents, "came")), moved])
     _refuse_hidden(table, coming, left, "of which a newer row is deleted in the same statement")
     if not came.height:
         return
@@ -214,11 +203,11 @@ def _with_order(table: ChangedByKey, rows: Sequence[pa.Table]) -> pl.DataFrame:
     return pl.concat([pl.DataFrame(pl.from_arrow(each)) for each in (none, *own)])
 
 
-def _of_kind(told: Iterable[Told], *kinds: str) -> list[pa.Table]:
-    return [each.rows for each in told if each.facts.get(KEYS) in kinds]
+def _rows_of_kind(contents: Iterable[Told], *kinds: str) -> list[pa.Table]:
+    return [each.rows for each in contents if each.facts.get(KEYS) in kinds]
 
 
-def _together(table: ChangedByKey, keys: Iterable[pa.Table]) -> pl.DataFrame:
+def _key_frame(table: ChangedByKey, keys: Iterable[pa.Table]) -> pl.DataFrame:
     schema = table.view.schema
     none = arrow_schema(schema.select(schema.primary_keys)).empty_table()
     own = (rows.select(none.column_names) for rows in keys)
@@ -234,7 +223,7 @@ def _refuse(table: ChangedByKey, keys: pl.DataFrame) -> None:
         )
 
 
-# -- changes to rows of tables with a primary key: the versions that are appended ------------------
+# -- row changes of workers: appended versions -----------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -324,7 +313,7 @@ class Versions(Changes):
         self._begin(row_ids)
         versions = members_of(row_ids)
         versions = _with(versions, watermarks(self._on, versions))
-        self._gone.add(self._of_kind(versions, RowKind.DELETE))
+        self._gone.add(self._with_row_kind(versions, RowKind.DELETE))
         if self._on.gives_keys:
             self._tell("gone", versions)
         self._rows += versions.num_rows
@@ -339,7 +328,7 @@ class Versions(Changes):
         self._refuse_gaps(values, updated)
         self._refuse_older(old, new, updated)
         self._rows += new.num_rows
-        self._made.add(self._of_kind(new, RowKind.UPDATE_AFTER))
+        self._made.add(self._with_row_kind(new, RowKind.UPDATE_AFTER))
         if self._on.moves_rows:
             # Which rows differ in some of these columns.
             names = self._on.view.schema.primary_keys
@@ -350,7 +339,7 @@ class Versions(Changes):
             moved = (~pl.DataFrame(same).select(pl.all_horizontal(pl.all())).to_series()).to_arrow()
             order = {name: new.column(name) for name in self._on.view.options.sequence_field}
             left = _with(old, order).filter(moved)
-            self._gone.add(self._of_kind(left, RowKind.DELETE))
+            self._gone.add(self._with_row_kind(left, RowKind.DELETE))
             self._tell("gone", left)
             self._tell("moved", new.filter(moved))
 
@@ -359,7 +348,7 @@ class Versions(Changes):
         self._refuse_after_end()
         self._refuse_other_kinds(rows)
         rows = filled(rows, self._on.view)
-        self._made.add(self._of_kind(rows, RowKind.INSERT))
+        self._made.add(self._with_row_kind(rows, RowKind.INSERT))
         # NULL matches nothing in ON, but a NULL in one key equals a NULL in another key.
         may_be_there = any(rows.column(n).null_count for n in self._on.view.schema.primary_keys)
         self._tell("came" if may_be_there or not self._on.inserts_new_keys else "new", rows)
@@ -379,13 +368,13 @@ class Versions(Changes):
         self._feed(self._number, self._gone)
         self._feed(self._count + self._number, self._made)
 
-    def _told(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
+    def _facts_and_rows(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
         kinds = list(_KINDS)
         if self._count == 1:
             # These keys are in no other split, and new keys need no lookup.
             come = [self._keys[kind] for kind in ("came", "moved", "new")]
             rows = sum(spool.rows for spool in come)
-            refuse_twice_in_parts(self._on, lambda: _tables_of(come), rows)
+            refuse_duplicates_in_parts(self._on, lambda: _tables_of(come), rows)
             kinds.remove("new")
         for kind in kinds:
             if self._keys[kind].rows:
@@ -397,7 +386,7 @@ class Versions(Changes):
             names = dict.fromkeys((*self._on.view.schema.primary_keys, *order))
             self._keys[kind].add(rows.select(list(names)))
 
-    def _of_kind(self, rows: pa.RecordBatch, kind: RowKind) -> pa.RecordBatch:
+    def _with_row_kind(self, rows: pa.RecordBatch, kind: RowKind) -> pa.RecordBatch:
         name = self._on.view.options.rowkind_field or ROW_KIND
         kinds = pa.repeat(pa.scalar(kind.short), rows.num_rows)
         return _with(rows, {name: kinds})
@@ -471,7 +460,7 @@ def structs_of(rows: pa.RecordBatch, type_: pa.StructType) -> pa.Array:
     return pa.StructArray.from_arrays([rows.column(f.name) for f in type_], fields=list(type_))
 
 
-# -- the connector for tables with a primary key ---------------------------------------------------
+# -- the connector ---------------------------------------------------------------------------------
 
 
 def keyed_connector(catalog: Catalog) -> Connector:
@@ -492,13 +481,15 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         view = writable_view(table)
         return KeyedHandle(table, table.state_on(table.newest_files(), view))
 
-    def commit(self, session: ConnectorSession, table: KeyedHandle, told: Sequence[Told]) -> None:
+    def commit(
+        self, session: ConnectorSession, table: KeyedHandle, contents: Sequence[Told]
+    ) -> None:
         """See `StoredMetadata`. Raises `InvalidError` if two rows would have the same key."""
-        refuse_taken_keys(table, told, partial(_outcomes, table))
-        begun = Transaction.on(table.table, table.known, table.view.statement)
+        refuse_existing_keys(table, contents, partial(_outcomes, table))
+        begun = Transaction.on(table.table, table.base_state, table.view.statement)
         with followed(table.table, begun) as transaction:
-            transaction.asked_for(asked_by(session))
-            take_written(transaction, table, told)
+            transaction.asked_for(operation_of(session))
+            take_files(transaction, table, contents)
             transaction.build_on(serializable=session.isolation == "serializable")
 
     def check_changes(
@@ -531,7 +522,7 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
 
     def begin_delete(self, session: ConnectorSession, table: KeyedHandle) -> KeyedHandle:
         """See `ConnectorMetadata`."""
-        return self._timed(_with_splits(table.begun()))
+        return self._timed(_with_splits(table.begin_change()))
 
     # -- UPDATE
 
@@ -547,7 +538,7 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         self, session: ConnectorSession, table: KeyedHandle, updated_columns: Sequence[str]
     ) -> KeyedHandle:
         """See `ConnectorMetadata`."""
-        return self._timed(_with_splits(table.begun(updated_columns)))
+        return self._timed(_with_splits(table.begin_change(updated_columns)))
 
     # -- MERGE
 
@@ -564,7 +555,7 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         updated_columns: Mapping[int, Sequence[str]],
     ) -> KeyedHandle:
         """See `ConnectorMetadata`."""
-        return replace(self._timed(table.begun_merge(updated_columns)), gives_keys=True)
+        return replace(self._timed(table.begin_merge_change(updated_columns)), gives_keys=True)
 
     def apply_match(
         self, session: ConnectorSession, table: KeyedHandle, columns: Sequence[str]
@@ -606,11 +597,11 @@ def _check_deletable(table: KeyedHandle) -> None:
 
 def _scan(table: KeyedHandle) -> Scan:
     """The rows that any reader sees."""
-    view = table.known.view
+    view = table.base_state.view
     lifetime = Lifetime.of(view)
     shown = [] if lifetime is None else [lifetime.shown]
     predicate = conjunction([*conjuncts(table.predicate), *shown])
-    return Scan(settled_state(table.known), view.schema.names, predicate)
+    return Scan(settled_state(table.base_state), view.schema.names, predicate)
 
 
 def _outcomes(

@@ -185,8 +185,8 @@ class _Metadata(ConnectorMetadata):
     def finish_delete(
         self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
     ) -> int:
-        told = read_fragments(fragments)
-        gone = {each.facts["page"]: each.rows.column("place").to_numpy() for each in told}
+        contents = read_fragments(fragments)
+        gone = {each.facts["page"]: each.rows.column("place").to_numpy() for each in contents}
         self.tables.replace_pages(
             session, table, {page: _without(places) for page, places in gone.items() if len(places)}
         )
@@ -217,10 +217,10 @@ class _Metadata(ConnectorMetadata):
     def finish_update(
         self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
     ) -> int:
-        told = [each for each in read_fragments(fragments) if each.rows.num_rows]
-        changes = {each.facts["page"]: _changed(each.rows) for each in told}
+        contents = [each for each in read_fragments(fragments) if each.rows.num_rows]
+        changes = {each.facts["page"]: _changed(each.rows) for each in contents}
         self.tables.replace_pages(session, table, changes)
-        return sum(each.rows.num_rows for each in told)
+        return sum(each.rows.num_rows for each in contents)
 
     # -- MERGE
 
@@ -245,13 +245,17 @@ class _Metadata(ConnectorMetadata):
     def finish_merge(
         self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
     ) -> int:
-        told = read_fragments(fragments)
-        gone = pa.concat_tables([t.rows for t in told if t.facts["are"] == "gone"] or [_no_ids()])
-        added = [batch for t in told if t.facts["are"] == "added" for batch in t.rows.to_batches()]
+        contents = read_fragments(fragments)
+        gone = pa.concat_tables(
+            [t.rows for t in contents if t.facts["are"] == "gone"] or [_no_ids()]
+        )
+        added = [
+            batch for t in contents if t.facts["are"] == "added" for batch in t.rows.to_batches()
+        ]
         pages, places = gone.column("page").to_numpy(), gone.column("place").to_numpy()
         changes = {int(page): _without(places[pages == page]) for page in np.unique(pages)}
         self.tables.replace_pages(session, table, changes, added)
-        return sum(int(t.facts["rows"]) for t in told)
+        return sum(int(t.facts["rows"]) for t in contents)
 
 
 class _InsertSink(ConnectorInsertSink):
@@ -403,11 +407,11 @@ class _MergeSink(ConnectorMergeSink):
     def finish(self) -> Sequence[Fragment]:
         gone = pa.concat_tables(self._gone or [_no_ids()])
         facts = {"are": "gone", "rows": self._rows}
-        told = [Told(self._number, self._attempt, facts, gone)]
+        contents = [Told(self._number, self._attempt, facts, gone)]
         if self._added:
             rows = pa.Table.from_batches(self._added)
-            told.append(Told(self._number, self._attempt, {"are": "added", "rows": 0}, rows))
-        return list(map(write_fragment, told))
+            contents.append(Told(self._number, self._attempt, {"are": "added", "rows": 0}, rows))
+        return list(map(write_fragment, contents))
 
     def abort(self) -> None:
         self._gone.clear()

@@ -1,17 +1,10 @@
 """A lake's own tables for their connectors: handles, row changes and conditions.
 
-What the connectors for a lake's own tables have in common on the driver.
-
-Table handles: a table of a lake at one snapshot, and the change of a statement.
-
-When a handle is pickled for a worker, parts that only the driver needs are dropped.
-
-Inserted, updated and deleted rows, as workers receive them.
-
-A page source and a merge sink pass them to *changes*, which buffer them until the split or the sink
-ends, write files, and describe these in fragments.
-
-Conditions that restrict a read to rows with given values.
+- A handle is a table of a lake at one snapshot, and the change of a statement. When it is pickled
+  for a worker, parts that only the driver needs are dropped.
+- Workers receive inserted, updated and deleted rows. A page source and a merge sink pass them to
+  *changes*, which buffer them until the split or the sink ends, write files, and describe these in
+  fragments.
 """
 
 from __future__ import annotations
@@ -32,7 +25,13 @@ from keytide.commit.transaction import Transaction, discard, remove_strays
 from keytide.definition.column_rules import generated_columns, write_default
 from keytide.definition.kind import kind_of
 from keytide.dml.engine import channel_columns, schema_of
-from keytide.dml.fragments import Spool, Told, new_attempt, read_fragments, write_fragment
+from keytide.dml.fragments import (
+    Spool,
+    Told,
+    new_attempt,
+    read_fragments,
+    write_fragment,
+)
 from keytide.dml.spi import (
     ROW_ID,
     ColumnHandle,
@@ -127,7 +126,7 @@ class ChangedByKey(ChangedTable, Protocol):
 
 
 @dataclass
-class Settling:
+class CommitProgress:
     """Whether the commit of a statement has begun. Mutable, and on the driver only.
 
     From then on, the commit cleans up after itself. If its outcome is unknown, a snapshot may refer
@@ -141,9 +140,9 @@ class Settling:
 class StoredHandle:
     """What the handles of all tables have in common.
 
-    `state` is the state that the commit is based on, and `settling` its progress. Both stay on the
-    driver. `task` writes files. `updated` are the columns that an UPDATE sets, `cases` those of
-    each WHEN clause of a MERGE.
+    `state` is the state that the commit is based on, and `commit_progress` its progress. Both stay
+    on the driver. `task` writes files. `updated` are the columns that an UPDATE sets, `cases` those
+    of each WHEN clause of a MERGE.
     """
 
     table: PinnedTable
@@ -151,19 +150,19 @@ class StoredHandle:
     predicate: Predicate | None = None
     task: WriteTask | None = None
     updated: tuple[str, ...] = ()
-    settling: Settling | None = None
+    commit_progress: CommitProgress | None = None
     cases: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"table {self.table.name}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "state": None, "settling": None}
+        return {**self.__dict__, "state": None, "commit_progress": None}
 
     @property
     def view(self) -> TableView:
         """The table with the statement's schema."""
-        return self.known.view if self.task is None else self.task.view
+        return self.base_state.view if self.task is None else self.task.view
 
     @property
     def has_begun(self) -> bool:
@@ -171,21 +170,21 @@ class StoredHandle:
         return self.task is not None
 
     @property
-    def known(self) -> TableState:
+    def base_state(self) -> TableState:
         """The state that the commit is based on. Driver only."""
         assert self.state is not None
         return self.state
 
-    def begun(self: _H, updated: Sequence[str] = ()) -> _H:
+    def begin_change(self: _H, updated: Sequence[str] = ()) -> _H:
         """The handle after the statement has begun, with the write task. Driver only."""
-        state = self.known.in_statement(Statement.new())
+        state = self.base_state.in_statement(Statement.new())
         task = task_on(state).of_statement()
-        return replace(self, task=task, settling=Settling(), updated=tuple(updated))
+        return replace(self, task=task, commit_progress=CommitProgress(), updated=tuple(updated))
 
-    def begun_merge(self: _H, cases: Mapping[int, Sequence[str]]) -> _H:
+    def begin_merge_change(self: _H, cases: Mapping[int, Sequence[str]]) -> _H:
         """The same for a MERGE, with the columns that each WHEN clause sets. Driver only."""
         updated = sorted({name for names in cases.values() for name in names})
-        return replace(self.begun(updated), cases={n: tuple(s) for n, s in cases.items()})
+        return replace(self.begin_change(updated), cases={n: tuple(s) for n, s in cases.items()})
 
 
 @dataclass(frozen=True)
@@ -235,7 +234,7 @@ class AppendedHandle(StoredHandle):
         return bool(changed & placing)
 
 
-# -- inserted, updated and deleted rows, as workers receive them -----------------------------------
+# -- row changes of workers ------------------------------------------------------------------------
 
 
 def members_of(structs: pa.StructArray) -> pa.RecordBatch:
@@ -272,7 +271,7 @@ class Changes(ABC):
     def _write(self) -> None:
         """Write files and append them to `_written`."""
 
-    def _told(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
+    def _facts_and_rows(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
         """Facts and rows for fragments, in addition to the files."""
         return iter(())
 
@@ -283,12 +282,12 @@ class Changes(ABC):
         try:
             self._write()
             files = pa.table({"written": pa.array(map(pickle.dumps, self._written), pa.binary())})
-            told = [({"rows": self._rows}, files), *self._told()]
+            contents = [({"rows": self._rows}, files), *self._facts_and_rows()]
         except BaseException:
             self.abort()
             raise
         self.close()
-        return [write_fragment(Told(self._number, self._attempt, *each)) for each in told]
+        return [write_fragment(Told(self._number, self._attempt, *each)) for each in contents]
 
     def abort(self) -> None:
         """Delete the written files."""
@@ -443,7 +442,7 @@ class TableSink(ConnectorMergeSink):
         self._changes.insert(rows.select(range(width)))
 
 
-# -- conditions that restrict a read to rows with given values -------------------------------------
+# -- conditions on given values --------------------------------------------------------------------
 
 
 _LISTED_MAX = 1 << 20
@@ -495,7 +494,7 @@ def _term(name: str, values: pl.Series) -> Predicate | None:
     return conjunction([Comparison(name, ">=", low), Comparison(name, "<=", high)])
 
 
-# -- what the connectors for a lake's own tables have in common on the driver ----------------------
+# -- metadata on the driver ------------------------------------------------------------------------
 
 
 H = TypeVar("H", bound=StoredHandle)
@@ -516,7 +515,7 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
         """
 
     @abstractmethod
-    def commit(self, session: ConnectorSession, table: H, told: Sequence[Told]) -> None:
+    def commit(self, session: ConnectorSession, table: H, contents: Sequence[Told]) -> None:
         """Commit the results of sources and sinks once, or not at all if nothing changed."""
 
     # -- tables
@@ -591,30 +590,30 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
 
     def begin_delete(self, session: ConnectorSession, table: H) -> H:
         """See `ConnectorMetadata`."""
-        return table.begun()
+        return table.begin_change()
 
     def finish_delete(
         self, session: ConnectorSession, table: H, fragments: Sequence[Fragment]
     ) -> int:
         """See `ConnectorMetadata`. Raises as `commit`."""
-        told = read_fragments(fragments)
-        self.commit(session, table, told)
-        return sum(int(each.facts["rows"]) for each in told)
+        contents = read_fragments(fragments)
+        self.commit(session, table, contents)
+        return sum(int(each.facts["rows"]) for each in contents)
 
     def abort_delete(
         self, session: ConnectorSession, table: H, fragments: Sequence[Fragment]
     ) -> None:
         """See `ConnectorMetadata`."""
-        if table.settling is not None and table.settling.has_begun:
+        if table.commit_progress is not None and table.commit_progress.has_begun:
             return  # the commit has cleaned up, unless a snapshot may refer to the files
-        discard(table.view, _written(read_fragments(fragments)))
+        discard(table.view, _files_of(read_fragments(fragments)))
         remove_strays(table.view)
 
     def begin_update(
         self, session: ConnectorSession, table: H, updated_columns: Sequence[str]
     ) -> H:
         """See `ConnectorMetadata`."""
-        return table.begun(updated_columns)
+        return table.begin_change(updated_columns)
 
     finish_update, abort_update = finish_delete, abort_delete
 
@@ -631,21 +630,21 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
     finish_merge, abort_merge = finish_delete, abort_delete
 
 
-def asked_by(session: ConnectorSession) -> Operation | None:
+def operation_of(session: ConnectorSession) -> Operation | None:
     """The operation that the snapshot of a statement records."""
     return None if session.operation is None else Operation(session.operation)
 
 
-def take_written(transaction: Transaction, table: StoredHandle, told: Sequence[Told]) -> None:
+def take_files(transaction: Transaction, table: StoredHandle, contents: Sequence[Told]) -> None:
     """Add the files that fragments name to the transaction. The commit begins."""
-    for written in _written(told):
+    for written in _files_of(contents):
         transaction.take(written)
-    if table.settling is not None:
-        table.settling.has_begun = True
+    if table.commit_progress is not None:
+        table.commit_progress.has_begun = True
 
 
-def _written(told: Sequence[Told]) -> Iterator[Written]:
-    for each in told:
+def _files_of(contents: Sequence[Told]) -> Iterator[Written]:
+    for each in contents:
         if "written" in each.rows.column_names:
             for value in each.rows.column("written"):
                 made = pickle.loads(value.as_py())

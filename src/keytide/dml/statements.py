@@ -16,7 +16,7 @@ from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.definition.kind import kind_of
 from keytide.dml.append_table import appended_connector
 from keytide.dml.attachments import AttachedCatalog, table_of, target_of
-from keytide.dml.engine import Changed, Means
+from keytide.dml.engine import Changed, EngineLimits
 from keytide.dml.keyed_table import keyed_connector
 from keytide.dml.spi import (
     ColumnHandle,
@@ -46,7 +46,7 @@ class Target:
     handle: ConnectorTableHandle
     fields: tuple[Field, ...] = ()
     """The columns with SQL types."""
-    means: Means = field(default_factory=Means)
+    limits: EngineLimits = field(default_factory=EngineLimits)
     schema: ConnectorTableSchema = field(init=False)
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Target:
         return [column for column in self.schema.columns if column.name in wanted]
 
 
-def on_newest(
+def run_on_latest(
     catalog: AttachedCatalog,
     name: str,
     isolation: Isolation,
@@ -114,13 +114,13 @@ def _finder(
     def find_stored() -> Target:
         handle = connector.metadata.get_table_handle(session, table.name)
         fields = tuple(reading.table(table.name).schema.fields)
-        return Target(table.name, reading, connector, session, handle, fields, means)
+        return Target(table.name, reading, connector, session, handle, fields, limits)
 
     if target_of(catalog, name, session) is not None:
         return find_attached, _ATTACHED_TRIES
     table = table_of(reading, name)
     options = TableOptions.parse(table.schema.options)
-    means = Means(options.read_memory_bytes, options.driver_work_bytes_max)
+    limits = EngineLimits(options.read_memory_bytes, options.driver_work_bytes_max)
     kind = kind_of(table.schema)
     connector_of = keyed_connector if kind.is_changed_by_key else appended_connector
     connector = connector_of(reading)
@@ -134,7 +134,7 @@ def _field(column: ColumnHandle) -> Field:
     return Field(-1, column.name, type_from_arrow(column.type).with_nullable(column.nullable))
 
 
-class FormTable(Protocol):
+class CallTarget(Protocol):
     """The table that a call changes."""
 
     @property
@@ -158,8 +158,8 @@ class FormTable(Protocol):
 
 
 @dataclass(frozen=True)
-class FederatedForm:
-    """A federated table, which the catalog finds by name. See `FormTable`.
+class FederatedCallTarget:
+    """A federated table, which the catalog finds by name. See `CallTarget`.
 
     `look` returns its columns. Most statements do not need them.
     """
@@ -170,80 +170,84 @@ class FederatedForm:
 
     @cached_property
     def schema(self) -> TableSchema:
-        """See `FormTable`."""
+        """See `CallTarget`."""
         return self.look()
 
     def carry_out(self, change: Callable[[AttachedCatalog], Changed], *, is_local: bool) -> Changed:
-        """See `FormTable`."""
+        """See `CallTarget`."""
         return change(self.catalog)
 
 
 @dataclass(frozen=True)
-class Around(AttachedCatalog):
+class OpenTableCatalog(AttachedCatalog):
     """The tables that a statement about an open table can use: the table itself, and its lake's."""
 
-    held: StoredTable = field(kw_only=True)
+    open_table: StoredTable = field(kw_only=True)
     lake: AttachedCatalog | None = field(kw_only=True)
 
     @property
     def name(self) -> str:
-        """See `FormTable`."""
-        return self.held.name
+        """See `CallTarget`."""
+        return self.open_table.name
 
     @property
     def schema(self) -> TableSchema:
-        """See `FormTable`."""
-        return self.held.schema
+        """See `CallTarget`."""
+        return self.open_table.schema
 
     @property
     def catalog(self) -> AttachedCatalog:
-        """See `FormTable`."""
+        """See `CallTarget`."""
         return self
 
     def carry_out(self, change: Callable[[AttachedCatalog], Changed], *, is_local: bool) -> Changed:
-        """See `FormTable`. Starts from the last known state of the table, see `as_expected`."""
+        """See `CallTarget`. Starts from the last known state of the table, see `as_expected`."""
 
         def on(table: PinnedTable) -> Changed:
             if table.schema.is_indexed:
                 table.confirm()  # otherwise an old index would be missing, and rebuilt
-            return change(replace(self, held=table))
+            return change(replace(self, open_table=table))
 
         # Work on a Spark session is expensive, so it must not start from a state that may be
         # outdated.
-        return as_expected(self.held, on) if is_local else change(self)
+        return as_expected(self.open_table, on) if is_local else change(self)
 
     @classmethod
-    def of(cls, held: StoredTable, lake: AttachedCatalog | None) -> Around:
+    def of(cls, open_table: StoredTable, lake: AttachedCatalog | None) -> OpenTableCatalog:
         """The same for a table. `lake` is None if the table was opened by its path."""
         if lake is None:
             # There are no other tables below a table's own folder.
-            return cls(FolderWarehouse(held.store), held=held, lake=None)
+            return cls(FolderWarehouse(open_table.store), open_table=open_table, lake=None)
         return cls(
-            lake.warehouse, lake.allows_external_files, attached=lake.attached, held=held, lake=lake
+            lake.warehouse,
+            lake.allows_external_files,
+            attached=lake.attached,
+            open_table=open_table,
+            lake=lake,
         )
 
     def look(self, name: str) -> PinnedTable:
         """See `Catalog.look`."""
-        if name == self.held.name:
-            return self.held.pinned()
+        if name == self.open_table.name:
+            return self.open_table.pinned()
         if self.lake is not None:
             return self.lake.look(name)
         raise NotFoundError(
-            f"table {name} does not exist: {self.held.name} was opened by its path, so no other "
-            "tables are known; open it with Lake.table"
+            f"table {name} does not exist: {self.open_table.name} was opened by its path, so no "
+            "other tables are known; open it with Lake.table"
         )
 
-    def anew(self) -> Around:
+    def anew(self) -> OpenTableCatalog:
         """See `AttachedCatalog`."""
-        self.held.confirm()
-        return replace(self, held=self.held.live)
+        self.open_table.confirm()
+        return replace(self, open_table=self.open_table.live)
 
     def find(self, name: str) -> str | None:
         """See `Catalog.find`."""
-        if name == self.held.name or self.lake is None:
-            return self.held.name if name.lower() == self.held.name.lower() else None
+        if name == self.open_table.name or self.lake is None:
+            return self.open_table.name if name.lower() == self.open_table.name.lower() else None
         return self.lake.find(name)
 
     def find_attached(self, name: str) -> tuple[str, str] | None:
         """See `Catalog.find_attached`."""
-        return None if name == self.held.name else super().find_attached(name)
+        return None if name == self.open_table.name else super().find_attached(name)

@@ -49,7 +49,7 @@ class Call:
 
     name: str
     counts: Mapping[str, int]
-    says: str
+    note: str
     millis: float
     worker: Worker | None = None
     times: int = 1
@@ -59,14 +59,14 @@ class Call:
         nouns = {**self.counts, **other.counts}
         sums = {noun: self.counts.get(noun, 0) + other.counts.get(noun, 0) for noun in nouns}
         return replace(
-            self, counts=sums, says="", millis=self.millis + other.millis,
+            self, counts=sums, note="", millis=self.millis + other.millis,
             times=self.times + other.times,
         )  # fmt: skip
 
     def __str__(self) -> str:
         name = self.name if self.times == 1 else f"{self.name} ({counted(self.times, 'call')})"
         parts = [counted(count, noun) for noun, count in self.counts.items()]
-        parts += [self.says] if self.says else []
+        parts += [self.note] if self.note else []
         return f"{name}: {', '.join([*parts, f'{self.millis:.1f} ms'])}"
 
 
@@ -81,28 +81,28 @@ class Trace:
     def call(
         self,
         name: str,
-        made: Callable[[], T],
-        told: Callable[[T], Mapping[str, int] | str],
+        make: Callable[[], T],
+        describe: Callable[[T], Mapping[str, int] | str],
         worker: Worker | None = None,
     ) -> T:
         """Make a call and record it, even if it fails."""
         start = perf_counter()
         counts: Mapping[str, int] = {}
-        says = ""
+        note = ""
         try:
-            result = made()
-            given = told(result)
-            counts, says = ({}, given) if isinstance(given, str) else (given, "")
+            result = make()
+            given = describe(result)
+            counts, note = ({}, given) if isinstance(given, str) else (given, "")
         except BaseException as error:
-            says = f"raised {type(error).__name__}"
+            note = f"raised {type(error).__name__}"
             raise
         finally:
             millis = (perf_counter() - start) * 1000
             with self._lock:
-                self._calls.append(Call(name, counts, says, millis, worker))
+                self._calls.append(Call(name, counts, note, millis, worker))
         return result
 
-    def know(self, splits: Sequence[Split]) -> None:
+    def set_splits(self, splits: Sequence[Split]) -> None:
         """Remember the order of the splits, which gives their numbers."""
         self._splits = list(splits)
 
@@ -152,7 +152,7 @@ def _sums(calls: Sequence[Call]) -> list[Call]:
     return list(sums.values())
 
 
-# -- tracing wrappers ------------------------------------------------------------------------------
+# -- traced connectors -----------------------------------------------------------------------------
 
 
 def traced(connector: Connector, trace: Trace) -> Connector:
@@ -183,13 +183,13 @@ class _Metadata:
 
         def made(*arguments: Any) -> Any:
             return self._trace.call(
-                name, lambda: call(*arguments), lambda given: _told(name, arguments, given)
+                name, lambda: call(*arguments), lambda given: _description(name, arguments, given)
             )
 
         return made
 
 
-def _told(name: str, arguments: Sequence[Any], given: Any) -> Mapping[str, int] | str:
+def _description(name: str, arguments: Sequence[Any], given: Any) -> Mapping[str, int] | str:
     if name.endswith("_row_id_column_handle"):
         return str(given.type)
     if name == "apply_filter":
@@ -219,7 +219,7 @@ class _Splits(ConnectorSplitManager):
             return self.inner.get_splits(session, table)
 
         splits = self.trace.call("get_splits", made, lambda given: {"split": len(given)})
-        self.trace.know(splits)
+        self.trace.set_splits(splits)
         return splits
 
     def stored_bytes(self, splits: Sequence[Split]) -> int | None:
@@ -260,10 +260,12 @@ class _Source(UpdatablePageSource):
         self._inner, self._trace, self._worker = inner, trace, worker
 
     def get_next_page(self) -> pa.RecordBatch | None:
-        def told(page: pa.RecordBatch | None) -> Mapping[str, int] | str:
+        def description(page: pa.RecordBatch | None) -> Mapping[str, int] | str:
             return "no more" if page is None else {"row": page.num_rows}
 
-        return self._trace.call("get_next_page", self._inner.get_next_page, told, self._worker)
+        return self._trace.call(
+            "get_next_page", self._inner.get_next_page, description, self._worker
+        )
 
     def delete_rows(self, row_ids: pa.Array) -> None:
         self._trace.call(

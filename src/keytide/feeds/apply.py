@@ -1,20 +1,14 @@
 """Application of a batch of decoded changes to a table.
 
-One batch of decoded changes on its way into a table.
-
-A `ChangeWriter` can be pickled. Executors use it for the rows of their buckets. It looks up the
-latest stored version of each key, counts the effects of the changes, fills in values that the
-source omitted, and writes the rows.
-
-The effect of a batch of changes on a table, computed before the batch is written.
-
-Pure functions over Polars frames: `changes` are decoded rows of a batch, and `stored` is the latest
-version of each of their keys in the table (including deletes). The table itself does not need this,
-because its merge handles late and repeated changes. It is for people who monitor a feed.
-
-Lookup of the latest stored version of the keys in a batch of changes.
-
-Adapts decoded changes to a table: keys in stored form, and rejection of unmergeable messages.
+- A `ChangeWriter` can be pickled. Executors use it for the rows of their buckets. It looks up the
+  latest stored version of each key, counts the effects of the changes, fills in values that the
+  source omitted, and writes the rows.
+- The effect of a batch is computed by pure functions over Polars frames: `changes` are decoded rows
+  of a batch, and `stored` is the latest version of each of their keys in the table (including
+  deletes). The table itself does not need this, because its merge handles late and repeated
+  changes. It is for people who monitor a feed.
+- Decoded changes are adapted to a table: keys get their stored form, and messages that cannot be
+  merged are rejected.
 """
 
 from __future__ import annotations
@@ -39,7 +33,7 @@ from keytide.feeds.feed import (
     FeedSpec,
     check_places,
 )
-from keytide.feeds.omitted_values import OMITTED, ROW, settled
+from keytide.feeds.omitted_values import OMITTED, ROW, fill_omitted
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file import VALUE_KIND
 from keytide.merge.functions.registry import DEFAULT_FUNCTION, function_names
@@ -55,10 +49,7 @@ from keytide.write.refusals import why_refused
 from keytide.write.task import WriteTask, Written
 from keytide.write.upsert import UpsertTask
 
-# -- application of a batch of decoded changes to a table ------------------------------------------
-
-
-# -- the effect of a batch of changes on a table ---------------------------------------------------
+# -- the effect of a batch on a table --------------------------------------------------------------
 
 
 _SOURCE, _ROW, _AT, _UNKNOWN, _ARRIVED = map(scratch, ("source", "row", "at", "unknown", "arrived"))
@@ -85,7 +76,7 @@ class ChangeCounts:
 
 
 @dataclass(frozen=True)
-class Filled:
+class FilledChanges:
     """Changes with omitted values filled in, and changes whose omitted values are unknown."""
 
     changes: pl.DataFrame
@@ -135,7 +126,7 @@ def fill_unavailable(
     stored: pl.DataFrame,
     orders: Sequence[MergeOrder],
     columns: Sequence[str],
-) -> Filled:
+) -> FilledChanges:
     """Fill omitted values of some columns from the previous version, in merge order.
 
     `stored` must have the `columns` too. A change is `unknown` if no earlier version is known and
@@ -146,7 +137,7 @@ def fill_unavailable(
     left_out = {*changes[UNAVAILABLE_COLUMN].explode().to_list()}
     names = [name for name in columns if name in left_out]
     if not names:
-        return Filled(changes, changes.clear())
+        return FilledChanges(changes, changes.clear())
     if len(orders) > 1:
         numbered = changes.with_row_index(_ARRIVED)
         late = pl.concat(
@@ -156,13 +147,13 @@ def fill_unavailable(
         is_on_time = ~pl.col(_ARRIVED).is_in(late.implode())
         filled = _filled(numbered.filter(is_on_time), stored, MergeOrder(key=orders[0].key), names)
         known = pl.concat([filled.changes, numbered.filter(~is_on_time)]).sort(_ARRIVED)
-        return Filled(known.drop(_ARRIVED), filled.unknown.drop(_ARRIVED))
+        return FilledChanges(known.drop(_ARRIVED), filled.unknown.drop(_ARRIVED))
     return _filled(changes, stored, orders[0], names)
 
 
 def _filled(
     changes: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder, names: Sequence[str]
-) -> Filled:
+) -> FilledChanges:
     history = _history(changes, stored, order)
     for name in names:
         history = _fill_column(history, name, order)
@@ -170,7 +161,7 @@ def _filled(
     history = history.with_columns((missing & order.last_of_key()).alias(_UNKNOWN))
     result = history.filter(pl.col(_ROW) >= 0).sort(_ROW)
     known, unknown = result.filter(~pl.col(_UNKNOWN)), result.filter(pl.col(_UNKNOWN))
-    return Filled(known.select(changes.columns), unknown.select(changes.columns))
+    return FilledChanges(known.select(changes.columns), unknown.select(changes.columns))
 
 
 def _history(changes: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) -> pl.DataFrame:
@@ -201,7 +192,7 @@ def _flag(name: str) -> str:
     return scratch(f"unknown_{name}")
 
 
-# -- lookup of the latest stored version of the keys in a batch of changes -------------------------
+# -- lookup of stored versions ---------------------------------------------------------------------
 
 
 class NewestVersions(Protocol):
@@ -217,7 +208,7 @@ class NewestVersions(Protocol):
         ...
 
 
-def newest_of(state: TableState, task: WriteTask) -> NewestVersions:
+def version_lookup(state: TableState, task: WriteTask) -> NewestVersions:
     """The lookup for a state of a table on top of which a task writes."""
     if isinstance(task, UpsertTask):
         return _Indexed(task)
@@ -262,7 +253,7 @@ class _Indexed:
         yield rows.join(keys, on=keys.columns, how="semi").select(*columns, VALUE_KIND)
 
 
-# -- one batch of decoded changes on its way into a table ------------------------------------------
+# -- the writer of a batch -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -306,7 +297,7 @@ class ChangeWriter:
             )
         task = replace(transaction.task(), stored=None)
         task = task if layout is None else replace(task, layout=layout)
-        return cls(task, spec, newest_of(transaction.state, task))
+        return cls(task, spec, version_lookup(transaction.state, task))
 
     def write(self, rows: pa.Table) -> WrittenChanges:
         """Write rows from `decode`, in arrival order.
@@ -330,7 +321,7 @@ class ChangeWriter:
             stored = self._stored_versions(bucket, changes)
             if OMITTED in view.schema.by_name:
                 counts += count_changes(changes, stored, self._orders)
-                filled.append(self._settled(changes, stored))
+                filled.append(self._with_omitted_values(changes, stored))
                 continue
             result = fill_unavailable(changes, stored, self._orders, self._columns_to_fill)
             counts += count_changes(changes, stored, self._orders)
@@ -341,7 +332,7 @@ class ChangeWriter:
         together = [pa.concat_tables(filled)] if filled else []
         return WrittenChanges(self.task.feed(together, 0), counts, pa.concat_tables(unknown))
 
-    def _settled(self, changes: pl.DataFrame, stored: pl.DataFrame) -> pa.Table:
+    def _with_omitted_values(self, changes: pl.DataFrame, stored: pl.DataFrame) -> pa.Table:
         """Changes with their omitted values, and the stored rows that change by them."""
         schema = self.task.view.schema
         of_stored = stored.with_columns(
@@ -351,7 +342,7 @@ class ChangeWriter:
             pl.int_range(pl.len(), dtype=pl.Int64).alias(ROW), _value_kind().alias(VALUE_KIND)
         )
         versions = pl.concat([of_stored, of_changes], how="diagonal")
-        found = settled(versions, self._order, schema.names)
+        found = fill_omitted(versions, self._order, schema.names)
         names = [*self._stored_schema.names, OMITTED]
         omitted = pa.field(OMITTED, schema.field(OMITTED).type.to_arrow())
         kept = pa.schema([*self._stored_schema, omitted])
@@ -449,10 +440,10 @@ def _unknown_changes(changes: pl.DataFrame) -> pa.Table:
     return to_arrow(frame, REJECTED_SCHEMA)
 
 
-# -- adapts decoded changes to a table -------------------------------------------------------------
+# -- decoded changes in the form of a table --------------------------------------------------------
 
 
-def as_table_takes(
+def adapt_to_table(
     decoded: Decoded, messages: pa.Array | pa.ChunkedArray, view: TableView
 ) -> Decoded:
     """The batch with its keys in stored form, without messages that the engine could not merge.

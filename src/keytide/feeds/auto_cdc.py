@@ -1,9 +1,8 @@
 """`Lake.auto_cdc` for events in this process: from a source to a commit.
 
-Events whose columns have no type yet, because they contain only NULL, as deletes often do.
-
-The target is created without these columns, and gets them from the first events that have values.
-Until then it stores the places of the deletes, so that late events bring no row back.
+Columns of events have no type yet if they contain only NULL, as deletes often do. The target is
+created without these columns, and gets them from the first events that have values. Until then it
+stores the places of the deletes, so that late events bring no row back.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from keytide.definition.schema_evolution import SetOption, growth
 from keytide.errors import NotFoundError
 from keytide.feeds.flow import Flow, FlowRequest, flow_target
 from keytide.feeds.flow_writer import (
-    omits,
+    combined_result,
+    has_omitted_values,
     rows_of_events,
     split_truncates,
-    told_with,
     truncate_up_to,
     write_events,
-    write_omitting,
+    write_omitted_values,
 )
-from keytide.feeds.truncation import GoingBy, beside_truncations
+from keytide.feeds.truncation import TruncationLookup, retry_after_truncation
 from keytide.format.schema import TableSchema
 from keytide.snapshot.stored_table import StoredTable
 from keytide.write.input_rows import source_table
 
-# -- events whose columns have no type yet ---------------------------------------------------------
+# -- columns without a type ------------------------------------------------------------------------
 
 
 _UNTYPED = "user.auto-cdc-untyped"
@@ -86,7 +85,7 @@ def _existing(catalog: Catalog, name: str) -> StoredTable | None:
         return None
 
 
-# -- `Lake.auto_cdc` for events in this process: from a source to a commit -------------------------
+# -- application of events -------------------------------------------------------------------------
 
 
 _NO_TABLE = TableSchema(0, (), -1, (), ())
@@ -112,16 +111,16 @@ def apply_events(
     if is_new:
         keep_untyped(table, untyped)
     truncated = truncate_up_to(table, flow, places)
-    return told_with(truncated, _apply(table, flow, rows, author))
+    return combined_result(truncated, _apply(table, flow, rows, author))
 
 
 def _apply(table: StoredTable, flow: Flow, rows: pa.Table, author: Author | None) -> WriteResult:
     """Apply rows from `rows_of_events` to an open table."""
-    if omits(table, rows):
-        return write_omitting(table, flow, rows, author)
+    if has_omitted_values(table, rows):
+        return write_omitted_values(table, flow, rows, author)
     if not flow.reads_first:
         append = partial(_append, table, flow, rows, author)
-        return beside_truncations(table, append)
+        return retry_after_truncation(table, append)
     if flow.request.merge_schema:
         needed = partial(growth, columns=rows.schema, table=table.name)
         table = grown(table.pinned(), needed, author=author)
@@ -129,10 +128,14 @@ def _apply(table: StoredTable, flow: Flow, rows: pa.Table, author: Author | None
 
 
 def _append(
-    table: StoredTable, flow: Flow, rows: pa.Table, author: Author | None, going_by: GoingBy
+    table: StoredTable,
+    flow: Flow,
+    rows: pa.Table,
+    author: Author | None,
+    truncation_of: TruncationLookup,
 ) -> WriteResult:
     def fitting(transaction: Transaction, given: pa.Table) -> pa.Table:
-        return going_by(transaction).outlived(given, transaction.view.name)
+        return truncation_of(transaction).remaining_rows(given, transaction.view.name)
 
     if flow.request.merge_schema:
         table, rows = grown_for(table, rows, author)

@@ -1,4 +1,4 @@
-"""Converts values as a source writes them to typed columns.
+"""Conversion of values as a source writes them to typed columns.
 
 :func:`convert` never fails: a value that its column cannot hold without loss becomes NULL, which
 the caller sees by comparing with the input. Nothing is rounded, truncated or wrapped: DECIMAL(4, 2)
@@ -9,10 +9,8 @@ The way in which a source writes a value is its :class:`Encoding`. JSON alone do
 19000 is a day or a millisecond, or whether ``"1234"`` is a number or four base64 digits. So nothing
 is guessed from a value: the unit of a number follows from the column's type and the encoding alone.
 
-The true value of numbers in columns of strings: what a stated schema says that they mean.
-
-A decimal is written with all places of its scale, and a time as hours, minutes and seconds, which
-can be negative and more than a day.
+In columns of strings, a stated schema says what numbers mean. A decimal is written with all places
+of its scale, and a time as hours, minutes and seconds, which can be negative and more than a day.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ from keytide.feeds.json_columns import (
 )
 from keytide.types import LENGTH_MAX, ArrayType, AtomicType, DataType, MapType, RowType
 
-# -- the true value of numbers in columns of strings -----------------------------------------------
+# -- numbers in columns of strings -----------------------------------------------------------------
 
 
 _NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
@@ -77,7 +75,7 @@ def time_texts(text: pl.Series, unit: str) -> pl.Series:
     return found
 
 
-# -- converts values as a source writes them to typed columns --------------------------------------
+# -- conversion to typed columns -------------------------------------------------------------------
 
 
 BY_PRECISION = "precision"

@@ -1,13 +1,9 @@
-"""Decodes messages to typed rows, in the same way for every format and wherever it runs.
+"""Decoding of messages to typed rows, in the same way for every format and wherever it runs.
 
-Each column is converted separately. A value that does not fit only rejects its own message.
-
-Parses messages to changes: the operations and the row images, without converting values.
-
-One pass over the documents finds the operations and the row images, and a second pass reads the
-columns of the images.
-
-Messages as JSON documents, validated one by one before they are read.
+Messages are validated as JSON documents one by one, then parsed to changes: one pass over the
+documents finds the operations and the row images, and a second pass reads the columns of the
+images. Then each column is converted separately. A value that does not fit only rejects its own
+message.
 """
 
 from __future__ import annotations
@@ -34,8 +30,8 @@ from keytide.feeds.feed import (
     Decoded,
     Envelope,
     FeedSpec,
+    assign_epochs,
     at_path,
-    placed,
 )
 from keytide.feeds.formats import envelope_of
 from keytide.feeds.json_columns import (
@@ -49,7 +45,7 @@ from keytide.feeds.json_columns import (
 )
 from keytide.types import AtomicType, Field
 
-# -- messages as JSON documents, validated one by one before they are read -------------------------
+# -- JSON documents --------------------------------------------------------------------------------
 
 
 class Documents(NamedTuple):
@@ -114,7 +110,7 @@ def texts_of(messages: pa.Array | pa.ChunkedArray) -> pl.Series:
         return pl.Series(values=found.column(0), dtype=pl.String)
 
 
-# -- parses messages to changes --------------------------------------------------------------------
+# -- changes: operations and row images ------------------------------------------------------------
 
 
 STEP = "_step"
@@ -122,15 +118,15 @@ STEP = "_step"
 
 
 class Image(NamedTuple):
-    """A column of the images. ``left_out`` marks values that exist but were not sent."""
+    """A column of the images. ``omitted`` marks values that exist but were not sent."""
 
     values: JsonValues
-    left_out: pl.Series
+    omitted: pl.Series
 
     def filter(self, keep: pl.Series) -> Image:
         """The image of some rows."""
         values = JsonValues(self.values.text.filter(keep), self.values.type.filter(keep))
-        return Image(values, self.left_out.filter(keep))
+        return Image(values, self.omitted.filter(keep))
 
 
 class Changes(NamedTuple):
@@ -232,7 +228,7 @@ def _unfold(
     paths = (source.path for source in spec.sequence if source.path != EPOCH)
     places = EPOCH_PATHS if epochs_of(spec.sequence) else ()
     wanted = tuple(dict.fromkeys((*paths, *places, *envelope.origin)))
-    events = placed(read_events(documents, envelope, wanted), spec, envelope)
+    events = assign_epochs(read_events(documents, envelope, wanted), spec, envelope)
     steps = _steps(events, spec)
     names = [column.name for column in spec.image_columns]
     found = read_members(steps["image"].to_arrow(), [pointer(name) for name in names])
@@ -348,7 +344,7 @@ def _is_one_of(text: pl.Series, placeholders: list[str]) -> pl.Series:
     return text.is_in(placeholders).fill_null(False)
 
 
-# -- decodes messages to typed rows ----------------------------------------------------------------
+# -- typed rows ------------------------------------------------------------------------------------
 
 
 @checked
@@ -473,7 +469,7 @@ def _problems(
 def _without_values(images: Mapping[str, Image], steps: pl.DataFrame) -> pl.Series:
     """Reasons to reject an update of the key whose values are those of another row, the old one."""
     moves = steps["moved"] & (steps["kind"] == "+I")
-    lacking = {name: image.left_out & moves for name, image in images.items()}
+    lacking = {name: image.omitted & moves for name, image in images.items()}
     names = [pl.when(pl.lit(flag)).then(pl.lit(n)) for n, flag in lacking.items() if flag.any()]
     if not names:
         return pl.repeat(None, len(steps), dtype=pl.String, eager=True)
@@ -511,7 +507,7 @@ def _is_required(column: Field, image: Image, kinds: pl.Series, spec: FeedSpec) 
         return True
     if column.type.nullable or column.default_value is not None:
         return False
-    return ~image.left_out & kinds.is_in(["+I", "+U"])
+    return ~image.omitted & kinds.is_in(["+I", "+U"])
 
 
 def _shown(values: JsonValues) -> pl.Expr:
@@ -525,9 +521,9 @@ def _shown(values: JsonValues) -> pl.Expr:
 def _unavailable_names(images: Mapping[str, Image], length: int) -> pa.Array:
     """The names of the omitted columns for each row. An empty list if there are none."""
     names = [
-        pl.when(image.left_out).then(pl.lit(name))
+        pl.when(image.omitted).then(pl.lit(name))
         for name, image in images.items()
-        if image.left_out.any()
+        if image.omitted.any()
     ]
     if not names:
         return pa.ListArray.from_arrays(np.zeros(length + 1, np.int32), pa.array([], pa.string()))

@@ -1,4 +1,4 @@
-"""Epochs of a feed: the logs in which its source counted, in the order of their use.
+"""Epochs of a feed and the order of its changes: the logs in which its source counted.
 
 Positions are comparable within one log. After a failover, a restore or a reset of the logs, the
 source counts again, so positions say nothing about the order of old and new changes. Each such log
@@ -8,10 +8,8 @@ An epoch is written as the base name of its log files, `mysql-bin`, or `*` for a
 names. It can be limited to servers, `mysql-bin@1+2`, and to changes from a time on, `mysql-bin
 since 2026-11-28T10:00:00Z`.
 
-The order of changes of a feed: which fields of its messages give it.
-
-Each format lists its orders as :class:`Ordering`. A component is a field of a message, or a
-:class:`Derived` value such as the number of a binlog file.
+Each format lists the orders of its changes as :class:`Ordering`. A component is a field of a
+message, or a :class:`Derived` value such as the number of a binlog file.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from keytide.base.arguments import checked_members
 from keytide.errors import InvalidError
 from keytide.types import STRING, AtomicType, DataType, Field
 
-# -- epochs of a feed ------------------------------------------------------------------------------
+# -- epochs ----------------------------------------------------------------------------------------
 
 
 EPOCH = "epoch"
@@ -165,7 +163,7 @@ def _millis(text: str, epoch: str) -> int:
     return round(moment.timestamp() * 1000)
 
 
-# -- the order of changes of a feed: which fields of its messages give it --------------------------
+# -- the order of changes --------------------------------------------------------------------------
 
 
 BIGINT = AtomicType("BIGINT")

@@ -1,21 +1,14 @@
 """A feed: its definition, its request, its report, and its rejected messages.
 
-Common definitions of change feeds: the description of a feed, and of a message format.
-
-A format is an :class:`Envelope`: SQL expressions that find the operation and the before and after
-images of the rows in one JSON document. Everything else is the same for every format and is in
-:mod:`keytide.feeds.decode` and :mod:`keytide.feeds.decode`.
-
-The request for a feed: the source of its messages, and the definition of its table.
-
-The report of an ingestion: for each batch, and in total.
-
-Dead letters of a topic feed without Spark: rejected messages, keyed by their position.
-
-The places of changes at their source: in which table, and where in the order.
-
-What has no place among the other changes of a feed is refused: a change of another table, and one
-from a log that is in none of the known epochs.
+- A format is an :class:`Envelope`: SQL expressions that find the operation and the before and after
+  images of the rows in one JSON document. Everything else is the same for every format and is in
+  :mod:`keytide.feeds.decode`.
+- The request has the source of the messages and the definition of the table. The report has an
+  entry for each batch, and totals.
+- Rejected messages of a topic feed without Spark go to a dead-letter table, keyed by their
+  position.
+- What has no place among the other changes of a feed is refused: a change of another table, and one
+  from a log that is in none of the known epochs.
 """
 
 from __future__ import annotations
@@ -63,10 +56,7 @@ from keytide.types import (
     parse_sql_type,
 )
 
-# -- A feed: its definition, its request, its report, and its rejected messages --------------------
-
-
-# -- common definitions of change feeds ------------------------------------------------------------
+# -- definitions of feeds and of message formats ---------------------------------------------------
 
 
 ORDINAL_COLUMN = "_ordinal"
@@ -290,7 +280,7 @@ def _check_known(what: str, names: Iterable[str], known: Sequence[str]) -> None:
             raise InvalidError(f"{what}: found {name!r}, expected one of {', '.join(known)}")
 
 
-# -- the request for a feed ------------------------------------------------------------------------
+# -- the request -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -343,7 +333,7 @@ def columns_of(schema: str | Sequence[Field] | None) -> tuple[Field, ...] | None
     return row.fields
 
 
-# -- the report of an ingestion: for each batch, and in total --------------------------------------
+# -- the report ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -389,10 +379,10 @@ class IngestReport:
         return sum(batch.rejected for batch in self.batches)
 
 
-# -- dead letters of a topic feed without Spark ----------------------------------------------------
+# -- dead letters ----------------------------------------------------------------------------------
 
 
-PLACED_COLUMNS = (
+TOPIC_LETTER_COLUMNS = (
     Field(-1, "topic", STRING),
     Field(-1, "topic_partition", AtomicType("INT")),
     Field(-1, "topic_offset", AtomicType("BIGINT")),
@@ -404,7 +394,7 @@ PLACED_COLUMNS = (
 _KEY = ["topic", "topic_partition", "topic_offset"]
 
 
-class PlacedLetters:
+class TopicDeadLetters:
     """The dead letters of one table from topics. Each position is stored once."""
 
     def __init__(self, catalog: Catalog, name: str, subject: str) -> None:
@@ -416,12 +406,12 @@ class PlacedLetters:
         self._name = name
         self._subject = subject
         try:
-            check_columns(catalog.table(name), PLACED_COLUMNS)
+            check_columns(catalog.table(name), TOPIC_LETTER_COLUMNS)
         except NotFoundError:
             return
 
     def keep(self, letters: pa.Table) -> None:
-        """Store messages with the columns of `PLACED_COLUMNS`. Idempotent."""
+        """Store messages with the columns of `TOPIC_LETTER_COLUMNS`. Idempotent."""
         if letters.num_rows:
             append(self.table(), letters)
 
@@ -431,7 +421,7 @@ class PlacedLetters:
             return self._catalog.table(self._name)
         except NotFoundError:
             comment = f"messages that could not be applied to {self._subject}"
-            wanted = NewTable(PLACED_COLUMNS, _KEY, comment=comment)
+            wanted = NewTable(TOPIC_LETTER_COLUMNS, _KEY, comment=comment)
             return self._catalog.create_table(self._name, wanted, exists_ok=True)
 
 
@@ -448,7 +438,7 @@ def check_columns(table: StoredTable, columns: tuple[Field, ...]) -> None:
         )
 
 
-# -- the places of changes at their source ---------------------------------------------------------
+# -- places of changes at their source -------------------------------------------------------------
 
 
 ORIGIN = "origin"
@@ -457,7 +447,7 @@ ORIGIN = "origin"
 _ORDER, _SOURCE_TABLE = "order: ", "source table: "
 
 
-def placed(events: pl.DataFrame, spec: FeedSpec, envelope: Envelope) -> pl.DataFrame:
+def assign_epochs(events: pl.DataFrame, spec: FeedSpec, envelope: Envelope) -> pl.DataFrame:
     """Events with the number of their epoch, and with a `problem` if they have no place."""
     events = with_origin(events, envelope)
     problems = [_other_table(events, spec)]

@@ -1,10 +1,7 @@
-"""Flows of change events: the request, and the target table.
+"""Flows of change events into a table: the request, and the target table.
 
-The request for a flow of change events into a table, and its meaning for a source.
-
-The names are those of AUTO CDC in Spark's and Databricks' pipelines.
-
-The target table of a flow of change events: created for it, or checked.
+The names are those of AUTO CDC in Spark's and Databricks' pipelines. The target is created for a
+flow, or checked.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from keytide.catalogs.catalog import Catalog, NewTable
 from keytide.catalogs.schema_changes import alter_table
 from keytide.definition.schema_evolution import SetOption
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
-from keytide.feeds.scd import DELETED_AT, IGNORED_NULLS, SEQUENCES, History, Latest
+from keytide.feeds.scd import DELETED_AT, IGNORED_NULLS, SEQUENCES, History, LatestRow
 from keytide.format.schema import TableSchema
 from keytide.merge.order import order_of
 from keytide.options import TableOptions, keys, stored_names
@@ -32,7 +29,7 @@ from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
 from keytide.types import STRING, ArrayType, Field, RowType, type_from_arrow
 
-# -- the request for a flow of change events into a table ------------------------------------------
+# -- the request -----------------------------------------------------------------------------------
 
 
 START, END = "__START_AT", "__END_AT"
@@ -197,7 +194,7 @@ class Flow:
         by = self.request.sequence_by
         return (name,) if len(by) == 1 else tuple(f"{name}_{column}" for column in by)
 
-    def kernel(self, view: TableView) -> History | Latest:
+    def kernel(self, view: TableView) -> History | LatestRow:
         """The computation of rows from events, for a target.
 
         REQUIRES: `reads_first`.
@@ -206,7 +203,7 @@ class Flow:
         order = order_of(request.keys, view.schema.fields, view.options)
         if not self.keeps_history:
             others = {*request.keys, *order.sequence, SEQUENCES}
-            return Latest(order, tuple(name for name in columns if name not in others))
+            return LatestRow(order, tuple(name for name in columns if name not in others))
         own = {*request.keys, *self.starts, *self.ends, IGNORED_NULLS}
         values = tuple(name for name in columns if name not in own)
         default = set(values) - set(request.sequence_by) - set(request.except_tracked or ())
@@ -264,7 +261,7 @@ def _wrong(what: str) -> InvalidError:
     return InvalidError(f"Lake.auto_cdc: {what}")
 
 
-# -- the target table of a flow of change events: created for it, or checked -----------------------
+# -- the target table ------------------------------------------------------------------------------
 
 
 MARKS = "user.auto-cdc"

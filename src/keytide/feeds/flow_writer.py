@@ -1,21 +1,14 @@
-"""Writes the events of flows whose rows depend on stored rows.
+"""Writes of flows of change events whose rows depend on stored rows.
 
-An `EventWriter` can be pickled. Executors use it for the events of their buckets. Its output
-depends on stored rows, so it is committed only if no other commit has changed the buckets
-meanwhile. Otherwise it is computed again.
-
-Converts events of a source to rows for the target of a flow.
-
-Truncation of tables by events: later rows stay, and late events before it do not return.
-
-A truncation is a separate commit. It replaces all stored rows by the latest versions, including
-deletes, at or after its place in the order, and its snapshot records the place. It can only be
-committed directly after the snapshot it was computed from, so no event comes between.
-
-Tables whose rows store which values their source omitted.
-
-A table gets the column `OMITTED` when the first change omits a value. From then on, each batch
-reads the stored rows of its keys.
+- An `EventWriter` can be pickled. Executors use it for the events of their buckets. Its output
+  depends on stored rows, so it is committed only if no other commit has changed the buckets
+  meanwhile. Otherwise it is computed again.
+- Truncation of a table by an event is a separate commit. It replaces all stored rows by the latest
+  versions, including deletes, at or after its place in the order, and its snapshot records the
+  place. Later rows stay, and late events before it do not return. It can only be committed directly
+  after the snapshot it was computed from, so no event comes between.
+- A table gets the column `OMITTED` when the first change omits a value. From then on, each batch
+  reads the stored rows of its keys.
 """
 
 from __future__ import annotations
@@ -45,9 +38,9 @@ from keytide.definition.schema_evolution import (
 from keytide.errors import ConflictError, InvalidError, UnsupportedError
 from keytide.feeds.feed import UNAVAILABLE_COLUMN
 from keytide.feeds.flow import Flow
-from keytide.feeds.omitted_values import OMITTED, Omitting, omitted_field
-from keytide.feeds.scd import DELETES, History, Latest
-from keytide.feeds.truncation import Truncation, going_by
+from keytide.feeds.omitted_values import OMITTED, OmittedValues, omitted_field
+from keytide.feeds.scd import DELETES, History, LatestRow
+from keytide.feeds.truncation import Truncation, recorded_truncation
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file import VALUE_KIND
 from keytide.format.schema import TableSchema
@@ -69,10 +62,7 @@ from keytide.write.partition_spec import every_partition
 from keytide.write.refusals import writable_view
 from keytide.write.task import Order, WriteTask, Written, refuse_ties, tie_columns
 
-# -- writes the events of flows whose rows depend on stored rows -----------------------------------
-
-
-# -- writes the events of flows whose rows depend on stored rows -----------------------------------
+# -- the event writer ------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -83,7 +73,7 @@ class EventWriter:
     """Writes events into one table. `tasks` read the stored rows of their keys in each bucket."""
 
     task: WriteTask
-    kernel: History | Latest | Omitting
+    kernel: History | LatestRow | OmittedValues
     tasks: Mapping[BucketId, ReadTask]
     pads: bool = False
     """Whether columns that events lack are filled with NULL."""
@@ -158,7 +148,7 @@ def write_events(
     """
 
     def outlived(transaction: Transaction, rows: pa.Table) -> pa.Table:
-        return going_by(transaction, table).outlived(rows, table.name)
+        return recorded_truncation(transaction, table).remaining_rows(rows, table.name)
 
     def write(transaction: Transaction) -> None:
         writer = EventWriter.on(transaction, flow)
@@ -166,16 +156,16 @@ def write_events(
         left = events if flow.keeps_history else outlived(transaction, events)
         transaction.take(replace(writer, task=here).feed([left], 0))
 
-    return write_on_read(table, write, author)
+    return commit_from_state(table, write, author)
 
 
-def write_on_read(
+def commit_from_state(
     table: StoredTable,
     write: Callable[[Transaction], None],
     author: Author | None = None,
     runner: TaskRunner | None = None,
 ) -> WriteResult:
-    """Commit what `write` adds to a transaction. See `made_anew`."""
+    """Commit what `write` adds to a transaction. See `retry_on_conflict`."""
 
     def made(pinned: PinnedTable) -> WriteResult:
         with writing(pinned, writable_view(pinned), author, runner) as transaction:
@@ -184,19 +174,19 @@ def write_on_read(
             write(transaction)
             return transaction.build_on()
 
-    return made_anew(table, made)
+    return retry_on_conflict(table, made)
 
 
-def made_anew(table: StoredTable, made: Callable[[PinnedTable], T]) -> T:
-    """The result of `made` for the current table, computed again if another commit came first.
+def retry_on_conflict(table: StoredTable, compute: Callable[[PinnedTable], T]) -> T:
+    """The result of `compute` for the current table, computed again if another commit came first.
 
-    At most as often as 'commit.max-retries' says. Raises what `made` raises.
+    At most as often as 'commit.max-retries' says. Raises what `compute` raises.
     """
     pinned, tries = table.pinned(), 0
     while True:
         tries_max = writable_view(pinned).options.commit_retries_max
         try:
-            return made(pinned)
+            return compute(pinned)
         except ConflictError:
             tries += 1
             if tries > tries_max:
@@ -204,7 +194,7 @@ def made_anew(table: StoredTable, made: Callable[[PinnedTable], T]) -> T:
             pinned = table.live.pinned()
 
 
-# -- converts events of a source to rows for the target of a flow ----------------------------------
+# -- rows of events --------------------------------------------------------------------------------
 
 
 def split_truncates(events: pa.Table, flow: Flow) -> tuple[pa.Table, pa.Table]:
@@ -216,7 +206,7 @@ def split_truncates(events: pa.Table, flow: Flow) -> tuple[pa.Table, pa.Table]:
     predicate = truncate_predicate(flow)
     if predicate is None:
         return events, events.select(order).slice(0, 0)
-    truncates = _meeting(events, predicate, flow)
+    truncates = _matching_rows(events, predicate, flow)
     places = events.filter(truncates).select(order)
     if any(column.null_count for column in places.columns):
         raise without_place(flow)
@@ -254,13 +244,13 @@ def rows_of_events(events: pa.Table, flow: Flow) -> pa.Table:
         else:
             columns[ROW_KIND] = pa.repeat(pa.scalar("+I"), events.num_rows)
     else:
-        columns[ROW_KIND] = pc.if_else(_meeting(events, predicate, flow), "-D", "+I")
+        columns[ROW_KIND] = pc.if_else(_matching_rows(events, predicate, flow), "-D", "+I")
     return pa.table(columns)
 
 
-def _meeting(events: pa.Table, predicate: Predicate, flow: Flow) -> pa.Array:
+def _matching_rows(events: pa.Table, predicate: Predicate, flow: Flow) -> pa.Array:
     """Which events match a condition. NULL is no match."""
-    fields = fields_to_judge(flow, predicate)
+    fields = condition_fields(flow, predicate)
     columns = {f.name: events.column(f.name).cast(f.type.to_arrow()) for f in fields}
     as_judged = pa.table(columns) if columns else events.select([])
     frame = from_arrow(as_judged)
@@ -283,7 +273,7 @@ def _predicate(condition: Any, flow: Flow) -> Predicate | None:
     return predicate_of(condition, _known_fields(flow), flow.request.target)
 
 
-def fields_to_judge(flow: Flow, predicate: Predicate) -> list[Field]:
+def condition_fields(flow: Flow, predicate: Predicate) -> list[Field]:
     """The columns of the source that a condition uses."""
     asked = columns_of(predicate)
     return [field for field in _known_fields(flow) if field.name in asked]
@@ -299,7 +289,7 @@ def _known_fields(flow: Flow) -> list[Field]:
     return found
 
 
-# -- truncation of tables by events ----------------------------------------------------------------
+# -- truncation by events --------------------------------------------------------------------------
 
 
 def truncate_up_to(table: StoredTable, flow: Flow, places: pa.Table) -> WriteResult:
@@ -318,25 +308,27 @@ def truncate_up_to(table: StoredTable, flow: Flow, places: pa.Table) -> WriteRes
                 transaction.abort()
                 return nothing
             buffer_bytes = transaction.view.options.write_buffer_bytes
-            rows = piled(_left(transaction, flow, wanted), buffer_bytes)
+            rows = piled(_remaining_versions(transaction, flow, wanted), buffer_bytes)
             transaction.take(transaction.here(transaction.task_anew()).feed(rows, 0))
             raise_replacement(transaction)
             transaction.progress = wanted.progress(known)
             return replace(transaction.relayout(every_partition), rows=0)
 
-    return made_anew(table, made) if places.num_rows else nothing
+    return retry_on_conflict(table, made) if places.num_rows else nothing
 
 
-def told_with(truncated: WriteResult, written: WriteResult) -> WriteResult:
+def combined_result(truncated: WriteResult, written: WriteResult) -> WriteResult:
     """The combined result of a truncation and of the events after it, which may be none."""
     only = truncated.snapshot_id is not None and written.snapshot_id is None
     return replace(truncated, rows=written.rows) if only else written
 
 
-def _left(transaction: Transaction, flow: Flow, truncation: Truncation) -> Iterator[pa.Table]:
+def _remaining_versions(
+    transaction: Transaction, flow: Flow, truncation: Truncation
+) -> Iterator[pa.Table]:
     """The latest versions of keys that survive a truncation, with `_row_kind`."""
     state, names = transaction.state, transaction.view.schema.names
-    predicate = truncation.outlived_by
+    predicate = truncation.remaining_filter
     assert predicate is not None
     stays = row_filter(predicate, truncation.fields)
     kernel = flow.kernel(transaction.view) if flow.reads_first else None
@@ -344,8 +336,8 @@ def _left(transaction: Transaction, flow: Flow, truncation: Truncation) -> Itera
     for task in Scan(state.merging, names, predicate).tasks():
         for frame in task.outcomes(transaction.view.options.read_memory_bytes):
             left = frame.filter(stays)
-            if isinstance(kernel, Latest):
-                left = kernel.outlived(
+            if isinstance(kernel, LatestRow):
+                left = kernel.remaining_rows(
                     left,
                     from_arrow(
                         pa.table([pa.repeat(truncation.place[0], 1)], names=["place"])
@@ -356,10 +348,10 @@ def _left(transaction: Transaction, flow: Flow, truncation: Truncation) -> Itera
             yield rows.append_column(ROW_KIND, kinds.to_series().to_arrow().cast(pa.string()))
 
 
-# -- tables whose rows store which values their source omitted -------------------------------------
+# -- tables with omitted values --------------------------------------------------------------------
 
 
-def names_omitted(rows: pa.Table) -> list[str]:
+def omitted_names(rows: pa.Table) -> list[str]:
     """The columns that some decoded changes omit."""
     if UNAVAILABLE_COLUMN not in rows.column_names:
         return []
@@ -369,7 +361,7 @@ def names_omitted(rows: pa.Table) -> list[str]:
     return sorted(name for name in pc.unique(pc.list_flatten(lists)).to_pylist() if name)
 
 
-def storing_omitted(
+def with_omitted_column(
     pinned: PinnedTable, names: Collection[str], author: Author | None = None
 ) -> PinnedTable:
     """The table with the column `OMITTED`, in which the named columns can be NULL.
@@ -379,7 +371,7 @@ def storing_omitted(
     return grown(pinned, partial(_storing, names=names), author=author) if names else pinned
 
 
-def stores_omitted(view: TableView) -> bool:
+def has_omitted_column(view: TableView) -> bool:
     """Whether a table can store which values of its rows were omitted.
 
     It must keep the latest row of each key. Other engines merge values in their own ways.
@@ -389,17 +381,17 @@ def stores_omitted(view: TableView) -> bool:
     return keeps_latest and not view.kind.has_key_index
 
 
-def omits(table: StoredTable, events: pa.Table) -> bool:
+def has_omitted_values(table: StoredTable, events: pa.Table) -> bool:
     """Whether events, or stored rows of their target, omit values."""
-    return OMITTED in table.schema.by_name or bool(names_omitted(events))
+    return OMITTED in table.schema.by_name or bool(omitted_names(events))
 
 
-def write_omitting(
+def write_omitted_values(
     table: StoredTable, flow: Flow, rows: pa.Table, author: Author | None
 ) -> WriteResult:
     """Apply rows from `rows_of_events` that omit values, in one atomic commit.
 
-    Raises `UnsupportedError` for flows that cannot fill them, and what `write_on_read` raises.
+    Raises `UnsupportedError` for flows that cannot fill them, and what `commit_from_state` raises.
     """
     request = flow.request
     if flow.reads_first or request.truncates is not None:
@@ -413,14 +405,14 @@ def write_omitting(
             f"Lake.auto_cdc: events omit values, and column {UNAVAILABLE_COLUMN!r} says which; do "
             "not leave it out of the target"
         )
-    pinned = storing_omitted(table.pinned(), [*names_omitted(rows), OMITTED], author)
+    pinned = with_omitted_column(table.pinned(), [*omitted_names(rows), OMITTED], author)
     if request.merge_schema:
         needed = partial(growth, columns=rows.schema, table=table.name)
         pinned = grown(pinned, needed, author=author)
 
     def write(transaction: Transaction) -> None:
         view = transaction.view
-        kernel = Omitting(view.order, tuple(view.schema.names))
+        kernel = OmittedValues(view.order, tuple(view.schema.names))
         scan = Scan(transaction.state.merging, kernel.columns)
         plans = zip(scan.plan.buckets, scan.tasks(), strict=True)
         tasks = {(plan.partition, plan.bucket): task for plan, task in plans}
@@ -428,7 +420,7 @@ def write_omitting(
         writer = EventWriter(task, kernel, tasks, request.merge_schema)
         transaction.take(writer.feed([rows], 0))
 
-    return write_on_read(table, write, author)
+    return commit_from_state(table, write, author)
 
 
 def _storing(schema: TableSchema, names: Collection[str]) -> list[SchemaChange]:

@@ -1,29 +1,20 @@
-"""The formats of change feeds by name; these are defined here: Canal, AWS DMS and Maxwell.
+"""The formats of change feeds by name, with plain JSON rows, Canal, AWS DMS and Maxwell.
 
-Canal JSON: ``{"type", "data": [rows], "old": [rows], "isDdl", "es", "ts", "id"}``.
-
-One message contains every row of a statement. Values are strings. ``old`` contains only the columns
-that an update changed. DDL is a control message, except a truncate, which is rejected because the
-feed does not list the removed rows. Bytes are written as ISO-8859-1 characters.
-
-AWS DMS: ``{"data", "metadata"}`` as on Kinesis and Kafka, or flat rows with an ``Op`` column.
-
-A flat row is a line of a JSON file, or of a CSV file converted to JSON, with the column ``Op`` (I,
-U, D) in addition to the table's columns. A row without ``Op`` is from a full load, where DMS writes
-it only on request: an insert that precedes every change. A truncated or dropped table is rejected,
-because the feed does not list the rows.
-
-Maxwell JSON: ``{"type", "data", "old", "ts", "xid", "xoffset", "commit", "position"}``.
-
-``old`` contains only the columns that an update changed. Bootstrap start and completion records and
-DDL records are control messages.
-
-The formats of change feeds by name.
-
-Plain JSON rows: ``{"id": 1, "name": "a"}`` is the new state of a row.
-
-Key columns can be in the message key, and a message without a value is a delete. The caller that
-has the keys adds them, and marks deletes with the field :data:`DELETED`.
+- Plain JSON rows: ``{"id": 1, "name": "a"}`` is the new state of a row. Key columns can be in the
+  message key, and a message without a value is a delete. The caller that has the keys adds them,
+  and marks deletes with the field :data:`DELETED`.
+- Canal JSON: ``{"type", "data": [rows], "old": [rows], "isDdl", "es", "ts", "id"}``. One message
+  contains every row of a statement. Values are strings. ``old`` contains only the columns that an
+  update changed. DDL is a control message, except a truncate, which is rejected because the feed
+  does not list the removed rows. Bytes are written as ISO-8859-1 characters.
+- AWS DMS: ``{"data", "metadata"}`` as on Kinesis and Kafka, or flat rows with an ``Op`` column. A
+  flat row is a line of a JSON file, or of a CSV file converted to JSON, with the column ``Op`` (I,
+  U, D) in addition to the table's columns. A row without ``Op`` is from a full load, where DMS
+  writes it only on request: an insert that precedes every change. A truncated or dropped table is
+  rejected, because the feed does not list the rows.
+- Maxwell JSON: ``{"type", "data", "old", "ts", "xid", "xoffset", "commit", "position"}``. ``old``
+  contains only the columns that an update changed. Bootstrap start and completion records and DDL
+  records are control messages.
 """
 
 from __future__ import annotations
@@ -52,7 +43,7 @@ from keytide.feeds.feed import Envelope
 from keytide.feeds.json_columns import literal, pointer
 from keytide.types import BYTES, STRING, AtomicType, DataType
 
-# -- plain JSON rows: ``{"id": 1, "name": "a"}`` is the new state of a row -------------------------
+# -- plain JSON rows -------------------------------------------------------------------------------
 
 
 DELETED = scratch("deleted")
@@ -72,9 +63,6 @@ JSON_ROWS = Envelope(
     housekeeping=frozenset({DELETED}),
     has_keys=True,
 )
-
-
-# -- the formats of change feeds by name; these are defined here -----------------------------------
 
 
 # -- Canal JSON ------------------------------------------------------------------------------------
@@ -347,7 +335,7 @@ MAXWELL = Envelope(
 )
 
 
-# -- the formats of change feeds by name -----------------------------------------------------------
+# -- formats by name -------------------------------------------------------------------------------
 
 
 FORMATS: Mapping[str, Envelope] = {

@@ -1,33 +1,27 @@
-"""Definitions from messages: columns, keys and order of a new table, and changes that a feed needs
-later.
-
-Infers a table from a sample of a feed: columns, primary key, and order of changes.
+"""Inference of a table from a sample of a feed: columns, key, order and epochs, and later changes.
 
 Types that messages state (Debezium's schema, Canal's ``mysqlType``) are used unchanged. Otherwise
-each column gets the narrowest type that holds every sampled value with all its digits:
+each column gets the narrowest type that holds every sampled value with all its digits. JSON null
+and placeholders are left out:
 
-=============================================  ============================== values (JSON null and
-placeholders left out)   type =============================================
-============================== none at all                                    STRING ``true`` and
-``false``                         BOOLEAN whole numbers                                  BIGINT,
-else DECIMAL(38, 0) numbers                                        DOUBLE strings, all of them dates
-DATE strings, all of them times without offset      TIMESTAMP(6) strings, all of them times, some
-with offset   TIMESTAMP(6) WITH LOCAL TIME ZONE all else, and mixtures
-STRING (objects and arrays as JSON text) =============================================
-==============================
+- no value at all: STRING
+- ``true`` and ``false``: BOOLEAN
+- whole numbers: BIGINT, else DECIMAL(38, 0)
+- numbers: DOUBLE
+- strings, all of them dates: DATE
+- strings, all of them times without offset: TIMESTAMP(6)
+- strings, all of them times, some with offset: TIMESTAMP(6) WITH LOCAL TIME ZONE
+- all else, and mixtures: STRING (objects and arrays as JSON text)
 
 Strings of digits stay STRING, because leading zeros can matter.
 
-Schema changes that a feed needs: new columns, and types that values do not fit.
+Schema changes that a feed needs are new columns, and types that values do not fit. Messages are
+checked in parts, in any order. `combined_columns` combines the results to one answer, which does
+not depend on how the messages were divided.
 
-Messages are checked in parts, in any order. `together` combines the results to one answer, which
-does not depend on how the messages were divided.
-
-The epochs of a feed, from the first messages of the feed.
-
-A log is recognized by its name and, where its numbering starts again, by its server. Logs follow
-each other as their messages do, which the times of the messages must confirm. Nothing else tells
-their order, so anything else is refused.
+An epoch's log is recognized by its name and, where its numbering starts again, by its server. Logs
+follow each other as their messages do, which the times of the messages must confirm. Nothing else
+tells their order, so anything else is refused.
 """
 
 from __future__ import annotations
@@ -79,7 +73,7 @@ from keytide.format.schema import TableSchema
 from keytide.types import STRING, AtomicType, DataType, Field
 from keytide.types.logical import common_type
 
-# -- the epochs of a feed, from the first messages of the feed -------------------------------------
+# -- epochs ----------------------------------------------------------------------------------------
 
 
 _AT, _ARRIVED = "at", "arrived"
@@ -180,10 +174,7 @@ def _servers(run: pl.DataFrame) -> frozenset[str]:
     return frozenset(found)
 
 
-# -- definitions from messages ---------------------------------------------------------------------
-
-
-# -- infers a table from a sample of a feed --------------------------------------------------------
+# -- columns, primary key and order ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +193,7 @@ class Sample:
     def columns(self) -> tuple[Field, ...]:
         """The columns of the feed's rows. See :func:`infer_columns`."""
         self._refuse_unsupported()
-        seen = _columns_seen(self._events, self._envelope)
+        seen = _columns_in_rows(self._events, self._envelope)
         columns = {**dict.fromkeys(seen), **_declared(self._documents, self._envelope)}
         if not columns:
             raise InvalidError(
@@ -213,13 +204,13 @@ class Sample:
             Field(-1, name, type or _type_that_fits(seen[name])) for name, type in columns.items()
         )
 
-    def brought(self, spec: FeedSpec) -> tuple[Field, ...]:
+    def needed_columns(self, spec: FeedSpec) -> tuple[Field, ...]:
         """The columns that a spec of the feed lacks, and those whose type may be too narrow.
 
         Their types are those that messages state, otherwise those of the values, which are only
         read if some do not fit. A column without a value or a stated type is not included yet.
         """
-        seen = _columns_seen(self._events, self._envelope)
+        seen = _columns_in_rows(self._events, self._envelope)
         stated_types = _declared(self._documents, self._envelope)
         encoding = spec.encoding or self._envelope.encoding
         known = {column.name: column.type for column in spec.columns}
@@ -394,7 +385,7 @@ def _declared(documents: Documents, envelope: Envelope) -> Mapping[str, DataType
     return types
 
 
-def _columns_seen(events: pl.DataFrame, envelope: Envelope) -> dict[str, JsonValues]:
+def _columns_in_rows(events: pl.DataFrame, envelope: Envelope) -> dict[str, JsonValues]:
     """Every value of each column in the images of a sample. Placeholders are None."""
     images = pl.concat([events["after"], events["before"]]).drop_nulls()
     json_types = pl.repeat("OBJECT", len(images), dtype=pl.String, eager=True)
@@ -454,10 +445,10 @@ _TYPES_OF_JSON: Sequence[tuple[frozenset[str], Sequence[DataType]]] = (
 _NUMBERS = frozenset({"BIGINT", "UBIGINT", "HUGEINT", "DOUBLE"})
 
 
-# -- schema changes that a feed needs --------------------------------------------------------------
+# -- schema changes --------------------------------------------------------------------------------
 
 
-def feed_growth(schema: TableSchema, brought: Iterable[Field]) -> list[SchemaChange]:
+def feed_growth(schema: TableSchema, needed: Iterable[Field]) -> list[SchemaChange]:
     """The schema changes for a table to accept the columns of a feed.
 
     New columns are nullable and come last. Types are widened to the narrowest type that holds the
@@ -466,7 +457,7 @@ def feed_growth(schema: TableSchema, brought: Iterable[Field]) -> list[SchemaCha
     """
     fixed = {*schema.primary_keys, *schema.partition_keys}
     changes: list[SchemaChange] = []
-    for field in brought:
+    for field in needed:
         if field.name not in schema.by_name:
             changes.append(AddColumn((field.name,), field.type.with_nullable(True)))
         elif field.name not in fixed:
@@ -477,7 +468,7 @@ def feed_growth(schema: TableSchema, brought: Iterable[Field]) -> list[SchemaCha
     return changes
 
 
-def together(brought: Iterable[Field]) -> list[Field]:
+def combined_columns(brought: Iterable[Field]) -> list[Field]:
     """One field for each column from several parts. Types without a common type become STRING."""
     types: dict[str, set[DataType]] = {}
     for field in brought:

@@ -47,7 +47,7 @@ def omitted_field(schema: TableSchema, sequence: Sequence[str]) -> Field:
 
 
 @dataclass(frozen=True)
-class Omitting:
+class OmittedValues:
     """The rows of events in a table with the column `OMITTED`. Can be pickled."""
 
     order: MergeOrder
@@ -77,12 +77,12 @@ class Omitting:
                 ),
             ]
         )
-        found = settled(versions, self.order, self.columns)
+        found = fill_omitted(versions, self.order, self.columns)
         kind = pl.when(IS_ADD).then(int(RowKind.INSERT)).otherwise(int(RowKind.DELETE))
         return found.select(*self.columns, kind.cast(pl.Int8).alias(VALUE_KIND))
 
 
-def settled(versions: pl.DataFrame, order: MergeOrder, columns: Sequence[str]) -> pl.DataFrame:
+def fill_omitted(versions: pl.DataFrame, order: MergeOrder, columns: Sequence[str]) -> pl.DataFrame:
     """Events with their omitted values filled, and the stored rows that change by them.
 
     `versions` are stored rows, then events in order of arrival, with the columns of the table, the

@@ -1,7 +1,10 @@
-"""SCD type 2: intervals with equal values for each key, computed from events in any order.
+"""The rows of flows that keep history (SCD type 2) or ignore NULLs, from events in any order.
 
-A pure computation over frames. The stored rows of a key represent its events, so that a late event
-finds its place, and the result does not depend on the order of arrival:
+Both are pure computations over frames.
+
+With SCD type 2, the rows of a key are intervals with equal values. The stored rows of a key
+represent its events, so that a late event finds its place, and the result does not depend on the
+order of arrival:
 
 - An *opening* event begins an interval. Its row is visible to readers.
 - A *hidden* event changes no column with a tracked history. Its row is a deleted row, which readers
@@ -12,11 +15,9 @@ An interval shows the latest values of its events. So that no value is lost, the
 has the values of its last event, and the last event's row has those of the first. See design note
 0025 in docs/design.
 
-The latest row of each key when NULLs are ignored: each column has its own order.
-
-A pure computation over frames. An additional column of a row stores when each of its values arrived
-and when its key was last deleted, also in deleted rows. So a late event changes exactly what it
-would have changed on time.
+When NULLs are ignored, each column of the latest row of a key has its own order. An additional
+column of a row stores when each of its values arrived and when its key was last deleted, also in
+deleted rows. So a late event changes exactly what it would have changed on time.
 """
 
 from __future__ import annotations
@@ -230,12 +231,12 @@ class History:
 
     def _intervals(self, events: pl.DataFrame, first: Places, last: Places) -> pl.DataFrame:
         begun = events[first].select(*self.keys, *self.starts)
-        notes = [self._brought_none()] if self.ignores_nulls else []
+        notes = [self._ignored_columns()] if self.ignores_nulls else []
         shown = (pl.col(_shown(name)).alias(name) for name in self.values)
         left = events[last].select(*shown, *self.ends, *notes)
         return _of_kind(pl.concat([begun, left], how="horizontal"), RowKind.INSERT)
 
-    def _brought_none(self) -> pl.Expr:
+    def _ignored_columns(self) -> pl.Expr:
         names = [pl.when(pl.col(name).is_null()).then(pl.lit(name)) for name in self.values]
         found = pl.concat_list(names).list.drop_nulls()
         return pl.when(found.list.len() > 0).then(found).alias(IGNORED_NULLS)
@@ -285,7 +286,7 @@ def _of_kind(rows: pl.DataFrame, kind: RowKind) -> pl.DataFrame:
     return rows.with_columns(pl.lit(int(kind), pl.Int8).alias(VALUE_KIND))
 
 
-# -- the latest row of each key when NULLs are ignored ---------------------------------------------
+# -- the latest row of each key, with NULLs ignored ------------------------------------------------
 
 
 SEQUENCES, DELETED_AT = "__SEQUENCES", "__DELETED_AT"
@@ -295,7 +296,7 @@ _UPDATED, _LATEST_STORED, _STEP = map(scratch, ("updated", "stored", "step"))
 
 
 @dataclass(frozen=True)
-class Latest:
+class LatestRow:
     """The configuration: the order of a key's events, and the other columns. Can be pickled.
 
     `order` has one sequence column, which is not in `values`.
@@ -340,7 +341,7 @@ class Latest:
         newest = ranked.group_by(self.keys, maintain_order=True).max()
         return self._without_same(self._as_rows(newest, images, steps), stored)
 
-    def outlived(self, rows: pl.DataFrame, place: pl.Series) -> pl.DataFrame:
+    def remaining_rows(self, rows: pl.DataFrame, place: pl.Series) -> pl.DataFrame:
         """Stored rows, without values that precede a place."""
         came = {n: pl.col(SEQUENCES).struct.field(n) for n in self.values}
         stays = {
@@ -354,7 +355,7 @@ class Latest:
             ).alias(SEQUENCES),
         )
 
-    # -- images: what a stored row or an event says, with the place of each statement -----------
+    # -- images of stored rows and events, with the place of each statement ------------------------
 
     def _of_rows(self, stored: pl.DataFrame) -> pl.DataFrame:
         """A deleted row says only when its key was deleted."""

@@ -1,6 +1,6 @@
 """The target table of a feed: opened, or created from the content of the feed.
 
-What a table stores about the feed that fills it: the table of the source, and the epochs.
+A table stores the source table and the epochs of the feed that fills it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from keytide.options import TableOptions, keys, stored_names
 from keytide.snapshot.stored_table import StoredTable
 from keytide.types import Field
 
-# -- what a table stores about the feed that fills it ----------------------------------------------
+# -- the stored origin of a feed -------------------------------------------------------------------
 
 
 _EPOCHS, _SOURCE_TABLE = "user.feed-epochs", "user.feed-source-table"
@@ -58,7 +58,7 @@ class Origin:
             alter_table(table.metadata, new)
 
 
-# -- the target table of a feed: opened, or created from the content of the feed -------------------
+# -- the target table ------------------------------------------------------------------------------
 
 
 def feed_target(
@@ -75,7 +75,7 @@ def feed_target(
     arguments that contradict each other, and for a table that reads row kinds from one of its
     columns.
     """
-    table = _existing(catalog, request.table)
+    table = _existing_table(catalog, request.table)
     options = stored_names(request.options) if table is None else table.schema.options
     _refuse_rowkind_field(request.table, options)
     known = Origin.of(options)
@@ -83,15 +83,15 @@ def feed_target(
     sample = Sample(messages, request.format, request.sequence_by, epochs)
     origin = request.source_table or known.source_table or sample.origin()
     if table is None:
-        return _made(catalog, request, sample, origin)
+        return _create(catalog, request, sample, origin)
     require_key(table.schema, table.name, "a change feed", "Ingest into a table with a primary key")
-    schema, ordering = table.schema, _filled(table, request, sample)
+    schema, ordering = table.schema, _sequence_sources(table, request, sample)
     spec = _feed_spec(request, schema.fields, schema.primary_keys, ordering, options, origin)
     Origin(origin, epochs_of(spec.sequence)).keep(table)
     return table, spec
 
 
-def _existing(catalog: Catalog, name: str) -> StoredTable | None:
+def _existing_table(catalog: Catalog, name: str) -> StoredTable | None:
     try:
         return catalog.table(name)
     except NotFoundError:
@@ -118,7 +118,7 @@ def _refuse_several_clocks(request: FeedRequest, ordering: Sequence[SequenceSour
         )
 
 
-def _made(
+def _create(
     catalog: Catalog, request: FeedRequest, sample: Sample, origin: str | None
 ) -> tuple[StoredTable, FeedSpec]:
     ordering = tuple(map(sample.source, request.sequence_by)) or sample.sequence()
@@ -141,7 +141,9 @@ def _made(
     return catalog.create_table(request.table, wanted), spec
 
 
-def _filled(table: StoredTable, request: FeedRequest, sample: Sample) -> tuple[SequenceSource, ...]:
+def _sequence_sources(
+    table: StoredTable, request: FeedRequest, sample: Sample
+) -> tuple[SequenceSource, ...]:
     """The sources of the sequence fields of an existing table.
 
     Fields that the format does not fill are read from the rows.

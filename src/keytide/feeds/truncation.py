@@ -35,10 +35,10 @@ from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
 from keytide.types import Field, type_from_arrow
 
-__all__ = ["GoingBy", "Truncation", "beside_truncations", "going_by"]
+__all__ = ["Truncation", "TruncationLookup", "recorded_truncation", "retry_after_truncation"]
 
 T = TypeVar("T")
-GoingBy: TypeAlias = "Callable[[Transaction], Truncation]"
+TruncationLookup: TypeAlias = "Callable[[Transaction], Truncation]"
 
 _ROW = scratch("row")
 _PROPERTY = "keytide.auto-cdc.truncated"
@@ -48,31 +48,31 @@ _PROPERTY = "keytide.auto-cdc.truncated"
 class Truncation:
     """A place in the order of events. Without values if there was no truncation. Can be pickled.
 
-    `told` is the property that stores it, None if there is none.
+    `stored_text` is the property that stores it, None if there is none.
     """
 
     fields: tuple[Field, ...]
     place: tuple[pa.Scalar, ...] = ()
-    told: str | None = None
+    stored_text: str | None = None
 
     @classmethod
     def of(cls, table: StoredTable, newest: Snapshot | None, view: TableView) -> Truncation:
         """The place in a snapshot of a table. Raises `DataError` if it is invalid."""
         fields = tuple(view.schema.field(name) for name in view.options.sequence_field)
-        told = _told(table, newest)
-        if not told:
-            return cls(fields, (), told)
+        stored_text = _stored_text(table, newest)
+        if not stored_text:
+            return cls(fields, (), stored_text)
         try:
-            texts = json.loads(told)
+            texts = json.loads(stored_text)
             found = zip(texts, fields, strict=True)
             place = tuple(_scalar(text, field, view.name) for text, field in found)
         except (InvalidError, TypeError, ValueError) as error:
             raise DataError(
-                f"table {view.name}: property {_PROPERTY!r} of the latest snapshot is {told!r}, "
-                f"which is not a valid sequence of {', '.join(f.name for f in fields)}; roll "
-                "the table back to an earlier snapshot"
+                f"table {view.name}: property {_PROPERTY!r} of the latest snapshot is "
+                f"{stored_text!r}, which is not a valid sequence of "
+                f"{', '.join(f.name for f in fields)}; roll the table back to an earlier snapshot"
             ) from error
-        return cls(fields, place, told)
+        return cls(fields, place, stored_text)
 
     @property
     def text(self) -> str:
@@ -95,14 +95,14 @@ class Truncation:
         sorted_ = order.sort(from_arrow(typed).with_row_index(_ROW), arrival_decides=True)
         last = typed.slice(sorted_[_ROW][-1], 1)
         place = tuple(last.column(f.name)[0] for f in self.fields)
-        return Truncation(self.fields, place, self.told)
+        return Truncation(self.fields, place, self.stored_text)
 
     def is_beyond(self, known: Truncation) -> bool:
         """Whether the place is later than another one."""
         return self.text != known.text
 
     @property
-    def outlived_by(self) -> Predicate | None:
+    def remaining_filter(self) -> Predicate | None:
         """The condition for rows at the place or after it. None if this is true for all rows."""
         found: Predicate | None = None
         for field, value in reversed(list(zip(self.fields, self.place, strict=False))):
@@ -115,9 +115,9 @@ class Truncation:
                 found = disjunction([Comparison(field.name, ">", at), same])
         return found
 
-    def outlived(self, rows: pa.Table, table: str) -> pa.Table:
+    def remaining_rows(self, rows: pa.Table, table: str) -> pa.Table:
         """The rows that it does not remove. They can have other types than the table."""
-        predicate = self.outlived_by
+        predicate = self.remaining_filter
         if predicate is None:
             return rows
         typed = {f.name: stored_column(rows.column(f.name), f, table) for f in self.fields}
@@ -135,27 +135,29 @@ class Truncation:
                 fields[at] = Field(fields[at].id, fields[at].name, type_from_arrow(type_))
                 place[at] = pa.scalar(micros, pa.int64()).cast(type_)
                 if micros * 1000 != value.value:  # no such row is exactly at the place
-                    return Truncation(tuple(fields[: at + 1]), tuple(place[: at + 1]), self.told)
-        return Truncation(tuple(fields), tuple(place), self.told)
+                    return Truncation(
+                        tuple(fields[: at + 1]), tuple(place[: at + 1]), self.stored_text
+                    )
+        return Truncation(tuple(fields), tuple(place), self.stored_text)
 
     def progress(self, known: Truncation) -> Progress:
         """The record of a commit that moves on from a known place."""
-        return Progress({_PROPERTY: known.told}, {_PROPERTY: self.text})
+        return Progress({_PROPERTY: known.stored_text}, {_PROPERTY: self.text})
 
     @property
-    def went_by(self) -> Progress:
+    def use_record(self) -> Progress:
         """The record of a commit that used the place. Without rows there is no record."""
-        return Progress({_PROPERTY: self.told}, {_PROPERTY: self.text}, stands_alone=False)
+        return Progress({_PROPERTY: self.stored_text}, {_PROPERTY: self.text}, stands_alone=False)
 
 
-def going_by(transaction: Transaction, table: StoredTable) -> Truncation:
+def recorded_truncation(transaction: Transaction, table: StoredTable) -> Truncation:
     """The place that determines the rows of a transaction, recorded by its commit."""
     known = Truncation.of(table, transaction.state.snapshot, transaction.view)
-    transaction.progress = known.went_by
+    transaction.progress = known.use_record
     return known
 
 
-def beside_truncations(table: StoredTable, write: Callable[[GoingBy], T]) -> T:
+def retry_after_truncation(table: StoredTable, write: Callable[[TruncationLookup], T]) -> T:
     """The result of `write`, whose transactions call its argument to get the place to use.
 
     It is called again if the table was truncated meanwhile. Raises what `write` raises.
@@ -164,7 +166,7 @@ def beside_truncations(table: StoredTable, write: Callable[[GoingBy], T]) -> T:
 
     def going(transaction: Transaction) -> Truncation:
         nonlocal went_by
-        went_by = going_by(transaction, table)
+        went_by = recorded_truncation(transaction, table)
         return went_by
 
     while True:
@@ -172,12 +174,12 @@ def beside_truncations(table: StoredTable, write: Callable[[GoingBy], T]) -> T:
             return write(going)
         except ConflictError:  # noqa: PERF203  # as a rule there is none
             live = table.live
-            told = _told(live, live.metadata.latest_snapshot())
-            if went_by is None or told == went_by.told:
+            stored_text = _stored_text(live, live.metadata.latest_snapshot())
+            if went_by is None or stored_text == went_by.stored_text:
                 raise
 
 
-def _told(table: StoredTable, newest: Snapshot | None) -> str | None:
+def _stored_text(table: StoredTable, newest: Snapshot | None) -> str | None:
     return told_progress(table.metadata, newest, (_PROPERTY,)).get(_PROPERTY)
 
 

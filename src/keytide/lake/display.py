@@ -1,8 +1,7 @@
-"""The notebook view of a table: its columns, its latest snapshots, its largest buckets.
+"""The views of a table and its snapshots in a notebook, and a picture of a table.
 
-A picture of a table: levels and buckets, files over time, and write amplification.
-
-The list of a table's snapshots.
+The notebook view shows columns, the latest snapshots and the largest buckets. The picture shows
+levels and buckets, files over time, and write amplification.
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ def _run(run: Run, bucket: Bucket) -> tuple[str, ...]:
     return *(f"{count:,}" for count in counts), size_text(run.size), due
 
 
-# -- A picture of a table --------------------------------------------------------------------------
+# -- the picture of a table ------------------------------------------------------------------------
 
 
 # More bars than this cannot be distinguished.
@@ -213,7 +212,7 @@ def _draw_cost(axes: Any, steps: Sequence[Step]) -> None:
     axes.set_ylim(bottom=0)
 
 
-# -- the list of a table's snapshots ---------------------------------------------------------------
+# -- the list of snapshots -------------------------------------------------------------------------
 
 
 class Snapshots(list[Snapshot]):

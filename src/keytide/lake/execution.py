@@ -14,7 +14,7 @@ from keytide.errors import InvalidError, SetupError
 if TYPE_CHECKING:
     from keytide.dml.deletion import HostFor
     from keytide.feeds.feed import BatchReport, FeedRequest, IngestReport
-    from keytide.feeds.kafka.ingest import TablesReport, Told, TopicOptions
+    from keytide.feeds.kafka.ingest import IngestListeners, TablesReport, TopicOptions
     from keytide.sql.query_engine import Engine
 
 
@@ -43,8 +43,8 @@ def delete_host_of(spark: Any) -> HostFor:
         return lambda predicate, fields, _: PredicateHost(predicate, fields)
     from keytide.spark.row_changes import SparkDeleteHost
 
-    return lambda predicate, fields, means: SparkDeleteHost(
-        PredicateHost(predicate, fields), spark, means.driver_bytes_max
+    return lambda predicate, fields, limits: SparkDeleteHost(
+        PredicateHost(predicate, fields), spark, limits.driver_bytes_max
     )
 
 
@@ -81,9 +81,9 @@ def feed(
 
 
 def feed_tables(
-    request: FeedRequest, options: TopicOptions, catalog: Catalog, told: Told
+    request: FeedRequest, options: TopicOptions, catalog: Catalog, listeners: IngestListeners
 ) -> TablesReport:
     """Run `Lake.ingest_tables`. Raises what it raises."""
     from keytide.feeds.kafka.ingest import KafkaRequest, run_feeds
 
-    return run_feeds(KafkaRequest.of(request, options), catalog, told)
+    return run_feeds(KafkaRequest.of(request, options), catalog, listeners)

@@ -1,6 +1,7 @@
-"""The `ExternalTable` class: a read-only table whose rows another engine writes.
+"""The classes `ExternalTable` and `FederatedTable`: tables whose rows another engine stores.
 
-The `FederatedTable` class: a table of another engine, to which Keytide appends versions.
+Another engine writes the rows of an external table, which is read-only. To a federated table,
+Keytide appends versions.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class ExternalTable(ForeignTable):
 
 
 if TYPE_CHECKING:
-    from keytide.dml.statements import FederatedForm
+    from keytide.dml.statements import FederatedCallTarget
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,7 @@ class FederatedTable(ForeignTable):
 
         Raises `InvalidError` as `Table.merge` does. `execute` raises as `update`.
         """
-        from keytide.sql.python_calls import WhenForm, merge_source, source_of_rows
+        from keytide.sql.python_calls import WhenCall, merge_source, source_of_rows
 
         spark = source.sparkSession if is_spark_dataframe(source) else self._spark
         engine = engine_of(spark, self._allows)
@@ -250,7 +251,7 @@ class FederatedTable(ForeignTable):
             rows = source.stored if isinstance(source, Table | ForeignTable) else source
             given = source_of_rows(rows, self._form(), schema_of)
 
-        def carry_out(whens: Sequence[WhenForm]) -> Changed:
+        def carry_out(whens: Sequence[WhenCall]) -> Changed:
             return merge_source(self._form(), engine, given, on, whens, "snapshot")
 
         return MergeBuilder(carry_out)
@@ -275,10 +276,10 @@ class FederatedTable(ForeignTable):
     def _allows(self) -> bool:
         return self._catalog.allows_external_files
 
-    def _form(self) -> FederatedForm:
-        from keytide.dml.statements import FederatedForm
+    def _form(self) -> FederatedCallTarget:
+        from keytide.dml.statements import FederatedCallTarget
 
-        return FederatedForm(self._catalog, self.name, lambda: self.table_schema)
+        return FederatedCallTarget(self._catalog, self.name, lambda: self.table_schema)
 
     def _pinned(self, version: int | str | None = None) -> PinnedExternal:
         return self._tables.pinned(self._inner, version).table

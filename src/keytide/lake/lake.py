@@ -38,7 +38,7 @@ from keytide.lake.table import Table, is_spark_dataframe
 from keytide.maintenance.background import BEHIND
 from keytide.sources.external_definitions import (
     AdoptionResult,
-    NewAdopted,
+    NewAdoption,
     NewExternalTable,
     adopt,
     create_external,
@@ -542,7 +542,7 @@ class Lake:
         given = with_upsert_keys(
             name, options, watermark_key, tombstone_key, tombstone_string_key_value
         )
-        wanted = NewAdopted(format, str(location), primary_key, partition_by, given, comment)
+        wanted = NewAdoption(format, str(location), primary_key, partition_by, given, comment)
         return adopt(self._catalog, name, wanted)
 
     @checked
@@ -847,7 +847,7 @@ class Lake:
         - `SetupError` when a library is not installed.
         """
         from keytide.feeds.feed import FeedRequest
-        from keytide.feeds.kafka.ingest import Told, TopicOptions
+        from keytide.feeds.kafka.ingest import IngestListeners, TopicOptions
         from keytide.lake.execution import feed_tables
 
         request = FeedRequest(
@@ -870,7 +870,7 @@ class Lake:
         of_topics = TopicOptions(
             starting_offsets, dict(consumer_properties or {}), max_messages_per_batch, if_lost
         )
-        return feed_tables(request, of_topics, self._catalog, Told(on_batch, on_failure))
+        return feed_tables(request, of_topics, self._catalog, IngestListeners(on_batch, on_failure))
 
     @checked
     def sql(self, text: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> Result:

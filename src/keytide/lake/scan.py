@@ -1,8 +1,7 @@
-"""The `Scan` class: rows of one snapshot.
+"""The classes `Scan`, `FallbackScan` and `Changes`: what to read of a table, as public objects.
 
-The `FallbackScan` class: rows of two branches of a table.
-
-The `Changes` class: what changed between two snapshots, as public object.
+A `Scan` has the rows of one snapshot, a `FallbackScan` those of two branches of a table. `Changes`
+are what changed between two snapshots.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class Scan(read_scan.Scan):
         return notebook(plan, table, columns)
 
 
-# -- the `FallbackScan` class: rows of two branches of a table -------------------------------------
+# -- the `FallbackScan` class ----------------------------------------------------------------------
 
 
 class FallbackScan(fallback.FallbackScan):
@@ -96,7 +95,7 @@ class FallbackScan(fallback.FallbackScan):
             return notebook(problem(error), columns)
 
 
-# -- the `Changes` class: what changed between two snapshots, as public object ---------------------
+# -- the `Changes` class ---------------------------------------------------------------------------
 
 
 _ROWS_SHOWN = 20

@@ -29,7 +29,7 @@ from keytide.lake.display import Snapshots, picture_of, table_html
 from keytide.lake.execution import delete_host_of, engine_of
 from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.scan import Changes, FallbackScan, Scan
-from keytide.lake.table_methods import MergeBuilder, member, member_giving
+from keytide.lake.table_methods import MergeBuilder, member, member_with_result
 from keytide.maintenance import actions, orphans, repair
 from keytide.maintenance import actions as ended_branches
 from keytide.maintenance import branches as branch_verbs
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 __all__ = ["Table"]
 
 
-def _beside(table: Table, branch: StoredTable) -> Table:
+def _branch_table(table: Table, branch: StoredTable) -> Table:
     """A branch as a `Table` with the same Spark session and catalog."""
     return Table.of(branch, table._spark, table._catalog)
 
@@ -222,7 +222,7 @@ class Table:
         """
         table, author = self._stored, Author.given(commit_user, commit_identifier)
         if merge_schema:
-            table, data = _grown(table, data, author)
+            table, data = _add_missing_columns(table, data, author)
         if is_spark_dataframe(data):
             from keytide.spark.dataframe_writes import append
 
@@ -275,7 +275,7 @@ class Table:
         """
         table = self._stored
         if merge_schema:
-            table, data = _grown(table, data, partition=partition)
+            table, data = _add_missing_columns(table, data, partition=partition)
         if is_spark_dataframe(data):
             from keytide.spark.dataframe_writes import overwrite
 
@@ -308,9 +308,9 @@ class Table:
         - `DataError` when the store fails.
         """
         from keytide.dml.deletion import delete_matching
-        from keytide.dml.statements import Around
+        from keytide.dml.statements import OpenTableCatalog
 
-        around, spark = Around.of(self._stored, self._catalog), self._spark
+        around, spark = OpenTableCatalog.of(self._stored, self._catalog), self._spark
         if isinstance(where, str):
             from keytide.sql.python_calls import delete_where
 
@@ -336,10 +336,10 @@ class Table:
         when two rows would have the same primary key, and `UnsupportedError` for a table that would
         not store the new values unchanged.
         """
-        from keytide.dml.statements import Around
+        from keytide.dml.statements import OpenTableCatalog
         from keytide.sql.python_calls import update_where
 
-        around = Around.of(self._stored, self._catalog)
+        around = OpenTableCatalog.of(self._stored, self._catalog)
         return update_where(around, self._engine(), set, where, isolation)
 
     @checked
@@ -372,8 +372,13 @@ class Table:
         Raises `InvalidError` for any other kind of source, and for a source with columns that SQL
         does not support.
         """
-        from keytide.dml.statements import Around
-        from keytide.sql.python_calls import WhenForm, grown_to_merge, merge_source, source_of_rows
+        from keytide.dml.statements import OpenTableCatalog
+        from keytide.sql.python_calls import (
+            WhenCall,
+            add_source_columns,
+            merge_source,
+            source_of_rows,
+        )
 
         engine = self._engine(source)
         given = source
@@ -381,12 +386,14 @@ class Table:
             schema_of = engine.schema if is_spark_dataframe(source) else None
             rows = source.stored if isinstance(source, Table | ForeignTable) else source
             read = wider_table if merge_schema else source_table
-            given = source_of_rows(rows, Around.of(self._stored, self._catalog), schema_of, read)
+            given = source_of_rows(
+                rows, OpenTableCatalog.of(self._stored, self._catalog), schema_of, read
+            )
 
-        def carry_out(whens: Sequence[WhenForm]) -> Changed:
+        def carry_out(whens: Sequence[WhenCall]) -> Changed:
             if merge_schema:
-                whens = grown_to_merge(self._stored, given, whens)
-            around = Around.of(self._stored, self._catalog)
+                whens = add_source_columns(self._stored, given, whens)
+            around = OpenTableCatalog.of(self._stored, self._catalog)
             return merge_source(around, engine, given, on, whens, isolation)
 
         return MergeBuilder(carry_out)
@@ -831,11 +838,11 @@ class Table:
         It is the same as `lake.table("t$branch_name")`. 'main' is the table itself. Raises
         `NotFoundError`, listing the existing branches, for an unknown one.
         """
-        return _beside(self, open_branch(self._stored, name))
+        return _branch_table(self, open_branch(self._stored, name))
 
-    create_branch = member_giving(branch_verbs.create_branch, _beside)
+    create_branch = member_with_result(branch_verbs.create_branch, _branch_table)
     delete_branch = member(ended_branches.delete_branch)
-    rename_branch = member_giving(ended_branches.rename_branch, _beside)
+    rename_branch = member_with_result(ended_branches.rename_branch, _branch_table)
     fast_forward = member(actions.fast_forward)
 
 
@@ -844,7 +851,7 @@ def _places(partition: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
     return () if partition is None else (partition,)
 
 
-def _grown(
+def _add_missing_columns(
     table: StoredTable,
     data: Any,
     author: Author | None = None,
@@ -852,9 +859,9 @@ def _grown(
 ) -> tuple[StoredTable, Any]:
     """The table after adding the columns of the rows, and the rows in the table's types."""
     if is_spark_dataframe(data):
-        from keytide.spark.dataframe_writes import grown_for as grown_on_spark
+        from keytide.spark.dataframe_writes import add_missing_columns
 
-        return grown_on_spark(table, data, author, partition)
+        return add_missing_columns(table, data, author, partition)
     return grown_for(table, data, author, partition)
 
 

@@ -1,9 +1,7 @@
-"""Methods of `Table` that are generated from verbs.
+"""Methods of `Table` that are generated from verbs, and the builder for `Table.merge`.
 
 A verb is a function on a `StoredTable`. The generated method has its signature and docstring, and
 checks its arguments.
-
-The builder for `Table.merge`.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from keytide.base.arguments import checked
 from keytide.dml.engine import Changed
 from keytide.snapshot.stored_table import StoredTable
 
-# -- methods of `Table` that are generated from verbs ----------------------------------------------
+# -- methods from verbs ----------------------------------------------------------------------------
 
 
 P = ParamSpec("P")
@@ -44,14 +42,14 @@ def member(verb: Callable[Concatenate[StoredTable, P], T]) -> Callable[Concatena
     return method
 
 
-def member_giving(
-    verb: Callable[Concatenate[StoredTable, P], T], shown: Callable[[H, T], Shown]
+def member_with_result(
+    verb: Callable[Concatenate[StoredTable, P], T], convert: Callable[[H, T], Shown]
 ) -> Callable[Concatenate[H, P], Shown]:
-    """Turn a verb into a method whose result is converted by `shown`."""
+    """Turn a verb into a method whose result is converted by `convert`."""
 
-    @_as_declared(verb, return_annotation=inspect.signature(shown).return_annotation)
+    @_as_declared(verb, return_annotation=inspect.signature(convert).return_annotation)
     def method(holder: H, /, *arguments: P.args, **named: P.kwargs) -> Shown:
-        return shown(holder, verb(holder.stored, *arguments, **named))
+        return convert(holder, verb(holder.stored, *arguments, **named))
 
     return method
 
@@ -78,7 +76,7 @@ def _as_declared(
 
 
 if TYPE_CHECKING:
-    from keytide.sql.python_calls import WhenForm
+    from keytide.sql.python_calls import WhenCall
 
 
 @dataclass(frozen=True)
@@ -92,8 +90,8 @@ class MergeBuilder:
     raises it in `execute`.
     """
 
-    carry_out: Callable[[Sequence[WhenForm]], Changed]
-    whens: tuple[WhenForm, ...] = ()
+    carry_out: Callable[[Sequence[WhenCall]], Changed]
+    whens: tuple[WhenCall, ...] = ()
 
     @checked
     def when_matched_update(
@@ -168,7 +166,7 @@ class MergeBuilder:
         values: Mapping[str, Any] | None,
         condition: str | None,
     ) -> MergeBuilder:
-        from keytide.sql.python_calls import WhenForm
+        from keytide.sql.python_calls import WhenCall
 
-        when = WhenForm(call, kind, action, values, condition)
+        when = WhenCall(call, kind, action, values, condition)
         return replace(self, whens=(*self.whens, when))

@@ -1,11 +1,8 @@
 """Apache Pinot's schema and table config, parsed to typed values.
 
-Apache Pinot's schema and table config as typed values.
-
-Parses Pinot's JSON documents, member by member, into frozen dataclasses.
-
-Each field of a dataclass states its member and how the value is read. Like Pinot's own reader, this
-one accepts `"true"` for `true` and `"5"` for 5, and treats null as a missing member.
+Documents are parsed member by member into frozen dataclasses. Each field of a dataclass states its
+member and how the value is read. Like Pinot's own reader, this one accepts `"true"` for `true` and
+`"5"` for 5, and treats null as a missing member.
 """
 
 from __future__ import annotations
@@ -22,11 +19,11 @@ from keytide.base.arguments import shown
 from keytide.base.process import cached_property
 from keytide.errors import InvalidError
 
-# -- parses Pinot's JSON documents, member by member, into frozen dataclasses ----------------------
+# -- documents -------------------------------------------------------------------------------------
 
 
 Document: TypeAlias = Mapping[str, Any]
-Given: TypeAlias = "Mapping[str, Any] | str | Path"
+DocumentSource: TypeAlias = "Mapping[str, Any] | str | Path"
 """A document: a dict, a JSON string, or the path of a file."""
 
 Reader: TypeAlias = Callable[[Any], Any]
@@ -35,7 +32,7 @@ Reader: TypeAlias = Callable[[Any], Any]
 _T = TypeVar("_T")
 
 
-def document_of(given: Given, what: str) -> Document:
+def document_of(given: DocumentSource, what: str) -> Document:
     """The document that a caller passes. Raises `InvalidError` if it is not a JSON object."""
     if isinstance(given, Mapping):
         return given
@@ -57,7 +54,7 @@ def document_of(given: Given, what: str) -> Document:
     return document
 
 
-# -- value readers ---------------------------------------------------------------------------------
+# -- readers of values -----------------------------------------------------------------------------
 
 
 def anything(value: Any) -> Any:
@@ -134,34 +131,34 @@ def member(name: str, reader: Reader, default: Any = None) -> Any:
     return field(default=default, metadata={"member": name, "reader": reader})
 
 
-def member_names(made: type[Any]) -> list[str]:
+def member_names(class_: type[Any]) -> list[str]:
     """The member names of the fields of a dataclass."""
-    return [each.metadata["member"] for each in _held(made)]
+    return [each.metadata["member"] for each in _member_fields(class_)]
 
 
-def said(value: Any) -> set[str]:
+def set_members(value: Any) -> set[str]:
     """The members whose value differs from the default."""
     return {
         each.metadata["member"]
-        for each in _held(type(value))
+        for each in _member_fields(type(value))
         if getattr(value, each.name) not in (each.default, {}, ())
     }
 
 
-def read(made: type[_T], document: Document, where: str, **others: Any) -> _T:
+def read(class_: type[_T], document: Document, where: str, **others: Any) -> _T:
     """Read the members of a document into a dataclass. `others` are its other fields.
 
     Unknown members are ignored. Raises `InvalidError`, naming `where` and the invalid member.
     """
     values = {
         each.name: at(document, where, each.metadata["reader"], each.metadata["member"])
-        for each in _held(made)
+        for each in _member_fields(class_)
     }
-    return made(**others, **{name: value for name, value in values.items() if value is not None})
+    return class_(**others, **{name: value for name, value in values.items() if value is not None})
 
 
-def _held(made: Any) -> Iterator[Field[Any]]:
-    return (each for each in fields(made) if "member" in each.metadata)
+def _member_fields(class_: Any) -> Iterator[Field[Any]]:
+    return (each for each in fields(class_) if "member" in each.metadata)
 
 
 def at(document: Document, where: str, reader: Reader, *path: str) -> Any:
@@ -232,7 +229,7 @@ class Column:
     granularity: str | None = member("granularity", text)
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The description of the column in messages."""
         many = "" if self.is_single else " with multiple values"
         return f"{self.name!r}, which is {self.type}{many}"
@@ -256,7 +253,7 @@ class Schema:
         return {column.name: column for column in self.columns}
 
 
-def parse_schema(given: Given) -> Schema:
+def parse_schema(given: DocumentSource) -> Schema:
     """Parse a schema. Raises `InvalidError`, naming the invalid member."""
     document = document_of(given, "Pinot's schema")
     where = f"Pinot's schema {document.get('schemaName', '')!r}"
@@ -479,7 +476,7 @@ class TableConfig:
     unused_ingestion: tuple[str, ...]
 
 
-def parse_table_config(given: Given) -> TableConfig:
+def parse_table_config(given: DocumentSource) -> TableConfig:
     """Parse a table config. Raises `InvalidError`, naming the invalid member."""
     document = document_of(given, "Pinot's table config")
     where = f"Pinot's table config {document.get('tableName', '')!r}"

@@ -1,9 +1,8 @@
 """Rules for table configs: what Pinot refuses, and what this release does not support.
 
 Each rule describes a violation, or returns nothing. `RULES` are those of Pinot's own validator. An
-entry of `NOT_YET` is removed once the feature is supported.
-
-A table config with its schema, and properties derived from both.
+entry of `NOT_YET` is removed once the feature is supported. A `Case` is a table config with its
+schema, and has properties derived from both.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from sqlglot import exp
 
 from keytide.base.process import cached_property
 from keytide.errors import InvalidError, UnsupportedError
-from keytide.pinot.config import COMPACTION, Column, Schema, TableConfig, Upsert, said
+from keytide.pinot.config import COMPACTION, Column, Schema, TableConfig, Upsert, set_members
 from keytide.pinot.scalar_functions import FUNCTIONS, parsed, unknown_parts
 
-# -- A table config with its schema, and properties derived from both ------------------------------
+# -- the case of a table config and its schema -----------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Case:
         return tuple((t.column, t.function, parsed(t.function)) for t in self.upsert.transforms)
 
 
-# -- rules for table configs -----------------------------------------------------------------------
+# -- rules -----------------------------------------------------------------------------------------
 
 
 _NUMBERS = ("INT", "LONG", "FLOAT", "DOUBLE", "BIG_DECIMAL")
@@ -114,7 +113,7 @@ def check(case: Case) -> None:
 
 def idle_members(case: Case) -> list[str]:
     """Members that are set and have no effect on a Keytide table."""
-    found = said(case.upsert)
+    found = set_members(case.upsert)
     members = [f"upsertConfig.{name}" for name in IDLE if name in found]
     members += [f"ingestionConfig.{name}" for name in case.table.unused_ingestion]
     members += [f"task.{name}" for name in case.table.tasks if name != COMPACTION]
@@ -156,7 +155,9 @@ def _bad_key(case: Case) -> str | None:
         return "the schema has no 'primaryKeyColumns'"
     if unknown := case.unknown(names):
         return f"'primaryKeyColumns' names {', '.join(unknown)}, which the schema does not have"
-    many = [column.told for column in map(case.column, names) if column and not column.is_single]
+    many = [
+        column.description for column in map(case.column, names) if column and not column.is_single
+    ]
     return f"'primaryKeyColumns' names {', '.join(many)}" if many else None
 
 
@@ -174,7 +175,7 @@ def _bad_delete(case: Case) -> str | None:
     if column is None:
         return f"'deleteRecordColumn' names {name!r}, which the schema does not have"
     is_fine = column.is_single and column.type in ("BOOLEAN", "STRING", *_NUMBERS)
-    return _if(not is_fine, f"'deleteRecordColumn' names {column.told}")
+    return _if(not is_fine, f"'deleteRecordColumn' names {column.description}")
 
 
 def _bad_marker(case: Case) -> str | None:
@@ -185,33 +186,35 @@ def _bad_marker(case: Case) -> str | None:
     if column is None:
         return f"'outOfOrderRecordColumn' names {name!r}, which the schema does not have"
     is_fine = column.is_single and column.type == "BOOLEAN"
-    return _if(not is_fine, f"'outOfOrderRecordColumn' names {column.told}")
+    return _if(not is_fine, f"'outOfOrderRecordColumn' names {column.description}")
 
 
 def _consistent_deletes(wrong: Callable[[Case], bool], found: str) -> Finding:
-    told = f"'enableDeletedKeysCompactionConsistency' is on {found}"
-    return lambda case: _if(case.upsert.is_delete_consistent and wrong(case), told)
+    described = f"'enableDeletedKeysCompactionConsistency' is on {found}"
+    return lambda case: _if(case.upsert.is_delete_consistent and wrong(case), described)
 
 
 def _ttl_of_no_number(case: Case) -> str | None:
     columns = [case.column(name) for name in case.comparison]
-    told = [c.told for c in columns if c and not (c.type in _STORED_AS_NUMBERS and c.is_single)]
-    if not case.ttls or (columns and not told):
+    described = [
+        c.description for c in columns if c and not (c.type in _STORED_AS_NUMBERS and c.is_single)
+    ]
+    if not case.ttls or (columns and not described):
         return None
-    by = f"are compared by {', '.join(told)}" if told else "are compared by no column"
-    return f"{_told_ttls(case)} and rows {by}"
+    by = f"are compared by {', '.join(described)}" if described else "are compared by no column"
+    return f"{_ttl_text(case)} and rows {by}"
 
 
 def _ttl_of_fractions(case: Case) -> str | None:
     columns = [case.column(name) for name in case.comparison]
-    told = [c.told for c in columns if c and c.type not in ("INT", "LONG", "TIMESTAMP")]
-    return _if(bool(case.ttls and told), f"{_told_ttls(case)} and rows are compared by "
-               f"{', '.join(told)}")  # fmt: skip
+    described = [c.description for c in columns if c and c.type not in ("INT", "LONG", "TIMESTAMP")]
+    return _if(bool(case.ttls and described), f"{_ttl_text(case)} and rows are compared by "
+               f"{', '.join(described)}")  # fmt: skip
 
 
-def _told_ttls(case: Case) -> str:
-    told = " and ".join(f"{name!r} = {value:g}" for name, value in case.ttls.items())
-    return f"{told} is set"
+def _ttl_text(case: Case) -> str:
+    described = " and ".join(f"{name!r} = {value:g}" for name, value in case.ttls.items())
+    return f"{described} is set"
 
 
 def _view_mode(wrong: Callable[[Upsert], bool], found: str) -> Finding:
@@ -228,12 +231,12 @@ def _strategies(wrong: Callable[[Case, str, Column | None], bool], *strategies: 
 
     def find(case: Case) -> str | None:
         found = case.upsert.strategies.items() if case.is_partial else ()
-        told = [
+        described = [
             f"{name!r}: {strategy!r}"
             for name, strategy in found
             if (not strategies or strategy in strategies) and wrong(case, name, case.column(name))
         ]
-        return f"'partialUpsertStrategies' has {', '.join(told)}" if told else None
+        return f"'partialUpsertStrategies' has {', '.join(described)}" if described else None
 
     return find
 
@@ -257,17 +260,21 @@ def _transforms(
     """Columns computed after a merge that are invalid in some way."""
 
     def find(case: Case) -> str | None:
-        told = [f"{name!r} = {text!r}" for name, text, tree in case.functions
+        described = [f"{name!r} = {text!r}" for name, text, tree in case.functions
                 if wrong(case, name, text, tree)]  # fmt: skip
-        return f"'postPartialUpsertTransformConfigs' has {', '.join(told)}" if told else None
+        return (
+            f"'postPartialUpsertTransformConfigs' has {', '.join(described)}" if described else None
+        )
 
     return find
 
 
 def _foreign_functions(case: Case) -> str | None:
     found = {name: unknown_parts(tree) for name, _, tree in case.functions if tree is not None}
-    told = [f"{name!r} by {', '.join(parts)}" for name, parts in found.items() if parts]
-    return _if(bool(told), f"'postPartialUpsertTransformConfigs' computes {', '.join(told)}")
+    described = [f"{name!r} by {', '.join(parts)}" for name, parts in found.items() if parts]
+    return _if(
+        bool(described), f"'postPartialUpsertTransformConfigs' computes {', '.join(described)}"
+    )
 
 
 def _is_groovy(text: str) -> bool:
@@ -294,19 +301,21 @@ def _missing_comparison(case: Case) -> str | None:
 
 def _incomparable(case: Case) -> str | None:
     columns = [case.column(name) for name in case.comparison]
-    told = [c.told for c in columns if c and not (c.type in _COMPARABLE and c.is_single)]
-    return f"rows are compared by {', '.join(told)}" if told else None
+    described = [
+        c.description for c in columns if c and not (c.type in _COMPARABLE and c.is_single)
+    ]
+    return f"rows are compared by {', '.join(described)}" if described else None
 
 
 _COMPARABLE = (*_STORED_AS_NUMBERS, "STRING", "JSON", "BYTES", "UUID")
 
 
-def _said(member: str) -> Finding:
-    return lambda case: _if(member in said(case.upsert), f"'upsertConfig.{member}' is set")
+def _is_set(member: str) -> Finding:
+    return lambda case: _if(member in set_members(case.upsert), f"'upsertConfig.{member}' is set")
 
 
-def _said_without_merges(member: str) -> Finding:
-    find = _said(member)
+def _is_set_without_merges(member: str) -> Finding:
+    find = _is_set(member)
     return lambda case: None if case.is_partial else find(case)
 
 
@@ -386,7 +395,7 @@ RULES = (
                              "without a task that compacts"),
          f"expected {' or '.join(_COMPACTIONS)} in 'task.taskTypeConfigsMap': add one"),
     Rule("TTL and several comparison columns",
-         lambda c: _if(bool(c.ttls) and len(c.comparison) > 1, f"{_told_ttls(c)} and "
+         lambda c: _if(bool(c.ttls) and len(c.comparison) > 1, f"{_ttl_text(c)} and "
                        f"rows are compared by {', '.join(c.comparison)}"),
          "a TTL needs exactly one comparison column: name one, or remove the TTL"),
     Rule("TTL of no number", _ttl_of_no_number,
@@ -456,13 +465,15 @@ NOT_YET = (
     Rule("dedup", lambda c: _if(c.table.has_dedup, "'dedupConfig.dedupEnabled' is true"),
          "this release keeps the latest row of a key, not the first: use 'upsertConfig'"),
     Rule("complex columns",
-         lambda c: _listed(x.told for x in c.schema.columns if x.type in ("MAP", "LIST", "STRUCT")),
+         lambda c: _listed(
+             x.description for x in c.schema.columns if x.type in ("MAP", "LIST", "STRUCT")
+         ),
          "this release does not support such columns: use JSON"),
-    Rule("strategies", _said_without_merges("partialUpsertStrategies"),
+    Rule("strategies", _is_set_without_merges("partialUpsertStrategies"),
          "only the mode 'PARTIAL' merges columns: use this mode, or remove the member"),
-    Rule("default strategy", _said_without_merges("defaultPartialUpsertStrategy"),
+    Rule("default strategy", _is_set_without_merges("defaultPartialUpsertStrategy"),
          "only the mode 'PARTIAL' merges columns: use this mode, or remove the member"),
-    Rule("merger", _said("partialUpsertMergerClass"),
+    Rule("merger", _is_set("partialUpsertMergerClass"),
          "this release does not run Java classes: remove it, and choose strategies"),
     Rule("transforms of other functions", _foreign_functions,
          f"this release supports operators, CASE and the functions {', '.join(FUNCTIONS)}: use "
@@ -479,7 +490,7 @@ NOT_YET = (
          "this release supports a TTL only with a comparison column of type INT, LONG or "
          "TIMESTAMP: name such a column, or remove the TTL"),
     Rule("TTL below 1",
-         lambda c: _if(any(0 < value < 1 for value in c.ttls.values()), _told_ttls(c)),
+         lambda c: _if(any(0 < value < 1 for value in c.ttls.values()), _ttl_text(c)),
          "this release supports only integers, 1 or more: round it up, or remove it"),
     Rule("UUIDs in partitions", _scattered_uuids,
          "this release puts different spellings of one UUID into different buckets: use one "

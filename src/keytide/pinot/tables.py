@@ -1,8 +1,6 @@
-"""Tables from Apache Pinot's table config and schema.
+"""Tables created from Apache Pinot's table config and schema.
 
-Creates tables of a lake from Pinot's table config and schema.
-
-Converts a table config and its schema to columns, options and immutable settings.
+Both are converted to columns, options and immutable settings.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from keytide.pinot.rules import Case, check, idle_members
 from keytide.pinot.scalar_functions import sql_of
 from keytide.types import ArrayType, Field, parse_sql_type
 
-# -- converts a table config and its schema to columns ---------------------------------------------
+# -- columns, options and immutable settings -------------------------------------------------------
 
 
 _TYPES = {
@@ -165,7 +163,7 @@ def _default(column: Column) -> str:
     return str(found)
 
 
-# -- creates tables of a lake from Pinot's table config and schema ---------------------------------
+# -- creation of tables ----------------------------------------------------------------------------
 
 
 @checked
@@ -243,12 +241,12 @@ def _check_immutable(table: Table, case: Case) -> None:
             if member == "upsertConfig.comparisonColumns" and not case.upsert.comparison:
                 member = "segmentsConfig.timeColumnName"
             raise InvalidError(
-                f"table {table.name} was created with {_told(has)} as '{member}', found "
-                f"{_told(asked)}; it cannot be changed. Write the rows to a new table"
+                f"table {table.name} was created with {_value_text(has)} as '{member}', found "
+                f"{_value_text(asked)}; it cannot be changed. Write the rows to a new table"
             )
 
 
-def _told(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, tuple):
         value = ", ".join(value)
     return "nothing" if value in (None, "") else repr(value)
@@ -259,7 +257,9 @@ def _warn_of_ttls(table: Table, case: Case) -> None:
     has, asked = table.options, options(case)
     differing = [key for key in TTLS if has.get(key) != asked.get(key)]
     if differing:
-        told = (f"'{k}' {_told(has.get(k))}, not {_told(asked.get(k))}" for k in differing)
+        told = (
+            f"'{k}' {_value_text(has.get(k))}, not {_value_text(asked.get(k))}" for k in differing
+        )
         warn_caller(
             f"table {table.name} has different TTLs from the config: {', '.join(told)}; "
             f"change them with Table.alter"

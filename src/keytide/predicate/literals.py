@@ -243,7 +243,9 @@ class Literal(NamedTuple):
 
 
 def values_of(literals: Sequence[Literal], field: Field) -> list[Any]:
-    """Literals as values of a column, see `plain` in `keytide.predicate.predicate`. Decimals keep their own scale.
+    """Literals as values of a column, see `plain` in `keytide.predicate.predicate`.
+
+    Decimals keep their own scale.
 
     Raises `ValueError`, with the literal as its text, for a literal that is not a value of that
     type.

@@ -1,12 +1,7 @@
-"""Buckets as pictures and lists.
+"""Buckets as pictures and lists, with legends for the colors.
 
-Pictures of buckets: the runs of one bucket over its keys, and the levels of many as bars.
-
-Values for pictures of buckets: their files, sorted runs and levels.
-
-Lists of buckets, each with a bar of its bytes by level.
-
-Legends for the colors of pictures.
+A picture shows the runs of one bucket over its keys, or the levels of many buckets as bars. A list
+has a bar of bytes by level for each bucket.
 """
 
 from __future__ import annotations
@@ -29,13 +24,10 @@ from keytide.show.elements import (
     shortened,
     size_text,
     text,
-    told,
+    tooltip,
 )
 
-# -- buckets as pictures and lists -----------------------------------------------------------------
-
-
-# -- values for pictures of buckets: their files, sorted runs and levels ---------------------------
+# -- values: files, sorted runs and levels ---------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -108,7 +100,7 @@ class ReadBucket:
     levels: tuple[tuple[int, int], ...]
 
 
-# -- pictures of buckets ---------------------------------------------------------------------------
+# -- pictures --------------------------------------------------------------------------------------
 
 
 _LEFT, _RIGHT = 188.0, 96.0
@@ -138,7 +130,7 @@ def levels_bar(levels: Sequence[tuple[int, int]], largest: int) -> Markup:
     parts = []
     for level, size in levels:
         length = max(2.0, size / max(1, largest) * width)
-        hint = told(f"level {level}: {size_text(size)}")
+        hint = tooltip(f"level {level}: {size_text(size)}")
         bar = element("rect", hint, x=left, y=2.0, width=length, height=12.0, class_=_level(level))
         parts.append(bar)
         left += length
@@ -183,7 +175,7 @@ def _part(part: Part, level: int, y: float, width: float) -> Markup:
     length = max(_PART_MIN, (part.end - part.start) * width)
     left = min(left, _LEFT + width - length)
     marks = [
-        told(_told(part)),
+        tooltip(_tooltip_text(part)),
         element("rect", x=left, y=y, width=length, height=_BAR, rx=3, class_=_level(level)),
     ]
     if part.rows and part.dead:
@@ -194,7 +186,7 @@ def _part(part: Part, level: int, y: float, width: float) -> Markup:
     return element("g", *marks)
 
 
-def _told(part: Part) -> str:
+def _tooltip_text(part: Part) -> str:
     first, last = ("", "") if part.keys is None else (shortened(k, _KEY_MAX) for k in part.keys)
     keys = "" if part.keys is None else f", keys {first} to {last}"
     dead = f", {part.dead:,} dead" if part.dead else ""
@@ -213,7 +205,7 @@ def _fitting(key: str, room: float) -> str:
     return shortened(key, max(1, fits))
 
 
-# -- lists of buckets, each with a bar of its bytes by level ---------------------------------------
+# -- lists -----------------------------------------------------------------------------------------
 
 
 _HEAD = ("Bucket", "Levels", "Size", "Files", "Rows")
@@ -248,7 +240,7 @@ def _left_out(count: int) -> Markup:
     return paragraph(f"{counted(count, 'smaller bucket')} not shown", class_="muted")
 
 
-# -- legends for the colors of pictures ------------------------------------------------------------
+# -- legends ---------------------------------------------------------------------------------------
 
 
 _OF_TIMELINE = (

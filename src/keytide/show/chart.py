@@ -1,10 +1,7 @@
-"""Charts and timelines.
+"""Charts of rows and timelines of commits, as pictures.
 
-A simple chart of rows: the first column on the x-axis, a number as bars or as a line.
-
-A chart as a picture.
-
-A timeline: a column for each commit, with written rows above and deleted rows below.
+A chart has the first column on the x-axis, and a number as bars or as a line. A timeline has a
+column for each commit, with written rows above and deleted rows below.
 """
 
 from __future__ import annotations
@@ -18,9 +15,9 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.base.text import counted, frame_of
-from keytide.show.elements import WIDE, Markup, element, names, picture, rows_of, text, told
+from keytide.show.elements import WIDE, Markup, element, names, picture, rows_of, text, tooltip
 
-# -- A simple chart of rows ------------------------------------------------------------------------
+# -- the chart of rows -----------------------------------------------------------------------------
 
 
 _POINTS_MAX = 200
@@ -95,7 +92,7 @@ def _is_number(type_: pa.DataType) -> bool:
     )
 
 
-# -- A chart as a picture --------------------------------------------------------------------------
+# -- the picture of a chart ------------------------------------------------------------------------
 
 
 _WIDTH, _HEIGHT = 720.0, 260.0
@@ -146,25 +143,25 @@ def _parts(chart: Chart) -> Iterator[Markup]:
 def _points(chart: Chart, at: list[tuple[float, float]], zero: float) -> Iterator[Markup]:
     way = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
     yield element("polyline", points=way, class_="line")
-    for hint, (x, y) in zip(_told(chart), at, strict=True):
+    for hint, (x, y) in zip(_chart_text(chart), at, strict=True):
         yield element("circle", hint, cx=x, cy=y, r=3.0, class_="point")
 
 
 def _bars(chart: Chart, at: list[tuple[float, float]], zero: float) -> Iterator[Markup]:
     width = min(48.0, (_WIDTH - _LEFT - _RIGHT) / len(at) * 0.7)
-    for hint, (x, y) in zip(_told(chart), at, strict=True):
+    for hint, (x, y) in zip(_chart_text(chart), at, strict=True):
         yield element(
             "rect", hint, x=x - width / 2, y=min(y, zero), width=width, height=abs(y - zero), rx=2,
             class_="bar write",
         )  # fmt: skip
 
 
-def _told(chart: Chart) -> Iterator[Markup]:
+def _chart_text(chart: Chart) -> Iterator[Markup]:
     for name, value in zip(chart.names, chart.values, strict=True):
-        yield told(f"{name}: {value:,.6g}")
+        yield tooltip(f"{name}: {value:,.6g}")
 
 
-# -- A timeline ------------------------------------------------------------------------------------
+# -- the timeline ----------------------------------------------------------------------------------
 
 
 _TIMELINE_PICTURE_LEFT, _TIMELINE_PICTURE_RIGHT = 56.0, 12.0
@@ -259,7 +256,7 @@ def _commit(
     kind = _KINDS.get(entry.operation, "write")
     up, down = _share(entry.rows_written, most) * _UP, _share(entry.rows_deleted, most) * _DOWN
     left = middle - column / 2
-    hint = told(
+    hint = tooltip(
         f"snapshot {entry.snapshot_id}, {entry.operation}: {entry.rows_written:,} rows written, "
         f"{entry.rows_deleted:,} deleted"
     )
@@ -281,7 +278,7 @@ def _commit(
 
 def _flag(tags: Sequence[str], x: float, top: float) -> Markup:
     """A flag above the column. The names of the tags are in the table, which has more space."""
-    hint = told(f"tags: {names(tags)}")
+    hint = tooltip(f"tags: {names(tags)}")
     top = max(_FLAGS - 14, top)
     pole = element("line", x1=x, y1=top, x2=x, y2=top + 14, class_="flag-pole")
     cloth = element("path", d=f"M{x:.1f} {top:.1f} l11 4 l-11 4 z", class_="flag")
@@ -289,7 +286,7 @@ def _flag(tags: Sequence[str], x: float, top: float) -> Markup:
 
 
 def _fork(branches: Sequence[str], x: float) -> Markup:
-    hint = told(f"branches: {names(branches)}")
+    hint = tooltip(f"branches: {names(branches)}")
     way = f"M{x:.1f} {_AXIS:.1f} c0 {_DOWN + 4:.1f} 4 {_DOWN + 12:.1f} 16 {_DOWN + 14:.1f}"
     line = element("path", d=way, class_="fork")
     end = element("circle", cx=x + 16, cy=_AXIS + _DOWN + 14, r=3.5, class_="fork-end")

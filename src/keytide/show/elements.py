@@ -1,32 +1,18 @@
-"""Elements and styles of pictures, for pages and notebooks.
+r"""HTML and SVG elements, readable values and styles, for pages and notebooks.
 
-SVG elements, with all text and attributes escaped.
-
-Strings that are HTML or SVG already, and elements that escape all other strings.
+Markup is a string that is HTML or SVG already. Elements escape all other strings:
 
 >>> str(element("td", "a < b", class_="num"))
 '<td class="num">a &lt; b</td>'
 
-The style of pictures, for a web page and for the output of a notebook cell.
-
-Building blocks of notebook output: names, cells, tables, and collapsible text.
-
-The notebook output of an object: HTML with its own style, without scripts and requests.
-
-Lists of columns, and of the signs of a table's health.
-
-The columns of a table or of a result.
-
-The health of a table: what to do, and what is fine.
-
-Numbers, times and names in readable form.
+Numbers, times and names are shown in readable form:
 
 >>> size_text(1_234_567)
 '1.2 MB'
 >>> harmless("a" + chr(0x202E) + "b")
-'a\u202eb'
+'a\\u202eb'
 
-Arrow rows as the strings that the cells of a page show.
+Notebook output is HTML with its own style, without scripts and requests.
 """
 
 from __future__ import annotations
@@ -86,7 +72,7 @@ def ago_text(time: datetime, now: datetime) -> str:
     return f"{seconds} s ago"
 
 
-# -- Arrow rows as the strings that the cells of a page show ---------------------------------------
+# -- Arrow rows as strings for cells ---------------------------------------------------------------
 
 
 Cell = str | None
@@ -131,10 +117,7 @@ def _is_number(type_: pa.DataType) -> bool:
     )
 
 
-# -- elements and styles of pictures, for pages and notebooks --------------------------------------
-
-
-# -- strings that are HTML or SVG already ----------------------------------------------------------
+# -- markup ----------------------------------------------------------------------------------------
 
 
 class Markup(str):
@@ -177,7 +160,7 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-# -- SVG elements, with all text and attributes escaped --------------------------------------------
+# -- SVG -------------------------------------------------------------------------------------------
 
 
 WIDE, NARROW = 960.0, 700.0
@@ -189,7 +172,7 @@ def text(content: str, **attributes: object) -> Markup:
     return element("text", content, **attributes)
 
 
-def told(content: str) -> Markup:
+def tooltip(content: str) -> Markup:
     """A tooltip. Characters that would affect its display are escaped."""
     return element("title", content)
 
@@ -214,7 +197,7 @@ def picture(
     )  # fmt: skip
 
 
-# -- the style of pictures, for a web page and for the output of a notebook cell -------------------
+# -- styles ----------------------------------------------------------------------------------------
 
 
 SCOPE = "keytide"
@@ -327,7 +310,7 @@ def _scoped(rules: str) -> str:
     return re.sub(r"([^{}]+)\{([^{}]*)\}", scoped, re.sub(r"/\*.*?\*/", "", rules, flags=re.DOTALL))
 
 
-# -- building blocks of notebook output ------------------------------------------------------------
+# -- names, cells, tables and collapsible text -----------------------------------------------------
 
 
 _CELL_MAX = 120
@@ -372,7 +355,7 @@ def details(summary: str, content: Markup) -> Markup:
     return element("details", element("summary", summary), content)
 
 
-def opened(summary: str, content: Markup) -> Markup:
+def open_details(summary: str, content: Markup) -> Markup:
     """Content that is open and that the reader can close."""
     return element("details", element("summary", summary), content, open="")
 
@@ -406,7 +389,7 @@ def _row(cells: Sequence[str], kinds: Sequence[str | None]) -> Markup:
     return element("tr", element("th", first, scope="row", class_=kinds[0]), joined(*others))
 
 
-# -- the notebook output of an object --------------------------------------------------------------
+# -- notebook output -------------------------------------------------------------------------------
 
 
 def notebook(*parts: str) -> str:
@@ -418,10 +401,7 @@ def notebook(*parts: str) -> str:
     return str(element("div", style, joined(*parts), class_=SCOPE))
 
 
-# -- lists of columns, and of the signs of a table's health ----------------------------------------
-
-
-# -- the columns of a table or of a result ---------------------------------------------------------
+# -- columns ---------------------------------------------------------------------------------------
 
 
 _COLUMNS_MAX = 60
@@ -442,7 +422,7 @@ def columns_table(head: Sequence[str], columns: Sequence[Sequence[str]]) -> Mark
     return joined(table, paragraph(counted(left_out, "more column"), class_="muted"))
 
 
-# -- the health of a table: what to do, and what is fine -------------------------------------------
+# -- health ----------------------------------------------------------------------------------------
 
 
 _TABLES_TEXT_MAX = 1_000
@@ -477,7 +457,7 @@ def signs_table(signs: Sequence[Sign]) -> Markup:
     return joined(
         paragraph(_chip(is_due=bool(due)), " ", verdict),
         _table("What to do", due) if due else "",
-        opened(f"{counted(len(fine), 'check')} passed", _table("What is fine", fine))
+        open_details(f"{counted(len(fine), 'check')} passed", _table("What is fine", fine))
         if fine
         else "",
     )

@@ -1,20 +1,8 @@
-"""The steps of a plan, and what pruning leaves.
+"""Plans, the versions of a key, and changed rows, as lists, tables and pictures.
 
-The steps of a plan as nested lists, with pictures of the pruning steps.
-
-A picture of the files that remain after each pruning step.
-
-A plan as a tree of steps, with the files that remain after each pruning step.
-
-The versions of a key, and changed rows.
-
-The explanation of a row: the versions of its key.
-
-The explanation of a key: its row, and the versions in merge order.
-
-Changed rows as a table: one line for each change, with the old value next to the new one.
-
-The changes between two snapshots, row by row.
+A plan is a tree of steps. Its pictures show the files that remain after each pruning step. The
+explanation of a key shows its row, and its versions in merge order. Changed rows are a table: one
+line for each change, with the old value next to the new one.
 """
 
 from __future__ import annotations
@@ -41,10 +29,10 @@ from keytide.show.elements import (
     shortened,
     size_text,
     text,
-    told,
+    tooltip,
 )
 
-# -- A plan as a tree of steps ---------------------------------------------------------------------
+# -- plans -----------------------------------------------------------------------------------------
 
 
 class Stage(Protocol):
@@ -121,7 +109,7 @@ def _rows(stages: Sequence[Stage], first: Stage) -> Iterator[Markup]:
         yield text(label, x=_LEFT - 10, y=middle, class_="label end")
         yield element(
             "g",
-            told(f"{label}: {kept}, {size_text(stage.bytes)}"),
+            tooltip(f"{label}: {kept}, {size_text(stage.bytes)}"),
             element("rect", x=_LEFT, y=y, width=width, height=_BAR, rx=3, class_="pruned"),
             element("rect", x=_LEFT, y=y, width=length, height=_BAR, rx=3, class_="kept"),
         )
@@ -130,7 +118,7 @@ def _rows(stages: Sequence[Stage], first: Stage) -> Iterator[Markup]:
         )
 
 
-# -- the steps of a plan as nested lists, with pictures of the pruning steps -----------------------
+# -- plans as nested lists -------------------------------------------------------------------------
 
 
 _TEXT_MAX = 600
@@ -172,9 +160,6 @@ def _stage(stage: Stage) -> tuple[str, ...]:
 # -- the versions of a key, and changed rows -------------------------------------------------------
 
 
-# -- the explanation of a row: the versions of its key ---------------------------------------------
-
-
 @dataclass(frozen=True)
 class Version:
     """A stored version and its effect. `gives` are the columns whose value it provided.
@@ -204,7 +189,7 @@ class Story:
     has_expired: bool
 
 
-# -- the explanation of a key: its row, and the versions in merge order ----------------------------
+# -- the explanation of a key ----------------------------------------------------------------------
 
 
 _VERSIONS_MAX = 20
@@ -292,7 +277,7 @@ def _left_out(columns: int) -> Markup:
     return paragraph(counted(columns, "more column"), class_="muted")
 
 
-# -- the changes between two snapshots, row by row -------------------------------------------------
+# -- changes between two snapshots -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -318,7 +303,7 @@ class ChangedRows:
     found_by: str
 
 
-# -- changed rows as a table -----------------------------------------------------------------------
+# -- changed rows ----------------------------------------------------------------------------------
 
 
 _CHANGES_TABLE_KINDS = {

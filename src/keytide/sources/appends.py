@@ -78,7 +78,7 @@ class Appender(Protocol):
 
 
 @dataclass(frozen=True)
-class FittingRows:
+class ConformedRows:
     """Rows with the columns, order and types of a schema."""
 
     schema: pa.Schema
@@ -95,14 +95,14 @@ class FittingRows:
         return pa.concat_tables(self.parts())
 
 
-def fitting(rows: Rows, schema: pa.Schema, key: Sequence[str], owner: str) -> FittingRows:
+def conform(rows: Rows, schema: pa.Schema, key: Sequence[str], owner: str) -> ConformedRows:
     """The rows converted to a schema.
 
     Raises `InvalidError`, naming the column that does not fit, in whichever row it is.
     """
     if isinstance(rows, pa.Table):
         held = _fitted(rows, schema, key, owner)
-        return FittingRows(schema, lambda: iter([held]))
+        return ConformedRows(schema, lambda: iter([held]))
     spool = rows
 
     def parts() -> Iterator[pa.Table]:
@@ -110,7 +110,7 @@ def fitting(rows: Rows, schema: pa.Schema, key: Sequence[str], owner: str) -> Fi
 
     for _ in parts():  # all rows are checked before anything is written
         pass
-    return FittingRows(schema, parts)
+    return ConformedRows(schema, parts)
 
 
 def _fitted(rows: pa.Table, schema: pa.Schema, key: Sequence[str], owner: str) -> pa.Table:
@@ -196,7 +196,7 @@ class DatabaseAppender:
         if table is None:
             raise NotFoundError(f"{self.location} does not exist")
         schema = pa.schema([pa.field(c.name, c.type, c.nullable) for c in table.columns])
-        fit = fitting(rows, schema, key, str(table))
+        fit = conform(rows, schema, key, str(table))
         insertion = Insertion(database, table, schema.names, None)
         try:
             for batch in fit.reader():
@@ -235,14 +235,14 @@ class DeltaAppender:
             table = open_delta(self.store)
             columns = delta_columns(table.schema().to_json(), owner)
             schema = pa.schema([pa.field(c.name, c.type, c.stored.nullable) for c in columns])
-            fit = fitting(rows, schema, key, owner)
+            fit = conform(rows, schema, key, owner)
             _refuse_empty_texts(fit, table.metadata().partition_columns, owner)
             write: Any = library("deltalake", "delta", owner).write_deltalake
             write(table, fit.reader(), mode="append")
             return str(table.version())
 
 
-def _refuse_empty_texts(rows: FittingRows, partitions: Sequence[str], owner: str) -> None:
+def _refuse_empty_texts(rows: ConformedRows, partitions: Sequence[str], owner: str) -> None:
     """Refuse partition values that readers would interpret as NULL."""
     for name in partitions:
         if not pa.types.is_string(rows.schema.field(name).type):
@@ -338,7 +338,7 @@ class IcebergAppender:
             _check_transforms(table, shown)
             arrow = library("pyiceberg.io.pyarrow", "iceberg", shown)
             schema = arrow.schema_to_pyarrow(table.schema(), include_field_ids=False)
-            fit = fitting(rows, schema, key, shown)
+            fit = conform(rows, schema, key, shown)
             # pyiceberg divides rows among partitions only if it has all of them in memory.
             table.append(fit.table() if table.spec().fields else fit.reader())
             return str(table.current_snapshot().snapshot_id)

@@ -16,7 +16,7 @@ from keytide.dml.database_dialects import database_at
 from keytide.dml.databases import Database, DatabaseTable, condition_of, quoted
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.predicate.predicate import Predicate, conjunction, conjuncts
-from keytide.sources.parquet import column_type, rows_that_meet
+from keytide.sources.parquet import column_type, matching_rows
 from keytide.sources.source import Place
 
 __all__ = ["OPTIONS", "DatabaseSource", "open_source"]
@@ -102,7 +102,7 @@ class PinnedDatabase:
         """See `AppendableSource`."""
         return frozenset(c.name for c in self.table.columns if not c.takes_null)
 
-    def parts(self, about_key: Predicate | None = None) -> list[DatabasePart]:
+    def parts(self, key_condition: Predicate | None = None) -> list[DatabasePart]:
         """See `PinnedSource`.
 
         One part, because several queries would see several states of the table.
@@ -126,20 +126,20 @@ class DatabasePart:
         return str(self.table)
 
     def batches(
-        self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
+        self, columns: Sequence[str], key_condition: Predicate | None, rows_max: int
     ) -> Iterator[pa.RecordBatch]:
         """See `SourcePart`. The database applies terms that have the same meaning there."""
-        condition, left = condition_of(self.database, self.table, conjuncts(about_key))
-        found = self._found(columns, condition.text, condition.given)
+        condition, left = condition_of(self.database, self.table, conjuncts(key_condition))
+        found = self._found(columns, condition.text, condition.parameters)
         cut = (
             batch.slice(begin, rows_max)
             for batch in found
             for begin in range(0, batch.num_rows, rows_max)
         )
-        return rows_that_meet(cut, conjunction(left))
+        return matching_rows(cut, conjunction(left))
 
     def _found(
-        self, columns: Sequence[str], condition: str, given: pa.RecordBatch | None
+        self, columns: Sequence[str], condition: str, parameters: pa.RecordBatch | None
     ) -> Iterator[pa.RecordBatch]:
         described = [self.table.column(name) for name in columns]
         items = [
@@ -148,7 +148,7 @@ class DatabasePart:
         schema = pa.schema([pa.field(c.name, c.type) for c in described])
         text = self.database.select(self.table, items)
         with self.database.session(str(self.table)) as session:
-            reader = session.read(f"{text} WHERE {condition}" if condition else text, given)
+            reader = session.read(f"{text} WHERE {condition}" if condition else text, parameters)
             for batch in self.database.rows_of(reader):
                 values = [
                     self.database.values(self.table, column, array)

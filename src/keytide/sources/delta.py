@@ -2,10 +2,9 @@
 
 The library opens a version and lists its files, their bounds, and the rows that deletion vectors
 mark. Keytide reads the files itself, one by one and in order, because the library does not
-guarantee an order. The commit of a part is the version that added its rows, as far as the log still
-contains it. See `delta_history` for what it no longer contains.
-
-The columns of a Delta table's schema: their current form, and their form in files.
+guarantee an order. Columns have a current form, and a form in files. The commit of a part is the
+version that added its rows, as far as the log still contains it. See `delta_history` for what it no
+longer contains.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ from keytide.sources.parquet import (
     by_id,
     by_name,
     column_type,
-    which_may_meet,
+    may_match_files,
 )
 from keytide.sources.source import Place
 from keytide.store import Store, store_of_file
 
-# -- the columns of a Delta table's schema ---------------------------------------------------------
+# -- columns of the schema -------------------------------------------------------------------------
 
 
 def delta_columns(schema: str, owner: str) -> list[StoredColumn]:
@@ -69,29 +68,29 @@ def _shown(member: Mapping[str, Any], name: str, owner: str) -> pa.Field:
 
 def _stored(member: Mapping[str, Any], name: str, owner: str) -> pa.Field:
     """A field as in files: with its physical name and id if columns are mapped."""
-    told = member.get("metadata") or {}
-    id_ = told.get("delta.columnMapping.id")
+    metadata = member.get("metadata") or {}
+    id_ = metadata.get("delta.columnMapping.id")
     return pa.field(
-        str(told.get("delta.columnMapping.physicalName", member["name"])),
+        str(metadata.get("delta.columnMapping.physicalName", member["name"])),
         _type(member["type"], name, owner, _stored),
         bool(member["nullable"]),
         metadata=None if id_ is None else {FIELD_ID: str(id_).encode()},
     )
 
 
-def _type(told: Any, name: str, owner: str, field_of: Any) -> pa.DataType:
+def _type(type_: Any, name: str, owner: str, field_of: Any) -> pa.DataType:
     """An Arrow type whose fields are created by `field_of`."""
-    kind = told["type"] if isinstance(told, dict) else told
+    kind = type_["type"] if isinstance(type_, dict) else type_
     if kind == "struct":
-        return pa.struct([field_of(member, name, owner) for member in told["fields"]])
+        return pa.struct([field_of(member, name, owner) for member in type_["fields"]])
     if kind == "array":
-        element = _type(told["elementType"], name, owner, field_of)
-        return pa.list_(pa.field("element", element, bool(told["containsNull"])))
+        element = _type(type_["elementType"], name, owner, field_of)
+        return pa.list_(pa.field("element", element, bool(type_["containsNull"])))
     if kind == "map":
         key, value = (
-            _type(told[f"{part}Type"], name, owner, field_of) for part in ("key", "value")
+            _type(type_[f"{part}Type"], name, owner, field_of) for part in ("key", "value")
         )
-        return pa.map_(key, pa.field("value", value, bool(told["valueContainsNull"])))
+        return pa.map_(key, pa.field("value", value, bool(type_["valueContainsNull"])))
     decimal = re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", str(kind))
     if decimal is not None:
         return pa.decimal128(int(decimal[1]), int(decimal[2]))
@@ -119,7 +118,7 @@ _TYPES = {
 }
 
 
-# -- Delta Lake tables as sources, through the library `deltalake` ---------------------------------
+# -- the source ------------------------------------------------------------------------------------
 
 
 _READER_VERSION_MAX = 3
@@ -234,12 +233,12 @@ class PinnedDelta:
         with delta_errors(self.store):
             return list(self._table.metadata().partition_columns)
 
-    def parts(self, about_key: Predicate | None = None) -> list[DeltaPart]:
+    def parts(self, key_condition: Predicate | None = None) -> list[DeltaPart]:
         """See `PinnedSource`."""
         adds, dead, history = self._adds, self._dead, self._history
         paths = adds.column("path").to_pylist()
         found = places([history.origin(path) for path in paths])
-        chosen = self._may_meet(about_key)
+        chosen = self._may_meet(key_condition)
         turns = sorted(range(len(paths)), key=lambda i: (found[i].commit, history.turn(paths[i])))
         read = DeltaFiles(self.columns, self.find, self._are_plain)
         return [
@@ -308,10 +307,12 @@ class PinnedDelta:
         types = {column.name: column.type for column in self.columns}
         return {name: value.cast(types[name]) for name, value in values.items()}
 
-    def _may_meet(self, about_key: Predicate | None) -> Sequence[bool]:
-        if about_key is None or not self._adds.num_rows:
+    def _may_meet(self, key_condition: Predicate | None) -> Sequence[bool]:
+        if key_condition is None or not self._adds.num_rows:
             return [True] * self._adds.num_rows
-        return which_may_meet(self._bounds(sorted(columns_of(about_key))), about_key, self.schema)
+        return may_match_files(
+            self._bounds(sorted(columns_of(key_condition))), key_condition, self.schema
+        )
 
     def _bounds(self, names: Sequence[str]) -> pa.Table:
         adds, types = self._adds, self.schema

@@ -1,20 +1,13 @@
-"""The origin of versions: which commit added a file, and the order of commits.
-
-The origin of a Delta table's files, from its log.
+"""The origin of versions in a Delta table: which commit added a file, and the order of commits.
 
 A commit is a JSON file with one action per line. Old commits are removed once there is a
-checkpoint, and a checkpoint does not say which commit added a file.
+checkpoint, and a checkpoint does not say which commit added a file. Files older than the oldest
+known commit have no order.
 
-The origin of a table's files, from the commits that added and removed them.
-
-Old commits are removed at some point. Files older than the oldest known commit have no order.
-
-The commit order of versions in files that the table's own engine may have rewritten.
-
-A file that was written once has rows of one commit. A file that combines older files has rows of
-several commits, whose order is lost. So a file has a range of commits. Files with overlapping
-ranges are treated as one commit without an internal order. So an order is used only if it is known,
-and is never wrong.
+A file that was written once has rows of one commit. A file that combines older files, because the
+table's own engine has rewritten them, has rows of several commits, whose order is lost. So a file
+has a range of commits. Files with overlapping ranges are treated as one commit without an internal
+order. So an order is used only if it is known, and is never wrong.
 """
 
 from __future__ import annotations
@@ -30,7 +23,7 @@ from keytide.errors import DataError
 from keytide.format.cache import METADATA
 from keytide.store import Store
 
-# -- the commit order of versions in files ---------------------------------------------------------
+# -- the commit order of files ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -88,13 +81,13 @@ def _overlapping(origins: Sequence[Origin]) -> list[list[int]]:
     return groups
 
 
-# -- the origin of a table's files, from the commits that added and removed them -------------------
+# -- origins from commits --------------------------------------------------------------------------
 
 
 BEFORE_ALL = -1
 
 
-class RowsAre(Enum):
+class RowOrigin(Enum):
     """The kind of rows in a file that a commit adds."""
 
     NEW = auto()
@@ -114,7 +107,7 @@ class FileCommit:
     """A commit: the files that it adds, in order, and those that it removes."""
 
     number: int
-    added: Mapping[str, RowsAre]
+    added: Mapping[str, RowOrigin]
     gone: frozenset[str] = frozenset()
 
 
@@ -149,20 +142,20 @@ def history_of(commits: Sequence[FileCommit], number: int) -> FileHistory:
     return FileHistory(origins, order, unknown)
 
 
-def _origin(rows: RowsAre, number: int, copied: Sequence[Origin], unknown: Origin) -> Origin:
+def _origin(rows: RowOrigin, number: int, copied: Sequence[Origin], unknown: Origin) -> Origin:
     """The origin of the rows of a file that occurs for the first time."""
-    if rows is RowsAre.KNOWN or (rows is RowsAre.COPIED and not copied):
+    if rows is RowOrigin.KNOWN or (rows is RowOrigin.COPIED and not copied):
         return unknown
-    if rows is RowsAre.TAKEN_OVER:
+    if rows is RowOrigin.TAKEN_OVER:
         return Origin(number, number)
-    if rows is RowsAre.COPIED:
+    if rows is RowOrigin.COPIED:
         return hull(copied)
-    if rows is RowsAre.MIXED and copied:
+    if rows is RowOrigin.MIXED and copied:
         return Origin(hull(copied).first, number)
     return Origin.of_commit(number)
 
 
-# -- the origin of a Delta table's files, from its log ---------------------------------------------
+# -- commits in the log ----------------------------------------------------------------------------
 
 
 _LOG = "_delta_log"
@@ -214,18 +207,18 @@ def _commit(number: int, uri: str, text: bytes) -> FileCommit:
     # The kind of rows in new files, by operation.
     operation = str(info.get("operation") or "")
     if operation == "RESTORE":
-        new = RowsAre.KNOWN
+        new = RowOrigin.KNOWN
     elif operation in _TAKES_OVER:
-        new = RowsAre.TAKEN_OVER
+        new = RowOrigin.TAKEN_OVER
     elif operation == "DELETE":
-        new = RowsAre.COPIED
+        new = RowOrigin.COPIED
     else:
-        told = info.get("operationParameters") or {}
-        conditions = (told.get(name) for name in ("predicate", "replaceWhere"))
+        parameters = info.get("operationParameters") or {}
+        conditions = (parameters.get(name) for name in ("predicate", "replaceWhere"))
         is_partial = any(condition not in (None, "", "[]") for condition in conditions)
-        new = RowsAre.NEW if operation in _WRITES and not is_partial else RowsAre.MIXED
+        new = RowOrigin.NEW if operation in _WRITES and not is_partial else RowOrigin.MIXED
     rows_of = {
-        path: RowsAre.KNOWN if path in removed else new if changes else RowsAre.COPIED
+        path: RowOrigin.KNOWN if path in removed else new if changes else RowOrigin.COPIED
         for path, changes in added.items()
     }
     return FileCommit(number, rows_of, removed - added.keys())

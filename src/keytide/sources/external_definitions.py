@@ -1,9 +1,6 @@
 """Definitions of external tables: creation, refresh, and adoption into the lake.
 
-Creation and refresh of external table definitions.
-
-Adoption: a new table of the lake from the current rows of an external table, one for each key.
-
+An adoption is a new table of the lake from the current rows of an external table, one for each key.
 One version of the source is pinned and read once. Its rows are written to files of the new table,
 so the source can then be changed, cleaned up or dropped. docs/design/0019 explains why files are
 not taken over unchanged.
@@ -47,10 +44,7 @@ from keytide.sources.source_state import format_named, open_source, pin_external
 from keytide.store import Store, created
 from keytide.types import Field, arrow_schema
 
-# -- definitions of external tables ----------------------------------------------------------------
-
-
-# -- creation and refresh of external table definitions --------------------------------------------
+# -- creation and refresh --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -105,7 +99,7 @@ def create_external(
     try:
         given = checked_options(wanted.options)
         columns = arrow_schema(wanted.fields) if wanted.fields else None
-        found = Elsewhere.at(wanted.format, wanted.location, given, near, columns)
+        found = LocatedSource.at(wanted.format, wanted.location, given, near, columns)
         source = found.source.pin()
         made = external_schema(
             wanted.fields or fields_of(source.schema),
@@ -157,7 +151,7 @@ def refresh_external(entry: PinnedTable) -> bool:
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class LocatedSource:
     """A source at a location that is valid for every process."""
 
     format: str
@@ -172,7 +166,7 @@ class Elsewhere:
         options: Mapping[str, str],
         near: Store,
         columns: pa.Schema | None = None,
-    ) -> Elsewhere:
+    ) -> LocatedSource:
         """The source of a format at a user's location. Nothing is read yet.
 
         Only the format's own `options` are used, under their stored names. `near` is the location
@@ -260,7 +254,7 @@ _VALUE_BYTES = 32
 
 
 @dataclass(frozen=True)
-class NewAdopted:
+class NewAdoption:
     """The definition of a table to adopt. See `Lake.adopt`."""
 
     format: str
@@ -287,7 +281,7 @@ class AdoptionResult(Record):
     files: int
 
 
-def adopt(catalog: Catalog, name: str, wanted: NewAdopted) -> AdoptionResult:
+def adopt(catalog: Catalog, name: str, wanted: NewAdoption) -> AdoptionResult:
     """Create a table from an external one. Atomic. Raises as `Lake.adopt` does."""
     opening, own = split_options(wanted.options)
     near = catalog.store_for(name)
@@ -298,7 +292,7 @@ def adopt(catalog: Catalog, name: str, wanted: NewAdopted) -> AdoptionResult:
                 "an adopted table requires a primary key with one row per key; give one, or use "
                 "CREATE TABLE ... AS SELECT from an external table"
             )
-        elsewhere = Elsewhere.at(wanted.format, wanted.location, opening, near)
+        elsewhere = LocatedSource.at(wanted.format, wanted.location, opening, near)
         pinned = elsewhere.source.pin()
     except KeytideError as error:
         raise type(error)(f"table {name}: {error}") from error
@@ -316,7 +310,7 @@ def adopt(catalog: Catalog, name: str, wanted: NewAdopted) -> AdoptionResult:
     return AdoptionResult(pinned.version, written.snapshot_id, written.rows, written.files)
 
 
-def _origin(elsewhere: Elsewhere, pinned: PinnedSource) -> str:
+def _origin(elsewhere: LocatedSource, pinned: PinnedSource) -> str:
     version = "" if pinned.version is None else f", version {pinned.version}"
     return f"{elsewhere.format} at {elsewhere.source.location}{version}"
 

@@ -1,15 +1,13 @@
 """Federated tables: tables of another engine, with the keys by which their rows are merged.
 
-In SQL they are tables of a connector. Reads merge rows as in an external table. Changes append
-versions of keys, in one commit of the table's own engine (see below).
-
-INSERT, UPDATE, DELETE and MERGE of federated tables, by appending versions.
+In SQL they are tables of a connector. Reads merge rows as in an external table. INSERT, UPDATE,
+DELETE and MERGE append versions of keys, in one commit of the table's own engine.
 
 A DELETE appends tombstones and an UPDATE appends new versions, each with the watermark that rule
 R21 of docs/semantics.md defines. A changed key needs both (R16). Workers read rows and return
-versions in fragments. The driver appends one version of each key, in one commit of the table's own
-engine. Such an append depends only on the columns, so statements never conflict (R20): if two
-change the same row, the one that is committed later wins, or the one with the higher watermark.
+versions in fragments. The driver appends one version of each key. Such an append depends only on
+the columns, so statements never conflict (R20): if two change the same row, the one that is
+committed later wins, or the one with the higher watermark.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from keytide.catalogs.catalog import fields_of
 from keytide.definition.checks import check_dml_watermark
 from keytide.definition.external import external_schema, refuse_secret, refuse_secret_options
 from keytide.dml.fragments import Spool, Told, read_fragments
-from keytide.dml.keyed_table import Versions, refuse_taken_keys, structs_of
+from keytide.dml.keyed_table import Versions, refuse_existing_keys, structs_of
 from keytide.dml.own_tables import TableSink, TableSource, narrowed
 from keytide.dml.spi import (
     ROW_ID,
@@ -58,12 +56,12 @@ from keytide.sources.external_definitions import check_ties
 from keytide.sources.scan import ExternalHandle, ExternalMetadata, ExternalSplits, merged_pages
 from keytide.sources.source import AppendableSource, Place
 from keytide.sources.source_state import ExternalFormat, PinnedExternal, format_named
-from keytide.sources.version_merge import Merging
+from keytide.sources.version_merge import SourceMerge
 from keytide.sources.versions import SourceVersions
 from keytide.store import Store
 from keytide.write.task import WriteTask
 
-# -- federated tables ------------------------------------------------------------------------------
+# -- definitions and reads -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -100,11 +98,11 @@ def _options(given: UpsertKeys, properties: Mapping[str, str]) -> dict[str, str]
         keys.TOMBSTONE_STRING_KEY_VALUE: given.tombstone_string_key_value,
         keys.UPSERT_DML_WATERMARK: given.dml_watermark,
     }
-    told = {
+    values = {
         key: properties.get(_PROPERTIES[key]) if value is None else value
         for key, value in named.items()
     }
-    return {key: value for key, value in told.items() if value is not None}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -158,30 +156,30 @@ class FederatedTables:
     options: Mapping[str, str]
     tables: Mapping[str, UpsertKeys]
     near: Store
-    seen: WeakKeyDictionary[ConnectorSession, dict[tuple[str, str | None], FederatedHandle]] = (
-        field(default_factory=WeakKeyDictionary, compare=False, repr=False)
-    )
+    pinned_tables: WeakKeyDictionary[
+        ConnectorSession, dict[tuple[str, str | None], FederatedHandle]
+    ] = field(default_factory=WeakKeyDictionary, compare=False, repr=False)
 
     def find(
         self, session: ConnectorSession, name: str, version: str | None = None
     ) -> FederatedHandle:
         """A table as the statement sees it. Raises what pinning does, and for invalid keys."""
-        seen = self.seen.setdefault(session, {})
-        wanted = self._spelled(name), version
+        seen = self.pinned_tables.setdefault(session, {})
+        wanted = self._declared_name(name), version
         if wanted not in seen:
             seen[wanted] = self.pinned(name, version)
         return seen[wanted]
 
     def forget(self, session: ConnectorSession) -> None:
         """Forget the tables that a statement has seen."""
-        self.seen.pop(session, None)
+        self.pinned_tables.pop(session, None)
 
     def appender(self, name: str) -> Appender:
         """The appender of a table. Raises `UnsupportedError` if appending is not possible."""
         assert self._format.append is not None
         return self._format.append(self.place(name))
 
-    def _spelled(self, name: str) -> str:
+    def _declared_name(self, name: str) -> str:
         return next((given for given in self.tables if given.lower() == name.lower()), name)
 
     @property
@@ -190,7 +188,7 @@ class FederatedTables:
 
     def place(self, name: str) -> Place:
         """The location of a table, without reading it."""
-        name = self._spelled(name)
+        name = self._declared_name(name)
         if "table" in self._format.options:
             return Place(self.location, {**self.options, "table": name}, self.near)
         is_name = any(option in self.options for option in self._format.named_by)
@@ -199,7 +197,7 @@ class FederatedTables:
 
     def pinned(self, name: str, version: str | int | None = None) -> FederatedHandle:
         """A table in its current state, or at a version, read once. Raises as `find`."""
-        name = self._spelled(name)
+        name = self._declared_name(name)
         source = self._format.open(self.place(name))
         pinned: Any = source.pin(version)
         schema = self._schema(name, pinned)
@@ -281,7 +279,7 @@ def federated_tables(
     return FederatedTables(name, format_.lower(), location, dict(options), dict(tables), near)
 
 
-# -- INSERT, UPDATE, DELETE and MERGE of federated tables, by appending versions -------------------
+# -- row changes, by appended versions -------------------------------------------------------------
 
 
 VERSIONS = "versions"
@@ -299,7 +297,7 @@ def tables_of(connector: Connector) -> FederatedTables | None:
     return metadata.tables if isinstance(metadata, _Metadata) else None
 
 
-# -- on the driver ---------------------------------------------------------------------------------
+# -- driver ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -349,7 +347,7 @@ class _Metadata(ExternalMetadata):
             )
         self.tables.appender(table.name)  # refuses a location that cannot be appended to
         if changes.deletes or changes.updated:
-            _check_fresher(table)
+            _check_watermark(table)
         for updated in changes.updated.values():
             refuse_unset(table, updated)
         if changes.deletes:
@@ -373,14 +371,14 @@ class _Metadata(ExternalMetadata):
     def finish_delete(
         self, session: ConnectorSession, table: FederatedHandle, fragments: Sequence[Fragment]
     ) -> int:
-        told = read_fragments(fragments)
-        refuse_taken_keys(table, told, partial(_outcomes, table))
+        contents = read_fragments(fragments)
+        refuse_existing_keys(table, contents, partial(_outcomes, table))
 
         # The versions that a statement appends, one for each key. Versions within one commit could
         # be ordered only by their position in files, which engines do not guarantee.
         schema = table.view.schema.arrow_schema()
-        gone = [_tombstones(table, each.rows) for each in _are(told, "gone")]
-        made = [each.rows.select(schema.names).cast(schema) for each in _are(told, "made")]
+        gone = [_tombstones(table, each.rows) for each in _of_kind(contents, "gone")]
+        made = [each.rows.select(schema.names).cast(schema) for each in _of_kind(contents, "made")]
         every = from_arrow(pa.concat_tables([schema.empty_table(), *gone, *made]))
         # A new row is as new as the tombstone of its key. Otherwise the statement would have been
         # refused.
@@ -388,7 +386,7 @@ class _Metadata(ExternalMetadata):
         rows = to_arrow(last, schema)
         if rows.num_rows:
             self._append(table, rows)
-        return sum(int(each.facts["rows"]) for each in told)
+        return sum(int(each.facts["rows"]) for each in contents)
 
     def get_update_row_id_column_handle(
         self, session: ConnectorSession, table: FederatedHandle, updated_columns: Sequence[str]
@@ -441,7 +439,7 @@ class _Metadata(ExternalMetadata):
         self.tables.appender(table.name).append(rows, table.view.schema.primary_keys)
 
 
-def _check_fresher(table: FederatedHandle) -> None:
+def _check_watermark(table: FederatedHandle) -> None:
     """Refuse changes that readers might not see, because the order of versions is unknown."""
     options = table.view.options
     if table.tells_order:
@@ -482,15 +480,15 @@ def _row_id(table: FederatedHandle, names: Sequence[str]) -> ColumnHandle:
 def _outcomes(
     table: FederatedHandle, columns: tuple[str, ...], predicate: Predicate | None
 ) -> Iterator[pl.DataFrame]:
-    merging = Merging(table.table.versions(predicate), columns)
+    merging = SourceMerge(table.table.versions(predicate), columns)
     return merging.outcomes(table.view.options.read_memory_bytes)
 
 
 # -- versions to append ----------------------------------------------------------------------------
 
 
-def _are(told: Sequence[Told], what: str) -> list[Told]:
-    return [each for each in told if each.facts.get(VERSIONS) == what]
+def _of_kind(contents: Sequence[Told], what: str) -> list[Told]:
+    return [each for each in contents if each.facts.get(VERSIONS) == what]
 
 
 def _tombstones(table: FederatedHandle, gone: pa.Table) -> pa.Table:
@@ -559,7 +557,7 @@ def _column(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
     return rows.column(field.name) if there else pa.nulls(rows.num_rows, field.type)
 
 
-# -- on workers ------------------------------------------------------------------------------------
+# -- workers ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -582,7 +580,7 @@ class _Source(TableSource):
     def __init__(
         self, table: FederatedHandle, columns: Sequence[ColumnHandle], split: SourceVersions
     ) -> None:
-        super().__init__(table, columns, _Told(table, 0, 1))
+        super().__init__(table, columns, _ReturnedVersions(table, 0, 1))
         self._split = split
 
     def _read(self) -> Iterator[tuple[pa.RecordBatch, Callable[[pa.StructType], pa.Array]]]:
@@ -597,17 +595,17 @@ class _Sinks(ConnectorMergeSinkProvider):
     def create_merge_sink(
         self, session: ConnectorSession, table: FederatedHandle, number: int, count: int
     ) -> ConnectorMergeSink:
-        return TableSink(table, _Told(table, number, count))
+        return TableSink(table, _ReturnedVersions(table, number, count))
 
 
-class _Told(Versions):
+class _ReturnedVersions(Versions):
     """The versions from one split or sink, returned unchanged in fragments."""
 
     def _write(self) -> None:
         """No-op, because the driver appends."""
 
-    def _told(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
-        yield from super()._told()
+    def _facts_and_rows(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
+        yield from super()._facts_and_rows()
         for what, spool in (("gone", self._gone), ("made", self._made)):
             for rows in spool.tables() if spool.rows else ():
                 yield {"rows": 0, VERSIONS: what}, rows.drop_columns([ROW_KIND])

@@ -3,8 +3,7 @@
 Parquet contains its columns and its row count. CSV contains only names, and JSON contains neither:
 their columns have the types in the table definition, or types that fit all values.
 
-Checks of text files that the parsers of CSV and JSON read in another way, or not at all.
-
+Text files are checked for what the parsers of CSV and JSON read in another way, or not at all.
 Arrow's parser of CSV takes the rest of a file for one value if a quote is not closed, and its
 parser of JSON reads `null` and two objects in one line as rows.
 """
@@ -34,7 +33,7 @@ from keytide.predicate.predicate import Predicate
 from keytide.sources.parquet import groups_that_may_meet
 from keytide.store import Store
 
-# -- checks of text files that the parsers of CSV and JSON read in another way ---------------------
+# -- checks of text files --------------------------------------------------------------------------
 
 
 Opening: TypeAlias = "Callable[[], AbstractContextManager[pa.NativeFile]]"
@@ -115,7 +114,7 @@ def _is_object(line: bytes) -> bool:
         return False
 
 
-# -- readers for files of other engines: Parquet, CSV, JSON lines ----------------------------------
+# -- readers ---------------------------------------------------------------------------------------
 
 
 _HEAD_BYTES, _FILES_BLOCK_BYTES = 64 << 10, 8 << 20
@@ -152,12 +151,12 @@ class FileFormat(ABC):
         path: str,
         wanted: pa.Schema,
         rows_max: int,
-        about_key: Predicate | None = None,
+        key_condition: Predicate | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Some existing columns of a file, about `rows_max` rows at a time.
 
         Parquet columns have the file's types, others the wanted types. Rows that do not match
-        `about_key`, a condition on wanted columns with their types, can be skipped. Raises as
+        `key_condition`, a condition on wanted columns with their types, can be skipped. Raises as
         `facts`.
         """
 
@@ -180,10 +179,10 @@ class ParquetFiles(FileFormat):
         path: str,
         wanted: pa.Schema,
         rows_max: int,
-        about_key: Predicate | None = None,
+        key_condition: Predicate | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """See `FileFormat`."""
-        placed = self.placed_batches(store, path, wanted, rows_max, about_key)
+        placed = self.placed_batches(store, path, wanted, rows_max, key_condition)
         return (batch for _, batch in placed)
 
     def placed_batches(
@@ -192,7 +191,7 @@ class ParquetFiles(FileFormat):
         path: str,
         wanted: pa.Schema,
         rows_max: int,
-        about_key: Predicate | None = None,
+        key_condition: Predicate | None = None,
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The batches, each with the position of its first row in the file."""
         with _reading(self, store, path), store.open_input(path) as opened:
@@ -200,7 +199,7 @@ class ParquetFiles(FileFormat):
             counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             # Sequentially, so that the memory of a row group is released with the next one.
             names = {name: name for name in wanted.names}
-            for group in groups_that_may_meet(file, wanted, names, about_key):
+            for group in groups_that_may_meet(file, wanted, names, key_condition):
                 first = sum(counts[:group])
                 for batch in file.iter_batches(rows_max, row_groups=[group], columns=wanted.names):
                     yield first, batch
@@ -252,7 +251,7 @@ class CsvFiles(FileFormat):
         path: str,
         wanted: pa.Schema,
         rows_max: int,
-        about_key: Predicate | None = None,
+        key_condition: Predicate | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """See `FileFormat`."""
         with _reading(self, store, path):
@@ -345,7 +344,7 @@ class JsonFiles(FileFormat):
         path: str,
         wanted: pa.Schema,
         rows_max: int,
-        about_key: Predicate | None = None,
+        key_condition: Predicate | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """See `FileFormat`."""
         read = pa.schema([(field.name, _as_read_of_json(field.type)) for field in wanted])
@@ -370,7 +369,7 @@ def _arrow_schema(types: pl.Schema) -> pa.Schema:
     return pl.DataFrame(schema=types).to_arrow(compat_level=pl.CompatLevel.oldest()).schema
 
 
-# -- strings to values -----------------------------------------------------------------------------
+# -- values from strings ---------------------------------------------------------------------------
 
 
 def _typed(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
@@ -417,7 +416,7 @@ def _refuse_wide_text(text: bytes) -> None:
         raise InvalidError("it is UTF-16 or UTF-32, expected UTF-8")
 
 
-# -- opening ---------------------------------------------------------------------------------------
+# -- opened files ----------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -147,7 +147,7 @@ class PinnedFolder:
             types[name] = self._partition_type(name)
         return pa.schema(list(types.items()))
 
-    def parts(self, about_key: Predicate | None = None) -> list[FilePart]:
+    def parts(self, key_condition: Predicate | None = None) -> list[FilePart]:
         """See `PinnedSource`."""
         schema = self.schema
         kind = ParquetFilePart if isinstance(self.format, ParquetFiles) else FilePart
@@ -156,7 +156,7 @@ class PinnedFolder:
             for file, facts, partition in zip(
                 self.files, self._facts, self._partitions, strict=True
             )
-            if _may_have(partition, schema, about_key)
+            if _may_have(partition, schema, key_condition)
         ]
 
     @cached_property
@@ -247,10 +247,10 @@ def _partition(path: str) -> dict[str, str | None]:
 
 
 def _may_have(
-    partition: Mapping[str, str | None], schema: pa.Schema, about_key: Predicate | None
+    partition: Mapping[str, str | None], schema: pa.Schema, key_condition: Predicate | None
 ) -> bool:
     """Whether a file of a partition can have rows with a key that matches a condition."""
-    terms = [t for t in conjuncts(about_key) if columns_of(t) <= partition.keys()]
+    terms = [t for t in conjuncts(key_condition) if columns_of(t) <= partition.keys()]
     about_path = conjunction(terms)
     if about_path is None:
         return True
@@ -308,11 +308,11 @@ class FilePart:
         return False
 
     def batches(
-        self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
+        self, columns: Sequence[str], key_condition: Predicate | None, rows_max: int
     ) -> Iterator[pa.RecordBatch]:
         """See `SourcePart`. Raises `DataError` naming the file."""
         read = self._read(columns)
-        found = self.format.batches(self.store, self.file.path, read, rows_max, about_key)
+        found = self.format.batches(self.store, self.file.path, read, rows_max, key_condition)
         for batch in found:
             yield self._whole(batch, columns)
 
@@ -365,11 +365,13 @@ class ParquetFilePart(ParquetPart, FilePart):
         return (self.store, self.file.path) if is_plain else None
 
     def placed_batches(
-        self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
+        self, columns: Sequence[str], key_condition: Predicate | None, rows_max: int
     ) -> Iterator[pa.RecordBatch]:
         """See `ParquetPart`. Raises `DataError` naming the file."""
         read = self._read(columns)
-        found = ParquetFiles().placed_batches(self.store, self.file.path, read, rows_max, about_key)
+        found = ParquetFiles().placed_batches(
+            self.store, self.file.path, read, rows_max, key_condition
+        )
         for first, batch in found:
             positions = pa.array(np.arange(first, first + batch.num_rows))
             yield self._whole(batch, columns).append_column(POSITION, positions)

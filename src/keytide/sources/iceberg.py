@@ -1,19 +1,14 @@
 """Iceberg tables as sources, through the library `pyiceberg`.
 
 The library reads metadata and manifests, and plans which files to read. Keytide reads the files
-itself, one by one, in order and in batches. The commit of a part is its data sequence number,
-unless rows were moved between files, see below. Files of format version 1 have no such
-numbers, and no order.
+itself, one by one, in order and in batches. Key conditions are given to the library's planning, and
+are true for every file that may have matching rows.
 
-Data files of Iceberg tables, and the files that mark deleted rows.
-
-Key conditions for `pyiceberg`'s planning, true for every file that may have matching rows.
-
-The commits from which the rows of an Iceberg table's files come.
-
-Files of a snapshot that only appended have the rows of its commit. Other snapshots may have copied
-rows of older files, so their data sequence number does not say when these rows arrived. A snapshot
-records what happened to older files until it expires.
+The commit of a part is its data sequence number, unless rows were moved between files. Files of a
+snapshot that only appended have the rows of its commit. Other snapshots may have copied rows of
+older files, so their data sequence number does not say when these rows arrived. A snapshot records
+what happened to older files until it expires. Files of format version 1 have no such numbers, and
+no order.
 """
 
 from __future__ import annotations
@@ -57,7 +52,7 @@ from keytide.sources.source import Place
 from keytide.store.interface import Store
 from keytide.store.open import open_store
 
-# -- data files of Iceberg tables, and the files that mark deleted rows ----------------------------
+# -- data files and delete files -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -174,7 +169,7 @@ def mapped_names(fields: Sequence[Any]) -> Iterator[tuple[int, tuple[str, ...]]]
         yield from mapped_names(mapped.fields)
 
 
-# -- key conditions for `pyiceberg`'s planning -----------------------------------------------------
+# -- key conditions for planning -------------------------------------------------------------------
 
 
 _NAMES = {
@@ -188,10 +183,10 @@ _VALUES_MAX = 200
 """Longer lists are omitted, because `pyiceberg` does not compare bounds for them."""
 
 
-def planned(predicate: Predicate, schema: pa.Schema, expressions: ModuleType) -> Any:
+def planning_condition(predicate: Predicate, schema: pa.Schema, expressions: ModuleType) -> Any:
     """A `pyiceberg` condition that is never stricter. Terms that it cannot express are omitted."""
     if isinstance(predicate, And | Or):
-        terms = [planned(term, schema, expressions) for term in predicate.terms]
+        terms = [planning_condition(term, schema, expressions) for term in predicate.terms]
         join = expressions.And if isinstance(predicate, And) else expressions.Or
         return join(*terms)
     if isinstance(predicate, IsNull):
@@ -231,7 +226,7 @@ def _is_plain(name: str) -> bool:
     return "." not in name  # a dot would mean a nested field there
 
 
-# -- the commits from which the rows of an Iceberg table's files come ------------------------------
+# -- the commits of files --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -304,7 +299,7 @@ def _origin(
     return Origin(copied.first, facts.sequence_number)
 
 
-# -- Iceberg tables as sources, through the library `pyiceberg` ------------------------------------
+# -- the source ------------------------------------------------------------------------------------
 
 
 _PARALLEL_REQUESTS = 32
@@ -400,7 +395,7 @@ class PinnedIceberg:
             names.get(source, "") for source in sources
         )  # or a nested field, or a dropped one
 
-    def parts(self, about_key: Predicate | None = None) -> list[IcebergPart]:
+    def parts(self, key_condition: Predicate | None = None) -> list[IcebergPart]:
         """See `PinnedSource`."""
         if self.snapshot_id is None:
             return []
@@ -416,8 +411,8 @@ class PinnedIceberg:
             # The paths of files that may have wanted rows, with their delete files.
             expressions = library("pyiceberg.expressions", "iceberg", self.place.shown)
             condition = expressions.AlwaysTrue()
-            if about_key is not None and self._keeps_names(about_key):
-                condition = planned(about_key, self.schema, expressions)
+            if key_condition is not None and self._keeps_names(key_condition):
+                condition = planning_condition(key_condition, self.schema, expressions)
             scan = self._table.scan(row_filter=condition, snapshot_id=self.snapshot_id)
             deletes = {task.file.file_path: tuple(task.delete_files) for task in scan.plan_files()}
             found = [
@@ -490,11 +485,11 @@ class PinnedIceberg:
             if entry.status.name == "DELETED" and _content(entry.data_file) == _DATA
         ]
 
-    def _keeps_names(self, about_key: Predicate) -> bool:
+    def _keeps_names(self, key_condition: Predicate) -> bool:
         """Whether names are the same as at this snapshot, because plans use current names."""
         now = {f.name: f.field_id for f in self._table.schema().fields}
         then = {f.name: f.field_id for f in self._described.fields}
-        return all(now.get(name) == then[name] for name in columns_of(about_key))
+        return all(now.get(name) == then[name] for name in columns_of(key_condition))
 
     def _part(
         self, entry: Any, commit: int, is_in_order: bool, deletes: Sequence[Any]

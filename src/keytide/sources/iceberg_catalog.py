@@ -1,8 +1,7 @@
-"""Where Iceberg tables are, and the storage that has their files.
+"""The location of an Iceberg table, and the storage that has its files.
 
-The location of an Iceberg table: a folder, a metadata file, or a name in a catalog.
-
-Access to the files of an Iceberg table, in this process and in others.
+A location is a folder, a metadata file, or a name in a catalog. The files can be read in this
+process and in others.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from keytide.errors import (
 from keytide.sources.source import Place
 from keytide.store import Store, open_store, store_of_file
 
-# -- access to the files of an Iceberg table, in this process and in others ------------------------
+# -- storage ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -48,12 +47,12 @@ class IcebergStorage:
     @staticmethod
     def of(table: Any, catalog: str | None) -> IcebergStorage:
         """The storage of a `pyiceberg` table, with or without a catalog."""
-        told = environment_of(catalog)
+        environment = environment_of(catalog)
         given = sorted(
             (name, value)
             for name, value in table.io.properties.items()
             # This excludes an object with the catalog's token, which only catalog requests need.
-            if isinstance(value, str) and told.get(name) != value
+            if isinstance(value, str) and environment.get(name) != value
         )
         made = IcebergStorage(catalog, table.metadata.location, tuple(given))
         vars(made)["io"] = table.io
@@ -92,7 +91,7 @@ _VARIABLES = {
 }
 
 
-# -- the location of an Iceberg table --------------------------------------------------------------
+# -- the location ----------------------------------------------------------------------------------
 
 
 CATALOG_OPTIONS = ("catalog.name", "catalog.type", "catalog.uri", "catalog.warehouse")
@@ -181,8 +180,8 @@ class IcebergPlace:
         newest = sorted(name for name, number in numbers.items() if number == highest)
         if len(newest) > 1:
             (hint,) = store.read_present([_HINT])
-            told = (hint or b"").decode(errors="replace").strip()
-            newest = [name for name in newest if told in (name, name.split(".")[0])]
+            hinted = (hint or b"").decode(errors="replace").strip()
+            newest = [name for name in newest if hinted in (name, name.split(".")[0])]
         if len(newest) != 1:
             raise DataError(
                 f"{self.shown}: several metadata files have the number {highest}, and there is "
@@ -199,8 +198,10 @@ class IcebergPlace:
         return {**environment_of(self.catalog_name), **of_files}
 
     def _without_secrets(self, text: str) -> str:
-        told = environment_of(self.catalog_name)
-        of_catalog = [(k, v) for k, v in told.items() if k not in _PLAIN and isinstance(v, str)]
+        environment = environment_of(self.catalog_name)
+        of_catalog = [
+            (k, v) for k, v in environment.items() if k not in _PLAIN and isinstance(v, str)
+        ]
         for _, value in (*self.storage, *of_catalog):
             text = text.replace(value, "***") if len(value) > 3 else text
         return without_secrets(text, dict(self.catalog).get("uri", ""))

@@ -1,20 +1,11 @@
-"""Parquet files as sources of versions: parts, row groups, and reads ahead.
+"""Parquet files of other engines as sources of versions: parts, row groups, and reads ahead.
 
-Rows of a Parquet file from another engine, with the current columns of its table.
-
-Schemas change without rewriting files: columns are found in a file by name or by id. A missing
-column has the same value in all rows. Types may have been widened.
-
-Parts that are Parquet files, in which each row has a position.
-
-Row groups of other engines' Parquet files, and which of them can have rows with some keys.
-
-Reads parts of a source in order, with small ones in parallel.
-
-A remote part takes time to fetch, and a local one can be decoded while another one is read. The
-total amount is limited to what is read from one large part at a time.
-
-Conditions on the primary key, evaluated on rows and on file bounds of other engines.
+- Schemas change without rewriting files: columns are found in a file by name or by id. A missing
+  column has the same value in all rows. Types may have been widened. Each row has a position.
+- Conditions on the primary key are evaluated on rows, and on the bounds of files and row groups.
+- Parts are read in order, with small ones in parallel. A remote part takes time to fetch, and a
+  local one can be decoded while another one is read. The total amount is limited to what is read
+  from one large part at a time.
 """
 
 from __future__ import annotations
@@ -43,8 +34,8 @@ from keytide.types import Field, type_from_arrow
 # -- conditions on the primary key -----------------------------------------------------------------
 
 
-def asked_of_source(
-    about_key: Predicate | None, fields: Sequence[Field], schema: pa.Schema
+def source_condition(
+    key_condition: Predicate | None, fields: Sequence[Field], schema: pa.Schema
 ) -> Predicate | None:
     """The terms of a condition on a table that have the same meaning in the source.
 
@@ -56,35 +47,37 @@ def asked_of_source(
         for field in fields
         if field.type.root == "CHAR" or schema.field(field.name).type != field.type.to_arrow()
     ]
-    return without_columns(about_key, differing)
+    return without_columns(key_condition, differing)
 
 
-def rows_that_meet(
-    batches: Iterator[pa.RecordBatch], about_key: Predicate | None
+def matching_rows(
+    batches: Iterator[pa.RecordBatch], key_condition: Predicate | None
 ) -> Iterator[pa.RecordBatch]:
     """The rows that match a condition, without empty batches. All rows if a column is missing."""
-    names = sorted(columns_of(about_key))
+    names = sorted(columns_of(key_condition))
     for batch in batches:
-        if about_key is None or not set(names) <= set(batch.schema.names):
+        if key_condition is None or not set(names) <= set(batch.schema.names):
             kept = batch
         else:
             keys = batch.select(names)
             chosen = from_arrow(pa.Table.from_batches([keys])).select(
-                row_filter(about_key, _fields(keys.schema)).fill_null(value=False).alias("kept")
+                row_filter(key_condition, _fields(keys.schema)).fill_null(value=False).alias("kept")
             )
             kept = batch.filter(chosen.to_series().to_arrow())
         if kept.num_rows:
             yield kept
 
 
-def which_may_meet(bounds: pa.Table, about_key: Predicate, schema: pa.Schema) -> Sequence[bool]:
+def may_match_files(
+    bounds: pa.Table, key_condition: Predicate, schema: pa.Schema
+) -> Sequence[bool]:
     """For each file, whether one of its rows can match a condition.
 
     `bounds` has one row per file: `rows`, and for columns `<name>.min`, `<name>.max` and
     `<name>.nulls`, each NULL if unknown. Floats have no bounds, because bounds do not include NaN.
     """
-    fields = _fields(pa.schema([schema.field(name) for name in sorted(columns_of(about_key))]))
-    may = may_match(about_key, fields)  # may be a single answer for all files
+    fields = _fields(pa.schema([schema.field(name) for name in sorted(columns_of(key_condition))]))
+    may = may_match(key_condition, fields)  # may be a single answer for all files
     return from_arrow(bounds).with_columns(may.alias("may"))["may"].to_list()
 
 
@@ -101,14 +94,14 @@ def _fields(schema: pa.Schema) -> list[Field]:
     return [Field(-1, field.name, type_from_arrow(field.type)) for field in schema]
 
 
-# -- parquet files as sources of versions: parts, row groups, and reads ahead ----------------------
-
-
-# -- row groups of other engines' Parquet files ----------------------------------------------------
+# -- row groups ------------------------------------------------------------------------------------
 
 
 def groups_that_may_meet(
-    file: pq.ParquetFile, types: pa.Schema, names: Mapping[str, str], about_key: Predicate | None
+    file: pq.ParquetFile,
+    types: pa.Schema,
+    names: Mapping[str, str],
+    key_condition: Predicate | None,
 ) -> list[int]:
     """The numbers of the row groups whose bounds do not exclude a condition.
 
@@ -116,9 +109,9 @@ def groups_that_may_meet(
     that the file lacks is in neither.
     """
     groups = range(file.num_row_groups)
-    asked = columns_of(about_key)
+    asked = columns_of(key_condition)
     places = _places(file)
-    if about_key is None or not all(
+    if key_condition is None or not all(
         names.get(name) in places and _has_bounds(file, types, names, name) for name in asked
     ):
         return list(groups)
@@ -126,13 +119,13 @@ def groups_that_may_meet(
     bounds = {"rows": pa.array([group.num_rows for group in found], pa.int64())}
     for name in asked:
         type_, place = types.field(name).type, places[names[name]]
-        told = [group.column(place).statistics for group in found]
-        known = [each if each is not None and each.has_min_max else None for each in told]
+        statistics = [group.column(place).statistics for group in found]
+        known = [each if each is not None and each.has_min_max else None for each in statistics]
         bounds[f"{name}.min"] = pa.array([each and each.min for each in known], type_)
         bounds[f"{name}.max"] = pa.array([each and each.max for each in known], type_)
-        nulls = [each.null_count if each and each.has_null_count else None for each in told]
+        nulls = [each.null_count if each and each.has_null_count else None for each in statistics]
         bounds[f"{name}.nulls"] = pa.array(nulls, pa.int64())
-    may = which_may_meet(pa.table(bounds), about_key, types)
+    may = may_match_files(pa.table(bounds), key_condition, types)
     return [group for group, is_possible in zip(groups, may, strict=True) if is_possible]
 
 
@@ -156,7 +149,7 @@ def _has_bounds(
     return bool(is_plain) and file.schema_arrow.field(names[name]).type.equals(type_)
 
 
-# -- rows of a Parquet file from another engine ----------------------------------------------------
+# -- rows in the columns of a table ----------------------------------------------------------------
 
 
 FIELD_ID = b"PARQUET:field_id"
@@ -226,7 +219,7 @@ class ForeignFile:
     dead: np.ndarray[Any, np.dtype[np.int64]]
 
     def placed_batches(
-        self, columns: Sequence[StoredColumn], about_key: Predicate | None, rows_max: int
+        self, columns: Sequence[StoredColumn], key_condition: Predicate | None, rows_max: int
     ) -> Iterator[pa.RecordBatch]:
         """The rows that are not deleted, in order. A condition can skip row groups.
 
@@ -242,9 +235,9 @@ class ForeignFile:
             fields = list(file.schema_arrow)
             found = {column.name: self.find(fields, column.stored) for column in columns}
             names = {name: fields[i].name for name, i in found.items() if i is not None}
-            groups = groups_that_may_meet(file, schema, names, about_key)
+            groups = groups_that_may_meet(file, schema, names, key_condition)
             for first, batch in _read(file, list(names.values()), groups, rows_max):
-                keep = _alive(self.dead, first, batch.num_rows)
+                keep = _live_mask(self.dead, first, batch.num_rows)
                 arrays = [self._column(batch, names.get(c.name), c) for c in columns]
                 positions = pa.array(np.arange(first, first + batch.num_rows))
                 made = pa.record_batch([*arrays, positions], schema=placed)
@@ -291,7 +284,7 @@ def _read(
             first += batch.num_rows
 
 
-def _alive(dead: np.ndarray[Any, np.dtype[np.int64]], first: int, rows: int) -> pa.Array | None:
+def _live_mask(dead: np.ndarray[Any, np.dtype[np.int64]], first: int, rows: int) -> pa.Array | None:
     """Which of some rows are not deleted, None if all rows are deleted."""
     begin, end = np.searchsorted(dead, [first, first + rows])
     if begin == end:
@@ -326,8 +319,8 @@ def _fitted(array: pa.Array, stored: pa.DataType, wanted: pa.DataType, find: Fin
         entries = pa.StructArray.from_arrays(
             [keys, items], fields=[wanted.key_field, wanted.item_field]
         )
-        return _relisted(array, wanted, entries)
-    return _relisted(
+        return _with_children(array, wanted, entries)
+    return _with_children(
         array, wanted, _fitted(array.values, stored.value_type, wanted.value_type, find)
     )
 
@@ -345,7 +338,7 @@ def _struct(array: pa.Array, stored: pa.DataType, wanted: pa.DataType, find: Fin
     return pa.StructArray.from_arrays(members, fields=list(wanted), mask=mask)
 
 
-def _relisted(array: pa.Array, wanted: pa.DataType, children: pa.Array) -> pa.Array:
+def _with_children(array: pa.Array, wanted: pa.DataType, children: pa.Array) -> pa.Array:
     """Lists or maps with other children, but the same offsets and NULLs."""
     validity, offsets = array.buffers()[:2]
     return pa.Array.from_buffers(
@@ -353,7 +346,7 @@ def _relisted(array: pa.Array, wanted: pa.DataType, children: pa.Array) -> pa.Ar
     )
 
 
-# -- parts that are Parquet files, in which each row has a position --------------------------------
+# -- parts -----------------------------------------------------------------------------------------
 
 
 class ParquetPart(ABC):
@@ -378,15 +371,15 @@ class ParquetPart(ABC):
 
     @abstractmethod
     def placed_batches(
-        self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
+        self, columns: Sequence[str], key_condition: Predicate | None, rows_max: int
     ) -> Iterator[pa.RecordBatch]:
         """Like `batches`, with the additional last column `POSITION`."""
 
     def batches(
-        self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
+        self, columns: Sequence[str], key_condition: Predicate | None, rows_max: int
     ) -> Iterator[pa.RecordBatch]:
         """See `SourcePart`."""
-        for batch in self.placed_batches(columns, about_key, rows_max):
+        for batch in self.placed_batches(columns, key_condition, rows_max):
             yield batch.select(list(columns))
 
 
@@ -403,16 +396,16 @@ class ForeignPart(ParquetPart):
         """The file with its deleted rows. Raises as `dead_rows`."""
 
     def placed_batches(
-        self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
+        self, columns: Sequence[str], key_condition: Predicate | None, rows_max: int
     ) -> Iterator[pa.RecordBatch]:
         """See `ParquetPart`."""
         known = {column.name: column for column in self.stored}
         wanted = [known[name] for name in columns]
-        read = self.file().placed_batches(wanted, about_key, rows_max)
-        return rows_that_meet(read, about_key)
+        read = self.file().placed_batches(wanted, key_condition, rows_max)
+        return matching_rows(read, key_condition)
 
 
-# -- reads parts of a source in order, with small ones in parallel ---------------------------------
+# -- reads ahead -----------------------------------------------------------------------------------
 
 
 T = TypeVar("T")

@@ -1,16 +1,12 @@
 """Reads of external tables: scans, explanations, changes, and the connector for SQL.
 
-Scans of external tables: some columns of the rows of one version that match a condition.
-
-Explains the row of a key: its versions in the source, and the effect of each.
-
-Changes between two versions of an external table, computed by comparing rows by key.
-
-External tables as tables of a connector, so that SQL and Spark can read them.
-
-It offers no changes, because another engine writes the rows. A table is one split, because its rows
-have no key order. The split is merged within 'read.memory' of the definition. Spark shuffles the
-versions of a large table instead, see `dealt`.
+- A scan has some columns of the rows of one version that match a condition. An explanation shows
+  the versions of a key in the source, and the effect of each. Changes between two versions are
+  computed by comparing rows by key.
+- The connector lets SQL and Spark read the tables. It offers no changes, because another engine
+  writes the rows. A table is one split, because its rows have no key order. The split is merged
+  within 'read.memory' of the definition. Spark shuffles the versions of a large table instead, see
+  `keytide.sources.shuffle`.
 """
 
 from __future__ import annotations
@@ -58,12 +54,12 @@ from keytide.show.explanations import Plan, plan_list
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import PinnedTable
 from keytide.sources.source_state import PinnedExternal, pin_external
-from keytide.sources.version_merge import KeyCut, Merging, split_condition
+from keytide.sources.version_merge import KeyCut, SourceMerge, split_condition
 from keytide.sources.versions import SourceVersions
 from keytide.types import Field, parse_sql_type
 from keytide.types.logical import widened
 
-# -- changes between two versions of an external table ---------------------------------------------
+# -- changes ---------------------------------------------------------------------------------------
 
 
 _KIND_FIELD = Field(-1, ROW_KIND, parse_sql_type("STRING NOT NULL"))
@@ -109,10 +105,10 @@ class ExternalChanges(RowSource):
         """
         refuse_forked_child()
         names = self.view.schema.names
-        before = Merging(self.before.versions(), self._known_before())
-        return [ChangesTask(before, Merging(self.after.versions(), names))]
+        before = SourceMerge(self.before.versions(), self._common_columns())
+        return [ChangesTask(before, SourceMerge(self.after.versions(), names))]
 
-    def _known_before(self) -> tuple[str, ...]:
+    def _common_columns(self) -> tuple[str, ...]:
         """The columns that the older version has too.
 
         Raises `InvalidError` for a column whose older values cannot be read as its current type.
@@ -141,8 +137,8 @@ class ChangesTask:
     A column that the older version lacks is NULL there.
     """
 
-    before: Merging
-    after: Merging
+    before: SourceMerge
+    after: SourceMerge
 
     @property
     def view(self) -> TableView:
@@ -169,12 +165,12 @@ class ChangesTask:
                     )
                     cut.add(with_columns_of)
             for before, after in zip(then.parts(), now.parts(), strict=True):
-                told = difference(pl.concat([empty, *before]), pl.concat([empty, *after]), key)
-                if told.height:
-                    yield with_shown_kind(told, names)
+                changed = difference(pl.concat([empty, *before]), pl.concat([empty, *after]), key)
+                if changed.height:
+                    yield with_shown_kind(changed, names)
 
 
-# -- external tables as tables of a connector ------------------------------------------------------
+# -- the connector ---------------------------------------------------------------------------------
 
 
 def external_handle(entry: PinnedTable, version: str | int | None = None) -> ExternalHandle:
@@ -234,8 +230,8 @@ class ExternalSplits(ConnectorSplitManager):
         self, session: ConnectorSession, table: ExternalHandle
     ) -> Sequence[SourceVersions]:
         """See `ConnectorSplitManager`."""
-        about_key, _ = split_condition(table.predicate, table.table.view.schema.primary_keys)
-        return [table.table.versions(about_key)]
+        key_terms, _ = split_condition(table.predicate, table.table.view.schema.primary_keys)
+        return [table.table.versions(key_terms)]
 
 
 @dataclass(frozen=True)
@@ -269,7 +265,7 @@ def merged_pages(
     """Some columns of the merged rows of a split that match the condition of a handle."""
     view = split.view
     _, rest = split_condition(table.predicate, view.schema.primary_keys)
-    merging = Merging(split, columns, rest)
+    merging = SourceMerge(split, columns, rest)
     whole = view.schema.arrow_schema()
     schema = pa.schema([whole.field(name) for name in merging.columns])
     for frame in merging.frames(view.options.read_memory_bytes):
@@ -280,7 +276,7 @@ EXTERNAL_TABLES = Connector("external tables", ExternalMetadata(), ExternalSplit
 """The connector for handles of external tables."""
 
 
-# -- scans of external tables ----------------------------------------------------------------------
+# -- scans -----------------------------------------------------------------------------------------
 
 
 def scan_external(
@@ -329,12 +325,12 @@ class ExternalScan(RowSource):
     limit: int | None = None
 
     def __repr__(self) -> str:
-        told = [self.view.name, f"version {self.version}", f"columns {', '.join(self.columns)}"]
+        parts = [self.view.name, f"version {self.version}", f"columns {', '.join(self.columns)}"]
         if self.predicate is not None:
-            told.append(f"where {text_of(self.predicate, self.view.schema.fields)}")
+            parts.append(f"where {text_of(self.predicate, self.view.schema.fields)}")
         if self.limit is not None:
-            told.append(f"limit {self.limit}")
-        return f"ExternalScan({'; '.join(told)})"
+            parts.append(f"limit {self.limit}")
+        return f"ExternalScan({'; '.join(parts)})"
 
     @property
     def view(self) -> TableView:
@@ -362,8 +358,8 @@ class ExternalScan(RowSource):
         Raises what reading the source's metadata does.
         """
         refuse_forked_child()
-        about_key, rest = split_condition(self.predicate, self.view.schema.primary_keys)
-        return [MergeTask(Merging(self.table.versions(about_key), self.columns, rest))]
+        key_terms, rest = split_condition(self.predicate, self.view.schema.primary_keys)
+        return [MergeTask(SourceMerge(self.table.versions(key_terms), self.columns, rest))]
 
     def pages(self) -> PagesScan:
         """The same as a scan of a connector."""
@@ -379,8 +375,8 @@ class ExternalScan(RowSource):
 
     def explain(self) -> ExternalExplanation:
         """The plan of the scan. Reads no rows. Raises as `tasks`."""
-        about_key, rest = split_condition(self.predicate, self.view.schema.primary_keys)
-        parts = self.table.source.parts(about_key)
+        key_terms, rest = split_condition(self.predicate, self.view.schema.primary_keys)
+        parts = self.table.source.parts(key_terms)
         rows = [part.rows for part in parts]
         fields = self.view.schema.fields
         return ExternalExplanation(
@@ -388,7 +384,7 @@ class ExternalScan(RowSource):
             source=str(self.table),
             parts=len(parts),
             rows=None if None in rows else sum(n or 0 for n in rows),
-            before_merge=None if about_key is None else text_of(about_key, fields),
+            before_merge=None if key_terms is None else text_of(key_terms, fields),
             after_merge=None if rest is None else text_of(rest, fields),
         )
 
@@ -405,7 +401,7 @@ class ExternalScan(RowSource):
 class MergeTask:
     """Reads and merges. Can be pickled."""
 
-    merging: Merging
+    merging: SourceMerge
 
     @property
     def view(self) -> TableView:
@@ -446,7 +442,7 @@ class ExternalExplanation:
         return notebook(plan_list(self.plan()))
 
 
-# -- explains the row of a key ---------------------------------------------------------------------
+# -- explanations ----------------------------------------------------------------------------------
 
 
 _FILE = scratch("file")
@@ -459,25 +455,25 @@ def why_external(table: PinnedExternal, key: Mapping[str, Any] | Any) -> Why:
     """
     schema = table.view.schema
     condition = key_condition(key, schema, table.name)
-    about_key, _ = split_condition(condition, schema.primary_keys)
-    merging = Merging(table.versions(about_key), schema.names, compares_rows=True)
+    key_terms, _ = split_condition(condition, schema.primary_keys)
+    merging = SourceMerge(table.versions(key_terms), schema.names, compares_rows=True)
     values = [name for name in schema.names if name not in schema.primary_keys]
     versions = merging.order.sort(_versions(merging)).with_row_index(VERSION, 1)
     versions = versions.with_columns(pl.col(VERSION).cast(pl.Int64))
     provenance = provenance_of(versions, merging.order, merging.engine)
-    told = outcomes(versions, provenance, merging.order, merging.engine, values)
+    effects = outcomes(versions, provenance, merging.order, merging.engine, values)
     return Why(
         table=table.name,
         key=key_values_of(key, schema, table.name),
         snapshot_id=None,
         merge_engine=table.view.options.merge_engine,
-        versions=_as_rows(versions, told, table),
+        versions=_as_rows(versions, effects, table),
         row=get_external(table, key),
         taken={n: provenance.taken.get(n, ()) if provenance.row.height else () for n in values},
     )
 
 
-def _versions(merging: Merging) -> pl.DataFrame:
+def _versions(merging: SourceMerge) -> pl.DataFrame:
     names = merging.view.schema.names
     found = [
         frame.with_columns(pl.lit(str(part)).alias(_FILE))
@@ -491,7 +487,7 @@ def _versions(merging: Merging) -> pl.DataFrame:
 _ROWS = 1 << 18
 
 
-def _as_rows(versions: pl.DataFrame, told: list[str], table: PinnedExternal) -> Any:
+def _as_rows(versions: pl.DataFrame, effects: list[str], table: PinnedExternal) -> Any:
     """The versions in the format of `Why.versions`. Files have no level and no schema id."""
     schema = versions_schema(table.view.schema.fields)
     kinds = [RowKind(kind).short for kind in versions[VALUE_KIND]]
@@ -501,6 +497,6 @@ def _as_rows(versions: pl.DataFrame, told: list[str], table: PinnedExternal) -> 
         pl.Series(kinds, dtype=pl.String),
     ]  # fmt: skip
     own = [versions[name] for name in table.view.schema.names]
-    columns = [*system, *own, pl.Series(told, dtype=pl.String)]
+    columns = [*system, *own, pl.Series(effects, dtype=pl.String)]
     frame = pl.DataFrame([c.alias(n) for c, n in zip(columns, schema.names, strict=True)])
     return to_arrow(frame, schema)

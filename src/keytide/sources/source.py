@@ -64,12 +64,12 @@ class SourcePart(Protocol):
         ...
 
     def batches(
-        self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
+        self, columns: Sequence[str], key_condition: Predicate | None, rows_max: int
     ) -> Iterator[pa.RecordBatch]:
         """The rows that are not deleted in the source, in order, about `rows_max` at a time.
 
         They have these columns, in this order, with the types of `PinnedSource.schema`. Rows that
-        do not match `about_key` can be skipped. It only refers to primary key columns. Raises
+        do not match `key_condition` can be skipped. It only refers to primary key columns. Raises
         `DataError`, naming what cannot be read.
         """
         ...
@@ -101,10 +101,10 @@ class PinnedSource(Protocol):
         """
         ...
 
-    def parts(self, about_key: Predicate | None = None) -> Sequence[SourcePart]:
+    def parts(self, key_condition: Predicate | None = None) -> Sequence[SourcePart]:
         """The parts by ascending commit and, within a commit, in order of arrival.
 
-        Parts that certainly have no row that matches `about_key` can be skipped.
+        Parts that certainly have no row that matches `key_condition` can be skipped.
         """
         ...
 

@@ -1,6 +1,6 @@
 """An external table at one version, for everything that a statement reads from it.
 
-The formats of external tables, by name.
+`FORMATS` has the formats of external tables by name.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from keytide.snapshot.stored_table import PinnedTable
 from keytide.sources import appends, database, delta, iceberg, table_source
 from keytide.sources.appends import Appender
 from keytide.sources.folder import csv_folder, json_folder, parquet_folder
-from keytide.sources.parquet import asked_of_source
+from keytide.sources.parquet import source_condition
 from keytide.sources.source import PinnedSource, Place, Source, SourcePart, in_no_order
 from keytide.sources.versions import SourceVersions, numbers_of
 from keytide.store import Store
 
-# -- the formats of external tables, by name -------------------------------------------------------
+# -- formats ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def open_source(name: str, place: Place) -> Source:
     return found.open(place)
 
 
-# -- an external table at one version --------------------------------------------------------------
+# -- a pinned version ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -107,15 +107,15 @@ class PinnedExternal:
         version = "" if self.source.version is None else f", version {self.source.version}"
         return f"{format_of(self.view.schema)} at {self.location}{version}"
 
-    def versions(self, about_key: Predicate | None = None) -> SourceVersions:
+    def versions(self, key_condition: Predicate | None = None) -> SourceVersions:
         """The versions of keys. Those whose key does not match the condition can be skipped.
 
         Raises `InvalidError` if the definition names columns that do not exist.
         """
         self.check_columns()
-        asked = asked_of_source(about_key, self.view.schema.fields, self.source.schema)
+        asked = source_condition(key_condition, self.view.schema.fields, self.source.schema)
         parts = self._placed(self.source.parts(asked))
-        return SourceVersions(self.view, parts, numbers_of(parts), about_key, asked)
+        return SourceVersions(self.view, parts, numbers_of(parts), key_condition, asked)
 
     def _placed(self, parts: Sequence[SourcePart]) -> tuple[SourcePart, ...]:
         """The parts, marked as unordered if a key can be in several partitions of a commit.

@@ -22,7 +22,7 @@ from keytide.read.scan import ReadTask, Scan
 from keytide.read.sections import BucketPlan, PlannedFile, Section
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.stored_table import StoredTable
-from keytide.sources.delta_history import FileCommit, FileHistory, RowsAre, history_of, places
+from keytide.sources.delta_history import FileCommit, FileHistory, RowOrigin, history_of, places
 from keytide.sources.delta_history import Place as FilePlace
 from keytide.sources.parquet import column_type
 from keytide.sources.source import Place
@@ -90,9 +90,9 @@ class PinnedStored:
         view = self.scan.view
         return (*view.schema.partition_keys, *(field.name for field in view.bucket_fields))
 
-    def parts(self, about_key: Predicate | None = None) -> list[StoredPart]:
+    def parts(self, key_condition: Predicate | None = None) -> list[StoredPart]:
         """See `PinnedSource`."""
-        scan = replace(self.scan, predicate=about_key)
+        scan = replace(self.scan, predicate=key_condition)
         tasks = scan.tasks()
         if self.scan.view.schema.primary_keys:
             return [_part(task, FilePlace(0, is_in_order=False)) for task in tasks]
@@ -136,10 +136,10 @@ class StoredPart:
         return ", ".join(file.meta.file_name for file in files)
 
     def batches(
-        self, columns: Sequence[str], about_key: Predicate | None, rows_max: int
+        self, columns: Sequence[str], key_condition: Predicate | None, rows_max: int
     ) -> Iterator[pa.RecordBatch]:
         """See `SourcePart`."""
-        task = replace(self.task, columns=tuple(columns), predicate=about_key)
+        task = replace(self.task, columns=tuple(columns), predicate=key_condition)
         for table in task.tables(self.task.view.options.read_memory_bytes):
             yield from (b for b in table.to_batches(max_chunksize=rows_max) if b.num_rows)
 
@@ -151,10 +151,10 @@ def _delta(metadata: TableMetadata, snapshot: Snapshot) -> Entries:
 def _commit(snapshot: Snapshot, delta: Entries) -> FileCommit:
     added = {e.file.file_name: e for e in delta if e.kind == FileKind.ADD}
     gone = frozenset(e.file.file_name for e in delta if e.kind == FileKind.DELETE)
-    kinds = {CommitKind.APPEND: RowsAre.NEW, CommitKind.COMPACT: RowsAre.COPIED}
-    rows = kinds.get(snapshot.commit_kind, RowsAre.MIXED)
+    kinds = {CommitKind.APPEND: RowOrigin.NEW, CommitKind.COMPACT: RowOrigin.COPIED}
+    rows = kinds.get(snapshot.commit_kind, RowOrigin.MIXED)
     by_sequence = sorted(added, key=lambda name: added[name].file.min_sequence_number)
-    known = {name: RowsAre.KNOWN if name in gone else rows for name in by_sequence}
+    known = {name: RowOrigin.KNOWN if name in gone else rows for name in by_sequence}
     return FileCommit(snapshot.id, known, gone - added.keys())
 
 

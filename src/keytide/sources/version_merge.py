@@ -1,20 +1,13 @@
 """The merge of a source's versions into rows, with bounded memory.
 
-Merging of a source's versions into rows: what is read, and in which order.
-
-Merging of unordered versions by key, with bounded memory.
-
 If the versions fit in memory they are merged together, and keys that occur once are not sorted.
 Otherwise they are divided by a hash of the key into parts, which are spilled to local disk and
 merged one after the other.
 
-Versions of a key with equal watermarks, and which of them is the last (rules R2 and R3).
-
-If commits and rows have an order, `_SEQUENCE_NUMBER` contains it. Rows without an order have the
-same number. Of those a tombstone is the last, otherwise the row whose columns, in table order, are
+Versions of a key with equal watermarks are ordered by rules R2 and R3 of docs/semantics.md. If
+commits and rows have an order, `_SEQUENCE_NUMBER` contains it. Rows without an order have the same
+number. Of those a tombstone is the last, otherwise the row whose columns, in table order, are
 larger.
-
-Partitioning of frames by a hash of their key, for processing one part at a time.
 """
 
 from __future__ import annotations
@@ -38,12 +31,9 @@ from keytide.options import keys
 from keytide.predicate.predicate import Predicate, columns_of, conjunction, conjuncts
 from keytide.read.runs import prefetched
 from keytide.snapshot.state import TableView
-from keytide.sources.versions import ShownRows, SourceVersions
+from keytide.sources.versions import SourceVersions, VisibleRows
 
-# -- the merge of a source's versions into rows, with bounded memory -------------------------------
-
-
-# -- versions of a key with equal watermarks -------------------------------------------------------
+# -- ties: versions with equal watermarks ----------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -92,7 +82,7 @@ def refuse_ties(versions: pl.DataFrame, order: TieOrder, table: str) -> None:
 
     REQUIRES: `versions` are sorted by the order.
     """
-    many = _differing_keys(versions, order, order.sequence_terms(versions.schema))
+    many = _tied_keys(versions, order, order.sequence_terms(versions.schema))
     if many.height:
         key = ", ".join(f"{n} = {shown(v)}" for n, v in zip(order.key, many.row(0), strict=True))
         raise InvalidError(
@@ -102,19 +92,19 @@ def refuse_ties(versions: pl.DataFrame, order: TieOrder, table: str) -> None:
         )
 
 
-def _differing_keys(
+def _tied_keys(
     versions: pl.DataFrame, order: TieOrder, deciding: Sequence[pl.Expr]
 ) -> pl.DataFrame:
     """Keys with versions that tie with the last one but differ in compared columns."""
     key, compared = list(order.key), canonical(versions, order.compared)
-    told = _told(versions, order, deciding, compared)
-    if not _has_repeats(told, order):
-        return told.select(key).clear()
-    found = told.filter(_are_as_the_last(told, order)).unique().select(key)
+    tie_columns = _tie_columns(versions, order, deciding, compared)
+    if not _has_repeats(tie_columns, order):
+        return tie_columns.select(key).clear()
+    found = tie_columns.filter(_are_as_the_last(tie_columns, order)).unique().select(key)
     return found.filter(found.is_duplicated()).unique()
 
 
-def _told(
+def _tie_columns(
     versions: pl.DataFrame,
     order: MergeOrder,
     deciding: Sequence[pl.Expr],
@@ -128,28 +118,31 @@ def _told(
     )
 
 
-def _has_repeats(told: pl.DataFrame, order: MergeOrder) -> bool:
+def _has_repeats(tie_columns: pl.DataFrame, order: MergeOrder) -> bool:
     """Whether a version ties with the next one of the same key."""
     repeats = [
-        each.eq_missing(each.shift(-1)) for each in (*map(pl.col, order.key), *_decides(told))
+        each.eq_missing(each.shift(-1))
+        for each in (*map(pl.col, order.key), *_decides(tie_columns))
     ]
-    return bool(told.select(pl.all_horizontal(repeats).any()).item())
+    return bool(tie_columns.select(pl.all_horizontal(repeats).any()).item())
 
 
-def _are_as_the_last(told: pl.DataFrame, order: MergeOrder) -> pl.Expr:
+def _are_as_the_last(tie_columns: pl.DataFrame, order: MergeOrder) -> pl.Expr:
     """Whether a version ties with the last one of its key."""
-    freshest = [each.eq_missing(each.last().over(list(order.key))) for each in _decides(told)]
+    freshest = [
+        each.eq_missing(each.last().over(list(order.key))) for each in _decides(tie_columns)
+    ]
     return pl.all_horizontal(pl.repeat(value=True, n=pl.len()), *freshest)
 
 
-def _decides(told: pl.DataFrame) -> list[pl.Expr]:
-    return [pl.col(name) for name in told.columns if name.startswith(_DECIDES)]
+def _decides(tie_columns: pl.DataFrame) -> list[pl.Expr]:
+    return [pl.col(name) for name in tie_columns.columns if name.startswith(_DECIDES)]
 
 
 _DECIDES, _COMPARED = scratch("decides_"), scratch("compared_")
 
 
-# -- partitioning of frames by a hash of their key -------------------------------------------------
+# -- partitions by a hash of the key ---------------------------------------------------------------
 
 
 _PART = scratch("part")
@@ -203,7 +196,7 @@ class KeyCut:
             spool.close()
 
 
-# -- merging of unordered versions by key, with bounded memory -------------------------------------
+# -- the merge by key ------------------------------------------------------------------------------
 
 
 Cuts: TypeAlias = Callable[[int, int, int], int]
@@ -223,7 +216,7 @@ def budget_of(memory_bytes: int) -> int:
 
 
 @dataclass(frozen=True)
-class SortedOut:
+class MergeOutcome:
     """Versions by position: those that lost, and the latest ones that tie.
 
     For the latter, whole rows decide which one wins.
@@ -269,9 +262,9 @@ class KeyMerge:
             if held:
                 yield from self._merged(pl.concat(held), undecided)
 
-    def sorted_out(
+    def outcomes_by_position(
         self, frames: Iterable[pl.DataFrame], memory_bytes: int, cuts: Cuts
-    ) -> Iterator[SortedOut]:
+    ) -> Iterator[MergeOutcome]:
         """The versions that lost, determined without the values of rows.
 
         REQUIRES: versions have a column `PLACE`, which identifies them. The row of a key is its
@@ -286,7 +279,7 @@ class KeyMerge:
                 if _bytes_of(held) > budget:
                     kept, older = self._parted(pl.concat(held))
                     held = [kept]
-                    yield SortedOut(older[PLACE], kept[PLACE].clear())
+                    yield MergeOutcome(older[PLACE], kept[PLACE].clear())
             if held:
                 kept, older = self._parted(pl.concat(held))
                 is_add = kept.select(IS_ADD).to_series()
@@ -294,7 +287,7 @@ class KeyMerge:
                 if not self.refuses_ties:
                     tied = tied & is_add
                 lost = pl.concat([older[PLACE], kept.filter(~tied & ~is_add)[PLACE]])
-                yield SortedOut(lost, kept.filter(tied)[PLACE])
+                yield MergeOutcome(lost, kept.filter(tied)[PLACE])
 
     @cached_property
     def engine(self) -> MergeEngine:
@@ -317,7 +310,7 @@ class KeyMerge:
         deciding = order.sequence_terms(sorted_.schema)
         if numbers_decide:
             deciding += [pl.col(SEQUENCE_NUMBER), IS_ADD]
-        told = _told(sorted_, order, deciding)
+        told = _tie_columns(sorted_, order, deciding)
         if not _has_repeats(told, order):
             fresh = sorted_.select(order.last_of_key()).to_series()
         else:
@@ -341,7 +334,7 @@ class KeyMerge:
             # duplicates, as a frame of the key columns. REQUIRES: `versions` are sorted by the
             # order.
             deciding = [*order.sequence_terms(sorted_.schema), pl.col(SEQUENCE_NUMBER), IS_ADD]
-            tied = _differing_keys(sorted_, order, deciding)
+            tied = _tied_keys(sorted_, order, deciding)
             undecided += [tied] if tied.height else []
         with self.view.reading():
             return [lone, self.engine.merge(sorted_, in_key_order=False)]
@@ -384,7 +377,7 @@ def _occurs_again(versions: pl.DataFrame, key: Sequence[str]) -> pl.Series:
     return values.is_in(ordered.filter(ordered == ordered.shift(1)).unique().implode())
 
 
-# -- merging of a source's versions into rows: what is read, and in which order --------------------
+# -- the merge of a source -------------------------------------------------------------------------
 
 
 _BATCH_ROWS = 4 << 10, 1 << 20
@@ -403,8 +396,8 @@ def split_condition(
     Only the former can be applied before versions are merged (rule R17 of docs/semantics.md).
     """
     terms = conjuncts(predicate)
-    about_key = [term for term in terms if columns_of(term) <= {*key}]
-    return conjunction(about_key), conjunction(t for t in terms if t not in about_key)
+    key_condition = [term for term in terms if columns_of(term) <= {*key}]
+    return conjunction(key_condition), conjunction(t for t in terms if t not in key_condition)
 
 
 def rows_at_once(memory_bytes: int, columns: int) -> int:
@@ -415,7 +408,7 @@ def rows_at_once(memory_bytes: int, columns: int) -> int:
 
 
 @dataclass(frozen=True)
-class Merging:
+class SourceMerge:
     """Some columns of the merged rows that match a condition. Can be pickled.
 
     Unordered rows with equal watermarks are compared by all columns. This is rare, and most queries
@@ -466,7 +459,7 @@ class Merging:
 
     @property
     def by_freshness(self) -> KeyMerge:
-        """The same without values, for `KeyMerge.sorted_out`."""
+        """The same without values, for `KeyMerge.outcomes_by_position`."""
         order = self.order
         if isinstance(order, TieOrder):
             order = replace(order, compared=())
@@ -480,9 +473,9 @@ class Merging:
         )
 
     @cached_property
-    def shown(self) -> ShownRows:
+    def shown(self) -> VisibleRows:
         """The selection of rows."""
-        return ShownRows(self.view, self.columns, self.condition)
+        return VisibleRows(self.view, self.columns, self.condition)
 
     @cached_property
     def order(self) -> MergeOrder:

@@ -1,9 +1,8 @@
 """The rows of a source as versions of keys: with the table's types, a number and a kind.
 
 `_SEQUENCE_NUMBER` is the order of arrival, as far as the source knows it: by commit and, within a
-commit, by row. `_VALUE_KIND` is -D for rows that the tombstone key marks.
-
-Selects the merged rows that readers see.
+commit, by row. `_VALUE_KIND` is -D for rows that the tombstone key marks. Readers see only merged
+rows that match their condition.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from keytide.snapshot.state import TableView
 from keytide.sources.parquet import POSITION, ParquetPart, read_in_order
 from keytide.sources.source import SourcePart
 
-# -- the rows of a source as versions of keys ------------------------------------------------------
+# -- versions of a source --------------------------------------------------------------------------
 
 
 PART_SHIFT = 40
@@ -81,8 +80,8 @@ class SourceVersions:
     view: TableView
     parts: tuple[SourcePart, ...]
     numbers: tuple[RowNumbers, ...]
-    about_key: Predicate | None = None
-    asked: Predicate | None = None
+    key_condition: Predicate | None = None
+    source_condition: Predicate | None = None
     """The part of the condition that has the same meaning for the source's columns."""
     keys: pl.DataFrame | None = field(default=None, compare=False)
 
@@ -108,7 +107,7 @@ class SourceVersions:
 
         def read(place: int) -> Iterator[pl.DataFrame]:
             part, numbers = self.parts[place], self.numbers[place]
-            for batch, positions in _placed(part, columns, self.asked, rows_max):
+            for batch, positions in _placed(part, columns, self.source_condition, rows_max):
                 typed = self._typed(batch, columns, part)
                 rising = pl.Series(positions) if numbers.ascend else pl.lit(0, pl.Int64)
                 yield typed.with_columns((rising + numbers.first).alias(SEQUENCE_NUMBER))
@@ -154,10 +153,10 @@ class SourceVersions:
     def _meeting(self, frame: pl.DataFrame) -> pl.DataFrame:
         if self.keys is not None:
             frame = with_keys(frame, self.keys)
-        if self.about_key is None:
+        if self.key_condition is None:
             return frame
-        fields = self.view.schema.select(sorted(columns_of(self.about_key)))
-        return frame.filter(row_filter(self.about_key, fields))
+        fields = self.view.schema.select(sorted(columns_of(self.key_condition)))
+        return frame.filter(row_filter(self.key_condition, fields))
 
 
 def _placed(
@@ -174,11 +173,11 @@ def _placed(
         seen += batch.num_rows
 
 
-# -- selects the merged rows that readers see ------------------------------------------------------
+# -- rows that readers see -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class ShownRows:
+class VisibleRows:
     """Some columns of rows that are not deleted and match a condition. Can be pickled."""
 
     view: TableView

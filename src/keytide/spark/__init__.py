@@ -1,9 +1,10 @@
 """Tables on Apache Spark: DataFrames, a data source, and streams.
 
 Keytide needs no jar of its own: executors run the same Python kernels as a local process. The
-modules `read` and `write` implement `Scan.to_spark` and `Table.write`. `source` is the data source
-`keytide`. `sessions` creates a session with the right settings, and `java` finds a Java runtime for
-it. `types` and `predicate` translate types and conditions between Keytide and Spark.
+modules `read_plans` and `dataframe_writes` implement `Scan.to_spark` and `Table.write`.
+`data_source` is the data source `keytide`. `sessions` creates a session with the right settings,
+and finds a Java runtime for it. `columns` translates types and conditions between Keytide and
+Spark.
 
 >>> spark = kt.spark.session()                                          # doctest: +SKIP
 >>> lake.table("shop.orders").scan().to_spark(spark).show()             # doctest: +SKIP

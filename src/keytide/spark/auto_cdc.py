@@ -20,18 +20,23 @@ from keytide.errors import InvalidError
 from keytide.feeds.flow import Flow, FlowRequest, flow_target, refuse_stream_settings
 from keytide.feeds.flow_writer import (
     EventWriter,
+    combined_result,
+    commit_from_state,
+    condition_fields,
     delete_predicate,
-    fields_to_judge,
-    told_with,
     truncate_predicate,
     truncate_up_to,
     without_place,
-    write_on_read,
 )
-from keytide.feeds.truncation import GoingBy, Truncation, beside_truncations, going_by
+from keytide.feeds.truncation import (
+    Truncation,
+    TruncationLookup,
+    recorded_truncation,
+    retry_after_truncation,
+)
 from keytide.predicate.predicate import Predicate
 from keytide.snapshot.stored_table import StoredTable
-from keytide.spark.capacity import bytes_of_rows, place_of
+from keytide.spark.capacity import bytes_of_rows, work_place
 from keytide.spark.columns import (
     arrow_schema_of,
     by_bucket,
@@ -41,7 +46,7 @@ from keytide.spark.columns import (
     spark_schema,
     writers_for_rows,
 )
-from keytide.spark.dataframe_writes import append, author_in_stream, grow, grown_for
+from keytide.spark.dataframe_writes import add_missing_columns, append, author_in_stream, grow
 from keytide.spark.error_translation import on_driver
 from keytide.spark.internals import is_connect, refuse_other_servers, runs_batch_function
 from keytide.spark.runner import Executors, SizedRunner
@@ -122,23 +127,25 @@ class _Events:
         """Write events in one atomic commit, after a commit that truncates if any event does."""
         events, places = _split_truncates(events, self.flow)
         truncated = truncate_up_to(self.table, self.flow, places)
-        return told_with(truncated, self._apply(_rows(events, self.flow), author))
+        return combined_result(truncated, self._apply(_rows(events, self.flow), author))
 
     def _apply(self, rows: DataFrame, author: Author | None) -> WriteResult:
         if not self.flow.reads_first:
-            return beside_truncations(self.table, partial(self._append, rows, author))
+            return retry_after_truncation(self.table, partial(self._append, rows, author))
         author = author or author_in_stream(rows, self.table.uri)
         if self.flow.request.merge_schema:
             grow(self.table.pinned(), rows.schema, author)
         return self._write_events(rows, author)
 
-    def _append(self, rows: DataFrame, author: Author | None, going_by: GoingBy) -> WriteResult:
+    def _append(
+        self, rows: DataFrame, author: Author | None, truncation_of: TruncationLookup
+    ) -> WriteResult:
         def fitting(transaction: Transaction, given: DataFrame) -> DataFrame:
-            return _outlived(given, going_by(transaction))
+            return _remaining_rows(given, truncation_of(transaction))
 
         table = self.table
         if self.flow.request.merge_schema:
-            table, rows = grown_for(table, rows, author)
+            table, rows = add_missing_columns(table, rows, author)
         return append(table, rows, author, fitting)
 
     def _write_events(self, rows: DataFrame, author: Author | None) -> WriteResult:
@@ -146,7 +153,7 @@ class _Events:
             writer = EventWriter.on(transaction, self.flow)
             limit = transaction.view.options.driver_work_bytes_max
             events = self._outlived(transaction, rows)
-            if place_of(rows.sparkSession, limit, bytes_of_rows(rows)).is_driver:
+            if work_place(rows.sparkSession, limit, bytes_of_rows(rows)).is_driver:
                 with on_driver():
                     held = events.toArrow()
                 here = replace(transaction.here(writer.task), threads=os.cpu_count() or 1)
@@ -155,20 +162,20 @@ class _Events:
                 layout = writer.task.layout.for_tasks(writers_for_rows(rows))
                 order = order_by_bucket(events)
                 placed = replace(writer.task, layout=layout, order=order)
-                task = _Together(replace(writer, task=placed))
+                task = _PieceWriter(replace(writer, task=placed))
                 shuffled = by_bucket(events, transaction.view, layout.spread)
                 Executors().feed(task, shuffled, transaction.take)
 
-        return write_on_read(self.table, write, author, SizedRunner(rows.sparkSession))
+        return commit_from_state(self.table, write, author, SizedRunner(rows.sparkSession))
 
     def _outlived(self, transaction: Transaction, rows: DataFrame) -> DataFrame:
         if self.flow.keeps_history:
             return rows
-        return _outlived(rows, going_by(transaction, self.table))
+        return _remaining_rows(rows, recorded_truncation(transaction, self.table))
 
 
 @dataclass(frozen=True)
-class _Together:
+class _PieceWriter:
     """A writer of events that arrive in small pieces."""
 
     writer: EventWriter
@@ -199,9 +206,9 @@ def _split_truncates(events: DataFrame, flow: Flow) -> tuple[DataFrame, pa.Table
     return events.where(~F.coalesce(truncates, F.lit(False))), places
 
 
-def _outlived(rows: DataFrame, truncation: Truncation) -> DataFrame:
+def _remaining_rows(rows: DataFrame, truncation: Truncation) -> DataFrame:
     """The rows that a truncation does not remove."""
-    predicate = truncation.in_microseconds.outlived_by
+    predicate = truncation.in_microseconds.remaining_filter
     if predicate is None:
         return rows
     fields = truncation.in_microseconds.fields
@@ -244,4 +251,4 @@ def _condition(
         return given
     predicate = predicate_in(flow)
     assert predicate is not None
-    return spark_condition(predicate, fields_to_judge(flow, predicate), events.schema)
+    return spark_condition(predicate, condition_fields(flow, predicate), events.schema)

@@ -1,26 +1,17 @@
-"""How many tasks of a session can run at the same time, from what the session says of its cluster.
+"""The capacity of a session: task slots, the number of tasks of a work, and driver or executors.
 
-Executors come and go: before they have registered, and while dynamic allocation has released them,
-Spark itself reports two cores. So the settings that say how many executors there will be come
-first, and what runs at the moment is only a lower bound.
-
-How many tasks an amount of work is divided into.
-
-A task handles at most about 128 MB. Less work is divided further, so that each core gets several
-tasks, but not so far that tasks cost more than they do. If nothing says how many cores there are,
-the amount alone decides.
-
-Decision whether work runs in threads of the driver or on executors.
-
-The decision is made once per statement, from sizes that are known before anything is read: sizes of
-files, and Spark's size estimates of DataFrames. The tasks are the same in both places.
-
-Settings of a session that apply for a while. Threads that use the session share them.
-
-The time zone of SQL statements on Spark: UTC, whatever the session's time zone is.
-
-Spark binds the time zone to casts, literals and functions of times when it analyzes a query: a
-classic session immediately, and Spark Connect only when the query runs.
+- Executors come and go: before they have registered, and while dynamic allocation has released
+  them, Spark itself reports two cores. So the settings that say how many executors there will be
+  come first, and what runs at the moment is only a lower bound.
+- A task handles at most about 128 MB. Less work is divided further, so that each core gets several
+  tasks, but not so far that tasks cost more than they do. If nothing says how many cores there are,
+  the amount alone decides.
+- Whether work runs in threads of the driver or on executors is decided once per statement, from
+  sizes that are known before anything is read: sizes of files, and Spark's size estimates of
+  DataFrames. The tasks are the same in both places.
+- Threads that use a session share its settings. SQL statements run in UTC, whatever the session's
+  time zone is. Spark binds the time zone to casts, literals and functions of times when it analyzes
+  a query: a classic session immediately, and Spark Connect only when the query runs.
 """
 
 from __future__ import annotations
@@ -43,7 +34,7 @@ from keytide.options import parse_memory_size
 from keytide.read.key_ranges import TASK_BYTES
 from keytide.spark.internals import is_connect, known_bytes
 
-# -- how many tasks of a session can run at the same time ------------------------------------------
+# -- task slots of a session -----------------------------------------------------------------------
 
 
 _NAMES = (
@@ -74,13 +65,13 @@ class Capacity:
     """What can run at the same time when all executors of a session are there.
 
     - `slots` is the number of tasks. None if nothing limits it, or nothing says.
-    - `beside` is the number of them that share a process, and so its cores.
+    - `slots_per_process` is the number of them that share a process, and so its cores.
     - `slices` is the number of parts into which Spark certainly cuts rows that the driver sends, if
       there are as many rows.
     """
 
     slots: int | None
-    beside: int = 1
+    slots_per_process: int = 1
     slices: int = 1
 
 
@@ -90,7 +81,7 @@ def capacity_of(spark: Any) -> Capacity:
         _FIXED[spark] = _settings(spark, _NAMES)
     known = {**_FIXED[spark], **_settings(spark, [_SLICES])}
     running = None if is_connect(spark) else int(spark.sparkContext.defaultParallelism)
-    return described(known, running)
+    return capacity_of_settings(known, running)
 
 
 def _settings(spark: Any, names: Iterable[str]) -> dict[str, str]:
@@ -98,7 +89,7 @@ def _settings(spark: Any, names: Iterable[str]) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def described(settings: Mapping[str, str], running: int | None = None) -> Capacity:
+def capacity_of_settings(settings: Mapping[str, str], running: int | None = None) -> Capacity:
     """The capacity that settings describe.
 
     `running` is what Spark says of the moment, None if it does not say.
@@ -168,7 +159,7 @@ def _number(settings: Mapping[str, str], name: str) -> int | None:
 _NO_LIMIT = (1 << 31) - 1
 
 
-# -- how many tasks an amount of work is divided into ----------------------------------------------
+# -- the number of tasks ---------------------------------------------------------------------------
 
 
 TASK_SIZE = "spark.keytide.task-size"
@@ -252,7 +243,7 @@ def _task_bytes(spark: Any) -> int:
     )
 
 
-# -- decision whether work runs in threads of the driver or on executors ---------------------------
+# -- the choice between driver and executors -------------------------------------------------------
 
 
 SETTING = "spark.keytide.driver-work.max-size"
@@ -263,7 +254,7 @@ COPIES = 4
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkPlace:
     """The driver, for work up to its size limit, otherwise executors."""
 
     known_bytes: int | None
@@ -286,14 +277,14 @@ class Place:
         return f"{where}, because {self.known_bytes:,} bytes are {relation} {self.bytes_max:,}"
 
 
-def place_of(spark: SparkSession, bytes_max: int, *sizes: int | None) -> Place:
+def work_place(spark: SparkSession, bytes_max: int, *sizes: int | None) -> WorkPlace:
     """The place for work on data of these sizes. `bytes_max` is the limit set by the table.
 
     Raises `InvalidError` for a session setting that is not a size.
     """
     known = None if None in sizes else sum(size or 0 for size in sizes)
     limit = _bytes_max(spark, bytes_max)
-    return Place(known, limit if limit > 0 else -1)
+    return WorkPlace(known, limit if limit > 0 else -1)
 
 
 def _bytes_max(spark: SparkSession, of_table: int) -> int:
@@ -315,17 +306,17 @@ def bytes_of_rows(rows: DataFrame) -> int | None:
     return None if size is None else COPIES * size
 
 
-# -- settings of a session -------------------------------------------------------------------------
+# -- temporary settings of a session ---------------------------------------------------------------
 
 
 @contextmanager
-def held_setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+def temporary_setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
     """A context in which a setting of a session has a value.
 
     Threads can be in it at once, with the same value. The last one restores what the first found.
     """
     with _LOCK:
-        held = _HELD.setdefault(spark, {}).setdefault(name, _Held())
+        held = _SETTINGS.setdefault(spark, {}).setdefault(name, _TemporarySetting())
         if not held.count:
             held.before = spark.conf.get(name, None)
             _change(spark, name, held.before, value)
@@ -340,7 +331,7 @@ def held_setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
 
 
 @dataclass
-class _Held:
+class _TemporarySetting:
     """How many threads hold a setting, and its value before the first one, None if it had none."""
 
     count: int = 0
@@ -348,7 +339,7 @@ class _Held:
 
 
 _LOCK = Lock()
-_HELD: WeakKeyDictionary[Any, dict[str, _Held]] = WeakKeyDictionary()
+_SETTINGS: WeakKeyDictionary[Any, dict[str, _TemporarySetting]] = WeakKeyDictionary()
 
 
 def _change(spark: SparkSession, name: str, now: str | None, then: str | None) -> None:
@@ -360,12 +351,12 @@ def _change(spark: SparkSession, name: str, now: str | None, then: str | None) -
         spark.conf.set(name, then)
 
 
-# -- the time zone of SQL statements on Spark ------------------------------------------------------
+# -- the time zone of statements -------------------------------------------------------------------
 
 
 def analyzed_in_utc(spark: SparkSession) -> AbstractContextManager[None]:
     """A context in which a session analyzes queries in UTC. Threads can be in it at once."""
-    return held_setting(spark, "spark.sql.session.timeZone", "UTC")
+    return temporary_setting(spark, "spark.sql.session.timeZone", "UTC")
 
 
 def run_in_utc(spark: SparkSession) -> AbstractContextManager[None]:

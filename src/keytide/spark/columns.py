@@ -1,35 +1,20 @@
 """Columns on Spark: types, predicates, buckets, and the distribution of rows to tasks.
 
-Column types in Spark, and Arrow batches in the form that Spark accepts.
-
-Every column is nullable in Spark, as in Spark's file sources, so that a DataFrame's schema does not
-depend on how the rows are read. TIME has nanoseconds and timestamps have microseconds, as in Spark.
-Smaller fractions of a second are truncated.
-
-Row predicates as Spark columns.
-
-The bucket of each row as a column of a DataFrame.
-
-Integer keys are hashed by SQL expressions, which Spark compiles into the stage that reads the rows.
-Other keys are hashed in Python (an Arrow UDF), which takes several times as long. Both give the
-buckets that the table format defines.
-
-Generated columns that must be known before rows are distributed to tasks.
-
-A task computes the generated columns of the rows that it writes. If rows are first grouped by
-partition and bucket, the columns that determine partition and bucket are computed before that, by
-the same engine as in tasks. Spark might evaluate an expression differently.
-
-How the rows of a DataFrame are distributed to the tasks that write them.
-
-With `hash`, a shuffle brings the rows of each bucket to one task, so that each bucket gets one
-sorted run. With `none`, the rows stay in the partitions of the DataFrame, and each task writes a
-run for each bucket in its rows. This saves a third to a half of the work of a load, but readers
-must merge the runs until they are compacted. In both cases the later row of a key wins: the rows of
-a task are sorted by their position in the DataFrame after a shuffle, whose blocks arrive in any
-order, and the tasks of later partitions use higher sequence numbers.
-
-Shuffles that bring the rows of each place to one task.
+- Every column is nullable in Spark, as in Spark's file sources, so that a DataFrame's schema does
+  not depend on how the rows are read. TIME has nanoseconds and timestamps have microseconds, as in
+  Spark. Smaller fractions of a second are truncated.
+- For buckets, integer keys are hashed by SQL expressions, which Spark compiles into the stage that
+  reads the rows. Other keys are hashed in Python (an Arrow UDF), which takes several times as long.
+  Both give the buckets that the table format defines.
+- A task computes the generated columns of the rows that it writes. If rows are first grouped by
+  partition and bucket, the columns that determine partition and bucket are computed before that, by
+  the same engine as in tasks. Spark might evaluate an expression differently.
+- With the distribution `hash`, a shuffle brings the rows of each bucket to one task, so that each
+  bucket gets one sorted run. With `none`, the rows stay in the partitions of the DataFrame, and
+  each task writes a run for each bucket in its rows. This saves a third to a half of the work of a
+  load, but readers must merge the runs until they are compacted. In both cases the later row of a
+  key wins: the rows of a task are sorted by their position in the DataFrame after a shuffle, whose
+  blocks arrive in any order, and the tasks of later partitions use higher sequence numbers.
 """
 
 from __future__ import annotations
@@ -79,10 +64,10 @@ from keytide.types import Field, arrow_schema, quoted
 from keytide.write.generated_columns import computed_values
 from keytide.write.task import Order, WriteTask
 
-# -- shuffles that bring the rows of each place to one task ----------------------------------------
+# -- shuffles --------------------------------------------------------------------------------------
 
 
-def brought_together(rows: DataFrame, places: int, by: Column) -> DataFrame:
+def partition_by(rows: DataFrame, places: int, by: Column) -> DataFrame:
     """The rows in `places` partitions. Those of one place, a number from 0, are in one partition.
 
     In Apache Spark, each place has a partition of its own.
@@ -92,10 +77,7 @@ def brought_together(rows: DataFrame, places: int, by: Column) -> DataFrame:
     return rows.repartition(places, by)
 
 
-# -- columns on Spark ------------------------------------------------------------------------------
-
-
-# -- column types in Spark, and Arrow batches in the form that Spark accepts -----------------------
+# -- types and Arrow batches -----------------------------------------------------------------------
 
 
 _ROW_BYTES, _VALUE_BYTES = 8, {"binary": 100, "string": 20}
@@ -188,7 +170,7 @@ def _convert(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     return column.cast(target, safe=False)
 
 
-# -- row predicates as Spark columns ---------------------------------------------------------------
+# -- predicates ------------------------------------------------------------------------------------
 
 
 def column(name: str) -> Column:
@@ -270,7 +252,7 @@ def _time(micros: int, *, has_zone: bool) -> Column:
     return F.lit(text).cast(TimestampNTZType())
 
 
-# -- the bucket of each row as a column of a DataFrame ---------------------------------------------
+# -- buckets ---------------------------------------------------------------------------------------
 
 
 def with_bucket(rows: DataFrame, view: TableView, buckets: int, name: str) -> DataFrame:
@@ -300,7 +282,7 @@ def with_bucket(rows: DataFrame, view: TableView, buckets: int, name: str) -> Da
     return stepped.selectExpr(*kept, f"{bucket} AS {name}")
 
 
-# -- by SQL ----------------------------------------------------------------------------------------
+# -- buckets by SQL --------------------------------------------------------------------------------
 
 _SLOT_MASKS = {"TINYINT": 0xFF, "SMALLINT": 0xFFFF, "INT": 0xFFFF_FFFF}
 _ZERO = "0L"
@@ -363,7 +345,7 @@ def _with_high_bits_xored(value: str, bits: int) -> str:
     return f"({value} ^ shiftrightunsigned({value}, {bits}))"
 
 
-# -- by Python -------------------------------------------------------------------------------------
+# -- buckets by Python -----------------------------------------------------------------------------
 
 
 def _by_udf(fields: Sequence[Field], view: TableView, buckets: int) -> Column:
@@ -383,7 +365,7 @@ def _by_udf(fields: Sequence[Field], view: TableView, buckets: int) -> Column:
     return F.arrow_udf(bucket, "int")(*[column(f.name) for f in fields])
 
 
-# -- generated columns that must be known before rows are distributed to tasks ---------------------
+# -- generated columns before a shuffle ------------------------------------------------------------
 
 
 def with_placing_columns(rows: DataFrame, view: TableView) -> DataFrame:
@@ -420,7 +402,7 @@ def _generated_by_udf(made: GeneratedColumn, view: TableView) -> Column:
     return F.arrow_udf(compute, type_)(*[column(name) for name in made.columns])
 
 
-# -- how the rows of a DataFrame are distributed to the tasks that write them ----------------------
+# -- the distribution of rows to tasks -------------------------------------------------------------
 
 
 _SMALL_BYTES = 10 << 20
@@ -433,7 +415,7 @@ _ROWS_PER_PLANNED = 2
 """How many times larger rows are in memory than Spark estimates for rows from files."""
 
 
-def distributed(task: WriteTask, df: DataFrame, live: LiveFiles) -> tuple[WriteTask, DataFrame]:
+def distribute(task: WriteTask, df: DataFrame, live: LiveFiles) -> tuple[WriteTask, DataFrame]:
     """The write task and the DataFrame to feed it with, according to 'write.distribution'.
 
     `live` are the table's current files. Plans the DataFrame, but runs no job. Raises
@@ -444,7 +426,7 @@ def distributed(task: WriteTask, df: DataFrame, live: LiveFiles) -> tuple[WriteT
     partitions = None if is_connect(df) else partition_count(df)
     if partitions == 1:
         return replace(task, threads=_threads(df, 1)), df  # a single task can use all cores
-    if _stays(task.view, df, partitions, live):
+    if _keeps_partitions(task.view, df, partitions, live):
         return replace(task, threads=_threads(df, partitions)), df
     task = replace(task, layout=task.layout.for_tasks(writers_for_rows(df)))
     return task, by_bucket(df, task.view, task.layout.spread)
@@ -455,7 +437,9 @@ def order_by_bucket(df: DataFrame) -> Order:
     return Order.KNOWN if is_apache_spark(df.sparkSession) else Order.UNKNOWN
 
 
-def _stays(view: TableView, df: DataFrame, partitions: int | None, live: LiveFiles) -> bool:
+def _keeps_partitions(
+    view: TableView, df: DataFrame, partitions: int | None, live: LiveFiles
+) -> bool:
     """Whether rows stay in their partitions."""
     # Whether any number of tasks can write to one bucket, because its rows are never merged.
     one_place = not view.schema.partition_keys and view.options.bucket <= 1
@@ -493,10 +477,10 @@ def _threads(df: DataFrame, partitions: int | None) -> int:
     if partitions is None:
         return 1
     capacity = capacity_of(df.sparkSession)
-    return max(1, min(capacity.beside, (capacity.slots or 1) // max(partitions, 1)))
+    return max(1, min(capacity.slots_per_process, (capacity.slots or 1) // max(partitions, 1)))
 
 
-# -- grouping rows by bucket ---------------------------------------------------------------------
+# -- groups of rows by bucket ----------------------------------------------------------------------
 
 _BUCKET, _TARGET, _ORDER = map(scratch, ("bucket", "target", "order"))
 
@@ -521,7 +505,7 @@ def by_bucket(df: DataFrame, view: TableView, spread: int) -> DataFrame:
         rows = with_bucket(rows, view, spread, _BUCKET)
         target = f"{target} + {_BUCKET}"
     targeted = rows.selectExpr(*names, f"{target} AS {_TARGET}")
-    shuffled = brought_together(targeted, count, column(_TARGET))
+    shuffled = partition_by(targeted, count, column(_TARGET))
     if not keeps_order:
         return shuffled.drop(_TARGET)
     # Blocks of other executors arrive in any order, and Spark can spill what it sorts.

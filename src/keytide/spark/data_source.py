@@ -1,16 +1,12 @@
-"""The data source `keytide`, for batches and streams.
-
-The data source `keytide`: tables by path, for SQL views, ad-hoc reads, writes and streams.
+"""The data source `keytide`: tables by path, for SQL views, ad-hoc reads, writes and streams.
 
 `Scan.to_spark` reads faster, because Spark does not tell a Python data source which columns a query
 needs. Set the options `columns` and `where` to reduce the difference. `Table.write` writes faster,
 because a data source cannot group the rows of a bucket.
 
-Tables as streams of their changes: the stream reader of the data source.
-
-An offset is the last snapshot whose changes were returned, with its identity. A micro-batch
-contains the changes from one offset to the next. The same tasks as for `Table.changes` compute
-them, so a repeated batch has the same rows.
+Tables are streams of their changes. An offset is the last snapshot whose changes were returned,
+with its identity. A micro-batch contains the changes from one offset to the next. The same tasks as
+for `Table.changes` compute them, so a repeated batch has the same rows.
 """
 
 from __future__ import annotations
@@ -63,7 +59,7 @@ from keytide.spark.dataframe_writes import (
     batch_of_task,
     check_columns,
     grow,
-    replacing,
+    partition_selector,
 )
 from keytide.spark.internals import (
     HAS_READ_LIMITS,
@@ -71,12 +67,12 @@ from keytide.spark.internals import (
     SupportsTriggerAvailableNow,
     from_arrow_schema,
 )
-from keytide.spark.option_rules import MERGE_SCHEMA, GivenOptions, Use, mode_of, start_of_changes
+from keytide.spark.option_rules import MERGE_SCHEMA, OptionValues, Use, mode_of, start_of_changes
 from keytide.spark.read_plans import BinTask, bins_of, bins_of_reads
 from keytide.spark.row_batches import BufferedTask
-from keytide.spark.runner import RowsTask, attempted_here, packed, rows_here
+from keytide.spark.runner import RowsTask, dump_task, feed_here, rows_here
 from keytide.spark.source_options import SourceOptions
-from keytide.spark.worker import in_few_words, pass_over_broken_pipes
+from keytide.spark.worker import ignore_broken_pipes, shorten_errors
 from keytide.tasks import Outcome, settled
 from keytide.types import arrow_schema
 from keytide.write.input_rows import padded
@@ -84,10 +80,7 @@ from keytide.write.refusals import writable_view
 from keytide.write.task import Order, WriteTask, Written, refuse_ties
 from keytide.write.upsert import task_anew, task_on
 
-# -- the data source `keytide`, for batches and streams --------------------------------------------
-
-
-# -- tables as streams of their changes: the stream reader of the data source ----------------------
+# -- streams of changes ----------------------------------------------------------------------------
 
 
 Offset = dict[str, Any]
@@ -98,7 +91,7 @@ class ChangeStream:
     """What a stream reads from a table: where it starts, in which mode, and how much per batch."""
 
     table: StoredTable
-    given: GivenOptions
+    given: OptionValues
     mode: str
 
     @classmethod
@@ -121,17 +114,17 @@ class ChangeStream:
         """The place after the latest snapshot."""
         return Start.at(self.table.metadata.latest_snapshot())
 
-    def within(self, told: int, newest: Start, rows_max: int) -> Start:
-        """The place up to which commits after `told` contain about `rows_max` rows; at least
+    def within(self, start_id: int, newest: Start, rows_max: int) -> Start:
+        """The place up to which commits after a snapshot contain about `rows_max` rows; at least
         one."""
         rows, place = 0, newest
-        for snapshot_id in range(told + 1, newest.told + 1):
+        for snapshot_id in range(start_id + 1, newest.told + 1):
             snapshot = self.table.metadata.logged(snapshot_id)
             if self.mode == "changelog":
                 rows += snapshot.changelog_record_count or 0
             elif snapshot.commit_kind is not CommitKind.COMPACT:  # a compaction changes no rows
                 rows += abs(snapshot.delta_record_count)
-            if rows > rows_max and snapshot_id > told + 1:
+            if rows > rows_max and snapshot_id > start_id + 1:
                 return place
             place = Start.at(snapshot)
         return newest
@@ -175,7 +168,7 @@ def _columns(schema: TableSchema) -> StructType:
     return spark_schema(arrow_schema(schema.fields))
 
 
-@in_few_words
+@shorten_errors
 class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads changes batch by batch. Planned on the driver, in a process of its own.
 
@@ -232,7 +225,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         columns = pa.schema([changes.schema.field(name) for name in shown])
         bins = bins_of(changes, tasks_anywhere, columns)
         tasks: Sequence[RowsTask] = bins if tells_kinds else [*map(NewRowsTask, bins)]
-        return [InputPartition(packed(task)) for task in tasks]
+        return [InputPartition(dump_task(task)) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of one bin. Runs on executors."""
@@ -252,17 +245,18 @@ def _start(offset: Offset) -> Start:
     return Start(int(offset["told"]), bool(offset.get("full", False)), offset.get("commit"))
 
 
-# -- the data source `keytide` ---------------------------------------------------------------------
+# -- the data source -------------------------------------------------------------------------------
 
 
 FORMAT = "keytide"
 
 
-@in_few_words
+@shorten_errors
 class KeytideSource(DataSource):
     """A table, addressed by its path.
 
-    The options are those in `keytide.spark.option_rules`. All others go to the object store, if there is one.
+    The options are those in `keytide.spark.option_rules`. All others go to the object store, if
+    there is one.
 
     - A DataFrame keeps reading the snapshot that was the latest when the DataFrame was created.
       When that snapshot has expired, reading raises a `DataError` that says so. A temporary view
@@ -280,7 +274,7 @@ class KeytideSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        pass_over_broken_pipes()
+        ignore_broken_pipes()
 
     @classmethod
     def name(cls) -> str:
@@ -292,10 +286,10 @@ class KeytideSource(DataSource):
         options = SourceOptions.parse(self.options)
         if options.tells_kinds:
             rows = options.columns_of_changes()
-            self.settled = options.settled_at(rows)
+            self.settled = options.fixed_to(rows)
             return spark_schema(pa.schema([pa.field(ROW_KIND, pa.string()), *rows.schema]))
         rows = options.columns_of_rows()
-        self.settled = options.settled_at(rows)
+        self.settled = options.fixed_to(rows)
         return spark_schema(rows.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -332,10 +326,10 @@ class KeytideSource(DataSource):
         return TableStreamWriter(SourceWrite(table, schema, options.given))
 
 
-# -- reading ---------------------------------------------------------------------------------------
+# -- reads -----------------------------------------------------------------------------------------
 
 
-@in_few_words
+@shorten_errors
 class ScanReader(DataSourceReader):
     """Reads one snapshot, with one bin of tasks per partition. Planned on the driver."""
 
@@ -351,14 +345,14 @@ class ScanReader(DataSourceReader):
             BinTask(members, scan.schema, scan.view.name, snapshot_ids=scan.snapshot_ids)
             for members in bins
         )
-        return [InputPartition(packed(task)) for task in tasks]
+        return [InputPartition(dump_task(task)) for task in tasks]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Read and merge one bin. Runs on executors."""
         yield from _rows_of(partition)
 
 
-@in_few_words
+@shorten_errors
 class ChangesReader(DataSourceReader):
     """Reads the changes between two snapshots.
 
@@ -374,7 +368,7 @@ class ChangesReader(DataSourceReader):
         changes = self.options.changes()
         columns = pa.schema([changes.schema.field(name) for name in self.columns])
         bins = bins_of(changes, tasks_anywhere, columns)
-        return [InputPartition(packed(task)) for task in bins]
+        return [InputPartition(dump_task(task)) for task in bins]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Compute the changes of one bin. Runs on executors."""
@@ -387,7 +381,7 @@ def _rows_of(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         yield from rows_here(partition.value)
 
 
-# -- writing ---------------------------------------------------------------------------------------
+# -- writes ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -406,7 +400,7 @@ class TaskMessage(WriterCommitMessage):
 class SourceWrite:
     """A write that Spark runs. Planned on the driver, pickled and sent to the tasks."""
 
-    def __init__(self, table: StoredTable, schema: StructType, options: GivenOptions) -> None:
+    def __init__(self, table: StoredTable, schema: StructType, options: OptionValues) -> None:
         """Raises what `Table.write` raises for columns that do not fit.
 
         If the write merges schemas, the table is altered first.
@@ -434,11 +428,11 @@ class SourceWrite:
     ) -> TaskMessage:
         """Write the rows of one task. Runs on executors."""
         rows = self._padded(batches) if self.merges_schema else batches
-        outcome = attempted_here(self._here, rows)
+        outcome = feed_here(self._task_here, rows)
         return TaskMessage(outcome, batch, self.view.statement, self.began_on)
 
     @property
-    def _here(self) -> BufferedTask:
+    def _task_here(self) -> BufferedTask:
         """The task on a server that may not number tasks, and so does not keep the rows' order."""
         if TaskContext.get() is not None:
             return self.task
@@ -449,12 +443,12 @@ class SourceWrite:
             rows = pa.Table.from_batches([batch])
             yield from padded(rows, self.view.schema, self.view.options).to_batches()
 
-    def commit(self, told: Sequence[TaskMessage], author: Author | None) -> None:
+    def commit(self, messages: Sequence[TaskMessage], author: Author | None) -> None:
         """Commit the files of all tasks, unless the same author has already done so."""
-        statement = told[0].statement if told else None
+        statement = messages[0].statement if messages else None
         with writing(self.table, self.view, author, statement=statement) as transaction:
-            settled([message.outcome for message in told], transaction.take)
-            made = [m.outcome.made for m in told if m.outcome.made is not None]
+            settled([message.outcome for message in messages], transaction.take)
+            made = [m.outcome.made for m in messages if m.outcome.made is not None]
             refuse_ties(self.view, [places for part in made for places in part.places])
             if transaction.done is None:
                 self._publish(transaction)
@@ -462,7 +456,7 @@ class SourceWrite:
                 transaction.already_done()
         BEHIND.settle(self.table.uri)  # Spark can end this process at any time
 
-    def abort(self, told: Sequence[TaskMessage]) -> None:
+    def abort(self, messages: Sequence[TaskMessage]) -> None:
         """Delete the files of all tasks.
 
         Spark also calls this after a commit that failed. Its outcome may be unknown, so files that
@@ -470,22 +464,22 @@ class SourceWrite:
         """
         # Without a message, no file of a stream is known, and this statement is a new one.
         statement, began_on = self.view.statement, self.began_on
-        if told and told[0].statement is not None:
-            statement, began_on = told[0].statement, told[0].began_on
+        if messages and messages[0].statement is not None:
+            statement, began_on = messages[0].statement, messages[0].began_on
         assert statement is not None
         with suppress(KeytideError):  # as long as snapshots cannot be read, all files stay
             if not has_committed(self.table.live.metadata, statement, began_on):
-                discard(self.view, [m.outcome.made for m in told if m.outcome.made is not None])
+                discard(self.view, [m.outcome.made for m in messages if m.outcome.made is not None])
                 remove_strays(self.view.in_statement(statement))
 
 
 class SourceOverwrite(SourceWrite):
     """A write that replaces the rows that are live when it commits."""
 
-    def __init__(self, table: StoredTable, schema: StructType, options: GivenOptions) -> None:
-        """Raises as an append, and as `replacing`."""
+    def __init__(self, table: StoredTable, schema: StructType, options: OptionValues) -> None:
+        """Raises as an append, and as `partition_selector`."""
         super().__init__(table, schema, options)
-        self.replaces = replacing(options, self.view)
+        self.replaces = partition_selector(options, self.view)
 
     def _task(self, state: TableState) -> WriteTask:
         return task_anew(state)
@@ -506,11 +500,11 @@ def _refuse_dynamic_buckets(view: TableView) -> None:
         )
 
 
-def _told(messages: Sequence[Any]) -> list[TaskMessage]:
+def _outcomes(messages: Sequence[Any]) -> list[TaskMessage]:
     return [message for message in messages if message is not None]
 
 
-@in_few_words
+@shorten_errors
 class TableWriter(DataSourceArrowWriter):
     """Writes one DataFrame in one commit."""
 
@@ -524,14 +518,14 @@ class TableWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[Any]) -> None:
         """Commit the files of all tasks."""
-        self._write.commit(_told(messages), self._author)
+        self._write.commit(_outcomes(messages), self._author)
 
     def abort(self, messages: Sequence[Any]) -> None:
         """Delete the files of all tasks."""
-        self._write.abort(_told(messages))
+        self._write.abort(_outcomes(messages))
 
 
-@in_few_words
+@shorten_errors
 class TableStreamWriter(DataSourceStreamArrowWriter):
     """Appends micro-batches, each exactly once.
 
@@ -548,10 +542,10 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Commit a batch, unless it is already committed."""
-        told = _told(messages)
-        if told and told[0].batch is not None:
-            self._write.commit(told, told[0].batch.author)
+        outcomes = _outcomes(messages)
+        if outcomes and outcomes[0].batch is not None:
+            self._write.commit(outcomes, outcomes[0].batch.author)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Delete the files of all tasks."""
-        self._write.abort(_told(messages))
+        self._write.abort(_outcomes(messages))

@@ -1,24 +1,17 @@
-"""Writes of DataFrames: appends, overwrites, and schema evolution.
+"""Writes of DataFrames to tables: appends, overwrites, and schema evolution.
 
-Writes of DataFrames to tables: executors write sorted files, and the driver commits once.
-
-Depending on 'write.distribution', rows are first grouped by bucket, or written where they are. The
-rows of a DataFrame with one partition always stay where they are. A task cuts its rows into runs of
-at most 'write-buffer-size', which limits its memory. Within one write, the later row of a key wins:
-rows keep the order of the DataFrame, and sequence numbers increase from task to task and from run
-to run. Use a sequence field if that order has no meaning.
-
-Schema evolution of tables when DataFrames are written to them.
-
-What an overwrite through the data source replaces: everything, or some partitions.
-
-Changes without a column for the row kind: only new rows, or an error.
-
-The author of a streaming batch: commit ids that stay the same after a restart of the query.
-
-A query keeps its id over restarts, and a repeated batch has the same number. Together they make
-commits idempotent without any option. A task finds both in its local properties, and a
-`foreachBatch` function in those of the driver's thread.
+- Executors write sorted files, and the driver commits once. Depending on 'write.distribution', rows
+  are first grouped by bucket, or written where they are. The rows of a DataFrame with one partition
+  always stay where they are. A task cuts its rows into runs of at most 'write-buffer-size', which
+  limits its memory. Within one write, the later row of a key wins: rows keep the order of the
+  DataFrame, and sequence numbers increase from task to task and from run to run. Use a sequence
+  field if that order has no meaning.
+- An overwrite through the data source replaces everything, or some partitions. Changes without a
+  column for the row kind must be new rows only.
+- The author of a streaming batch has commit ids that stay the same after a restart of the query. A
+  query keeps its id over restarts, and a repeated batch has the same number. Together they make
+  commits idempotent without any option. A task finds both in its local properties, and a
+  `foreachBatch` function in those of the driver's thread.
 """
 
 from __future__ import annotations
@@ -50,11 +43,11 @@ from keytide.options import TableOptions
 from keytide.snapshot.live_files import NO_FILES, LiveFiles
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import PinnedTable, StoredTable
-from keytide.spark.capacity import bytes_of_rows, place_of
-from keytide.spark.columns import arrow_schema_of, column, constant, distributed, spark_schema
+from keytide.spark.capacity import bytes_of_rows, work_place
+from keytide.spark.columns import arrow_schema_of, column, constant, distribute, spark_schema
 from keytide.spark.error_translation import on_driver
 from keytide.spark.internals import is_connect, runs_batch_function
-from keytide.spark.option_rules import PARTITIONS, WHERE_REPLACED, GivenOptions
+from keytide.spark.option_rules import PARTITIONS, WHERE_REPLACED, OptionValues
 from keytide.spark.read_plans import BinTask
 from keytide.spark.row_batches import BufferedTask, stored_row_bytes
 from keytide.spark.runner import Executors, SizedRunner
@@ -145,10 +138,7 @@ class _WriteCounts:
 _WRITES = _WriteCounts()
 
 
-# -- writes of DataFrames: appends, overwrites, and schema evolution -------------------------------
-
-
-# -- writes of DataFrames to tables ----------------------------------------------------------------
+# -- appends and overwrites ------------------------------------------------------------------------
 
 
 Fitting: TypeAlias = "Callable[[Transaction, DataFrame], DataFrame]"
@@ -231,14 +221,14 @@ def fill(transaction: Transaction, df: DataFrame) -> None:
 
 def _feed(transaction: Transaction, task: WriteTask, df: DataFrame, live: LiveFiles) -> None:
     limit = transaction.view.options.driver_work_bytes_max
-    if place_of(df.sparkSession, limit, bytes_of_rows(df)).is_driver:
+    if work_place(df.sparkSession, limit, bytes_of_rows(df)).is_driver:
         # Let the driver write rows that it collects from Spark: a job in the JVM only, with no
         # shuffle.
         with on_driver():
             rows = df.toArrow()
         feed(transaction, task, rows)
     else:
-        task, df = distributed(task, df, live)
+        task, df = distribute(task, df, live)
         Executors().feed(BufferedTask(task), df, transaction.take, stored_row_bytes(live))
 
 
@@ -262,16 +252,16 @@ def check_frame(columns: pa.Schema, schema: TableSchema, options: TableOptions, 
     incoming_rows(rows, schema, options, table)
 
 
-# -- schema evolution of tables when DataFrames are written to them --------------------------------
+# -- schema evolution ------------------------------------------------------------------------------
 
 
-def grown_for(
+def add_missing_columns(
     table: StoredTable,
     df: DataFrame,
     author: Author | None = None,
     partition: Mapping[str, Any] | None = None,
 ) -> tuple[PinnedTable, DataFrame]:
-    """As `keytide.catalogs.local_writes.grown_for`.
+    """As `keytide.catalogs.local_writes.add_missing_columns`.
 
     Types are checked first, values while they are written. Runs no job.
     """
@@ -329,10 +319,10 @@ def _as_type(value: Column, found: DataType, target: DataType) -> Column:
     return value.cast(target)
 
 
-# -- what an overwrite through the data source replaces --------------------------------------------
+# -- the extent of an overwrite --------------------------------------------------------------------
 
 
-class Replacing(Protocol):
+class PartitionSelector(Protocol):
     """Determines which partitions are replaced, once the rows are written."""
 
     def __call__(self, transaction: Transaction) -> Callable[[bytes], bool]:
@@ -340,7 +330,7 @@ class Replacing(Protocol):
         ...
 
 
-def replacing(options: GivenOptions, view: TableView) -> Replacing:
+def partition_selector(options: OptionValues, view: TableView) -> PartitionSelector:
     """What the options select. Raises `InvalidError` for a condition on other columns.
 
     Only partition columns are allowed in the condition. REQUIRES: keys stay in their partitions.
@@ -349,14 +339,14 @@ def replacing(options: GivenOptions, view: TableView) -> Replacing:
     where = options.value(WHERE_REPLACED)
     if where is None and options.value(PARTITIONS) != "dynamic":
         return _everything
-    return _touched if where is None else _Where(where, view)
+    return _written_partitions if where is None else _Where(where, view)
 
 
 def _everything(transaction: Transaction) -> Callable[[bytes], bool]:
     return every_partition
 
 
-def _touched(transaction: Transaction) -> Callable[[bytes], bool]:
+def _written_partitions(transaction: Transaction) -> Callable[[bytes], bool]:
     has_partitions = transaction.view.schema.partition_keys
     return transaction.touched() if has_partitions else every_partition
 
@@ -393,7 +383,7 @@ class _Where:
         return fits
 
 
-# -- changes without a column for the row kind: only new rows, or an error -------------------------
+# -- changes without a row kind --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from keytide.dml.attachments import PagesScan, PagesTask
-from keytide.dml.engine import RowChange, Scanned, Sinks, SplitResult, checked_pages
+from keytide.dml.engine import RowChange, Sinks, SplitResult, TargetScan, checked_pages
 from keytide.dml.spi import ROW_ID, ColumnHandle, Split, UpdatablePageSource
 from keytide.sources.scan import ExternalHandle
 from keytide.spark.columns import (
@@ -37,9 +37,9 @@ _SPLIT_SHIFT = 40
 """Number of bits for a row's number within a split: up to a trillion rows."""
 
 
-def scanned_schema(scanned: Scanned, passed: PassThrough) -> pa.Schema:
+def scanned_schema(target_scan: TargetScan, passed: PassThrough) -> pa.Schema:
     """The columns that tasks return for a target: those passed through, and the split number."""
-    return passed.schema(scanned.columns).append(pa.field(SPLIT, pa.int32()))
+    return passed.schema(target_scan.columns).append(pa.field(SPLIT, pa.int32()))
 
 
 @dataclass(frozen=True)
@@ -51,19 +51,22 @@ class MatchingTask:
     is read from a group without values.
     """
 
-    scanned: Scanned
+    target_scan: TargetScan
     passed: PassThrough
     columns: tuple[str, ...]
     groups: int
 
-    def batches(self, dealt: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def batches(self, shuffled: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Like `ScanTask.batches`, for the groups that occur in the input."""
-        for group, values in _gathered(dealt, self.columns).items():
-            for number in range(group, len(self.scanned.splits), self.groups):
-                split = self.scanned.pages.apply_values(
-                    self.scanned.session, self.scanned.table, self.scanned.splits[number], values
+        for group, values in _gathered(shuffled, self.columns).items():
+            for number in range(group, len(self.target_scan.splits), self.groups):
+                split = self.target_scan.pages.apply_values(
+                    self.target_scan.session,
+                    self.target_scan.table,
+                    self.target_scan.splits[number],
+                    values,
                 )
-                one = replace(self.scanned, splits=[split])
+                one = replace(self.target_scan, splits=[split])
                 yield from ScanTask(one, self.passed, number).batches()
 
 
@@ -72,12 +75,12 @@ _GATHERED_MAX = 1 << 20
 
 
 def _gathered(
-    dealt: Iterable[pa.RecordBatch], columns: Sequence[str]
+    shuffled: Iterable[pa.RecordBatch], columns: Sequence[str]
 ) -> dict[int, dict[str, pa.Array]]:
     """The values of each column, by group. Groups with too many rows have no values."""
     counts: dict[int, int] = {}
     held: dict[int, list[pa.RecordBatch]] = {}
-    for batch in dealt:
+    for batch in shuffled:
         of_rows = batch.column(GROUP)
         for group in of_rows.unique().to_pylist():
             some = pa.record_batch(batch.columns[:-1], list(columns)).filter(
@@ -103,22 +106,24 @@ def _values(batches: Sequence[pa.RecordBatch]) -> dict[str, pa.Array]:
 class ScanTask:
     """Reads one split."""
 
-    scanned: Scanned
+    target_scan: TargetScan
     passed: PassThrough
     number: int
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, each with its row number and its split number."""
-        wanted = self.passed.read_columns(self.scanned.columns)
-        schema = self.passed.schema(self.scanned.columns)
-        source = _open(self.scanned, self.scanned.splits[0], wanted)
+        wanted = self.passed.read_columns(self.target_scan.columns)
+        schema = self.passed.schema(self.target_scan.columns)
+        source = _open(self.target_scan, self.target_scan.splits[0], wanted)
         try:
             start = self.number << _SPLIT_SHIFT
             for page in checked_pages(source, wanted, type(source).__name__):
-                given = self.passed.given(page, self.scanned.columns, start, schema)
+                given = self.passed.engine_page(page, self.target_scan.columns, start, schema)
                 splits = pa.repeat(pa.scalar(self.number, pa.int32()), page.num_rows)
                 columns = [*given.columns, splits]
-                whole = pa.record_batch(columns, schema=scanned_schema(self.scanned, self.passed))
+                whole = pa.record_batch(
+                    columns, schema=scanned_schema(self.target_scan, self.passed)
+                )
                 yield from batches_of(pa.Table.from_batches([whole]))
                 start += page.num_rows
         finally:
@@ -137,13 +142,15 @@ class ScanTasks:
             yield from task.batches()
 
 
-def _open(scanned: Scanned, split: Split, columns: Sequence[ColumnHandle]) -> UpdatablePageSource:
-    return scanned.pages.create_page_source(  # type: ignore[return-value]  # as begin promised
-        scanned.session, scanned.table, split, columns
+def _open(
+    target_scan: TargetScan, split: Split, columns: Sequence[ColumnHandle]
+) -> UpdatablePageSource:
+    return target_scan.pages.create_page_source(  # type: ignore[return-value]  # as begin promised
+        target_scan.session, target_scan.table, split, columns
     )
 
 
-# -- changing --------------------------------------------------------------------------------------
+# -- changes ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -153,7 +160,7 @@ class WholeTask:
     `values` has the same new values for all of them.
     """
 
-    scanned: Scanned
+    target_scan: TargetScan
     change: RowChange
     values: tuple[pa.ChunkedArray, ...]
     fields: tuple[Field, ...]
@@ -161,8 +168,8 @@ class WholeTask:
 
     def __call__(self) -> SplitResult:
         """The result of the split."""
-        (split,), row_id = self.scanned.splits, self.scanned.columns[-1:]
-        source = _open(self.scanned, split, row_id)
+        (split,), row_id = self.target_scan.splits, self.target_scan.columns[-1:]
+        source = _open(self.target_scan, split, row_id)
         rows = 0
         try:
             for page in checked_pages(source, row_id, type(source).__name__):
@@ -185,7 +192,7 @@ class WholeTask:
 class ChangeTask:
     """Passes rows to page sources of the splits that they came from."""
 
-    scanned: Scanned
+    target_scan: TargetScan
     change: RowChange
     passed: PassThrough
     fields: tuple[Field, ...]
@@ -200,8 +207,8 @@ class ChangeTask:
                 splits = table.column(SPLIT).to_numpy()
                 for split in map(int, np.unique(splits)):
                     if split not in sources:
-                        given = self.scanned.splits[split]
-                        sources[split] = _open(self.scanned, given, self.scanned.columns)
+                        given = self.target_scan.splits[split]
+                        sources[split] = _open(self.target_scan, given, self.target_scan.columns)
                     page = self._page(table.filter(pa.array(splits == split)))
                     self.change.apply(sources[split], page)
                     counts[split] = counts.get(split, 0) + page.num_rows

@@ -1,26 +1,15 @@
 """Errors between Spark and Keytide, in both directions.
 
-Conversion of Spark's errors back to the Keytide errors that caused them.
-
-Keytide errors that pass through Spark, with their own message.
-
-Spark reports an error of a task or of the data source as the last line of a traceback of thousands
-of characters. Here it becomes an error that is both of Keytide's class and of Spark's, and its
-message is that last line. The full report is kept.
-
-Files that Spark's own reader reads for tables, for the error when it does not find one.
-
-Spark looks for a file when it plans a query and again when it reads. Either can happen long after
-the DataFrame was created, in the code of its user.
-
-Statements that Spark cannot run on a temporary view of a table: the error that says what does.
-
-Spark reports a view as an unknown table, a missing feature or an internal error, depending on the
-statement.
-
-Names that a SELECT gives to its columns, which later columns of it refer to.
-
-Spark calls them lateral column aliases. A session can switch them off, and Sail does not have them.
+- Spark reports an error of a task or of the data source as the last line of a traceback of
+  thousands of characters. Here it becomes an error that is both of Keytide's class and of Spark's,
+  and its message is that last line. The full report is kept.
+- Spark's own reader looks for a file when it plans a query and again when it reads. Either can
+  happen long after the DataFrame was created, in the code of its user. So files that it reads for
+  tables are remembered, for the error when it does not find one.
+- Spark reports a statement that it cannot run on a temporary view of a table as an unknown table, a
+  missing feature or an internal error. The error says what does run.
+- Later columns of a SELECT can refer to names that it gives to earlier ones. Spark calls them
+  lateral column aliases. A session can switch them off, and Sail does not have them.
 """
 
 from __future__ import annotations
@@ -50,10 +39,7 @@ from keytide.spark.worker import WAY_OUT
 from keytide.store.interface import storage_error
 from keytide.store.local import HOW_TO_SHARE
 
-# -- errors between Spark and Keytide, in both directions ------------------------------------------
-
-
-# -- conversion of Spark's errors back to the Keytide errors that caused them ----------------------
+# -- Keytide errors from Spark's errors ------------------------------------------------------------
 
 
 # The last line of a Python traceback (which a report may have omitted), without the text that the
@@ -131,7 +117,7 @@ def reason_of(error: Exception) -> str:
 
 
 @contextmanager
-def over_files(source: str, table: str) -> Iterator[None]:
+def file_errors(source: str, table: str) -> Iterator[None]:
     """Raise Spark's errors from reading files for a table as Keytide errors.
 
     Raises `NotFoundError` if there are no files, the Keytide error of a task if there was one, and
@@ -144,7 +130,7 @@ def over_files(source: str, table: str) -> Iterator[None]:
 
 
 @contextmanager
-def offered() -> Iterator[None]:
+def unsupported_errors() -> Iterator[None]:
     """Raise what a Spark Connect server does not offer as an `UnsupportedError`."""
     try:
         yield
@@ -204,7 +190,7 @@ def _last_reason(text: str) -> str:
     return str(reasons[-1] if reasons else text.splitlines()[0]).strip()
 
 
-# -- files that Spark's own reader reads for tables ------------------------------------------------
+# -- missing files of tables -----------------------------------------------------------------------
 
 
 _PLACES_MAX, _SNAPSHOTS_MAX = 1000, 1000
@@ -227,7 +213,7 @@ def pin(folders: Iterable[str], view: TableView, snapshot_ids: tuple[int, ...]) 
             place = folder.partition("://")[2], view.store.uri
             _, known = _PINNED.pop(place, (view, ()))
             ids = tuple(dict.fromkeys((*known, *snapshot_ids)))[-_SNAPSHOTS_MAX:]
-            _keep(place, (view, ids))
+            _remember(place, (view, ids))
 
 
 def pin_external(uris: Iterable[str]) -> None:
@@ -235,7 +221,7 @@ def pin_external(uris: Iterable[str]) -> None:
     with _LOCK:
         for folder in {uri.partition("://")[2].rpartition("/")[0] for uri in uris}:
             _PINNED.pop((folder, ""), None)
-            _keep((folder, ""), (None, ()))
+            _remember((folder, ""), (None, ()))
 
 
 def missing_file_error(report: str) -> KeytideError | None:
@@ -261,7 +247,7 @@ def missing_file_error(report: str) -> KeytideError | None:
             f"{HOW_TO_SHARE}"
         )
     # Branches of a table share files, so assume the snapshot that was read last.
-    return _gone(path, *pinned[-1])
+    return _missing_file(path, *pinned[-1])
 
 
 def _pinned_above(path: str) -> list[tuple[TableView | None, tuple[int, ...]]]:
@@ -269,14 +255,14 @@ def _pinned_above(path: str) -> list[tuple[TableView | None, tuple[int, ...]]]:
         return [each for (folder, _), each in _PINNED.items() if path.startswith(f"{folder}/")]
 
 
-def _gone(path: str, view: TableView | None, snapshot_ids: tuple[int, ...]) -> DataError:
+def _missing_file(path: str, view: TableView | None, snapshot_ids: tuple[int, ...]) -> DataError:
     if view is None:
         return storage_error("read", path, FileNotFoundError())
     reason = str(missing_file(path))
     return view.files.why_gone(view.store, view.name, snapshot_ids, reason) or DataError(reason)
 
 
-def _keep(place: tuple[str, str], read: tuple[TableView | None, tuple[int, ...]]) -> None:
+def _remember(place: tuple[str, str], read: tuple[TableView | None, tuple[int, ...]]) -> None:
     """Remember what is read below a folder. REQUIRES: the lock."""
     _PINNED[place] = read
     while len(_PINNED) > _PLACES_MAX:
@@ -287,18 +273,18 @@ _LOCK = threading.Lock()
 _PINNED: OrderedDict[tuple[str, str], tuple[TableView | None, tuple[int, ...]]] = OrderedDict()
 
 
-# -- Keytide errors that pass through Spark, with their own message --------------------------------
+# -- Keytide errors that pass through Spark --------------------------------------------------------
 
 
-def speak_plainly() -> None:
+def install_messages() -> None:
     """Give Spark's errors in this process the message of the Keytide error that caused them.
 
     They can be caught as errors of both classes. Their attribute `report` has Spark's full text.
     """
-    convert_errors(_in_own_words)
+    convert_errors(_translated)
 
 
-def _in_own_words(error: Exception) -> Exception:
+def _translated(error: Exception) -> Exception:
     """The error to raise instead of one of Spark's."""
     if isinstance(error, KeytideError) or not isinstance(error, PySparkException | Py4JError):
         return error
@@ -314,7 +300,9 @@ def both_errors(found: KeytideError, error: Exception, report: str) -> Exception
     sparks = PySparkException if (known.__name__ == "UnknownException") else known
     ours: type[KeytideError] = getattr(errors, name)
     members = {"__module__": ours.__module__, "__doc__": ours.__doc__}
-    both = _CLASSES.setdefault((name, sparks), type(name, (_Said, ours, sparks), members))
+    both = _CLASSES.setdefault(
+        (name, sparks), type(name, (_TranslatedError, ours, sparks), members)
+    )
     made: Any = both.__new__(both, str(found))
     made.__dict__.update(error.__dict__)
     made.args, made.report = (str(found),), report
@@ -322,7 +310,7 @@ def both_errors(found: KeytideError, error: Exception, report: str) -> Exception
     return in_words
 
 
-class _Said:
+class _TranslatedError:
     """An error whose message is the one of a Keytide error."""
 
     report: str
@@ -336,7 +324,7 @@ class _Said:
 _CLASSES: dict[tuple[str, type[Exception]], type[Exception]] = {}
 
 
-# -- statements that Spark cannot run on a temporary view of a table -------------------------------
+# -- statements on temporary views -----------------------------------------------------------------
 
 
 _GAP = r"(?:\s|--[^\n]*\n|/\*.*?\*/)"
@@ -363,7 +351,7 @@ def note_view(spark: SparkSession, view: str, table: str) -> None:
     _VIEWS.setdefault(spark, {})[view.lower()] = table
 
 
-def explained(spark: Any, text: str, error: Exception, source: str) -> Exception:
+def view_error(spark: Any, text: str, error: Exception, source: str) -> Exception:
     """The error to raise instead of one that a statement raised.
 
     It is the same error, unless the statement cannot run on a view, and the view shows a table. A
@@ -399,7 +387,7 @@ def _is_of_source(spark: Any, name: str, source: str) -> bool:
 _VIEWS: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
 
 
-# -- names that a SELECT gives to its columns, which later columns of it refer to ------------------
+# -- lateral column aliases ------------------------------------------------------------------------
 
 
 _SETTING = "spark.sql.lateralColumnAlias.enableImplicitResolution"

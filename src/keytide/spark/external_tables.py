@@ -1,19 +1,11 @@
 """External tables on Spark: versions are shuffled by key and merged in tasks.
 
 There are two ways. If Spark's own reader reads the files correctly, only keys and the columns that
-decide between versions are shuffled. The result is a bitmap of the losing rows of each file, and
-Spark's reader reads the files without these rows. Keys for which whole rows must be compared come
-from tasks. In all other cases, whole versions are shuffled, and Spark receives the merged rows. In
-both cases the rows belong to the one version that the scan has, and nothing is read until rows are
-requested.
-
-External files read by Spark's own reader, without the rows that lost against newer versions.
-
-Keys and the columns that decide between versions are shuffled, or read by one task if they are few.
-The result is one bitmap per file. It marks versions that lost, and rows that the source itself has
-deleted.
-
-Versions of external tables on Spark: a shuffle by key, and the tasks that merge them.
+decide between versions are shuffled, or read by one task if they are few. The result is one bitmap
+per file, of versions that lost and of rows that the source itself has deleted, and Spark's reader
+reads the files without these rows. Keys for which whole rows must be compared come from tasks. In
+all other cases, whole versions are shuffled, and Spark receives the merged rows. In both cases the
+rows belong to the one version that the scan has, and nothing is read until rows are requested.
 """
 
 from __future__ import annotations
@@ -35,30 +27,30 @@ from keytide.sources.parquet import ParquetPart
 from keytide.sources.scan import ExternalHandle
 from keytide.sources.shuffle import (
     CUT,
-    DEALT,
-    FOUND,
+    OUTCOME_SCHEMA,
+    PAGE_SCHEMA,
     PART,
-    DealTask,
-    TiedTask,
-    cuts_of_dealt,
-    dealt_frames,
-    found_rows,
-    read_found,
+    ShuffleTask,
+    TiedRowsTask,
+    cuts_of_shuffle,
+    outcome_rows,
+    read_outcomes,
+    shuffled_frames,
 )
 from keytide.sources.version_merge import (
     TIMES_STORED,
     VALUE_BYTES,
     KeyMerge,
-    Merging,
+    SourceMerge,
     budget_of,
     rows_at_once,
     split_condition,
 )
-from keytide.sources.versions import RowNumbers, ShownRows, SourceVersions
+from keytide.sources.versions import RowNumbers, SourceVersions, VisibleRows
 from keytide.spark.capacity import pack, tasks_for
 from keytide.spark.columns import (
-    brought_together,
     column,
+    partition_by,
     spark_batches,
     spark_condition,
     spark_schema,
@@ -70,26 +62,23 @@ from keytide.spark.read_plans import (
     FILE,
     TASK_MEMORY_BYTES,
     bitmaps_of,
+    file_identity,
     parquet_files,
     spark_reads,
-    told_apart,
     with_floats_read,
-    without_marked,
+    without_deleted,
 )
 from keytide.spark.runner import Executors
 from keytide.store.interface import Store
 from keytide.types import AtomicType, arrow_schema, quoted, type_from_arrow
 
-# -- external tables on Spark: versions are shuffled by key and merged in tasks --------------------
-
-
-# -- versions of external tables on Spark ----------------------------------------------------------
+# -- the shuffle of versions -----------------------------------------------------------------------
 
 
 _PLACES_MAX = 4096
 
 
-def dealt_by_key(
+def shuffle_by_key(
     versions: SourceVersions, columns: tuple[str, ...], spark: SparkSession, count: int | None
 ) -> DataFrame:
     """Some columns of the versions, shuffled by key: one partition for each place.
@@ -101,9 +90,9 @@ def dealt_by_key(
     sizes = [part.stored_bytes or part.rows or 0 for part in versions.parts]
     rows = sum(part.rows or 0 for part in versions.parts)
     bins = pack(range(len(sizes)), tasks_for(spark, sum(sizes), rows), sizes.__getitem__)
-    tasks = [DealTask(versions.some(sorted(bin_)), columns, places, rows_max) for bin_ in bins]
-    dealt = Executors().rows(tasks, spark_schema(DEALT), spark, count)
-    return brought_together(dealt, places, column(CUT))
+    tasks = [ShuffleTask(versions.some(sorted(bin_)), columns, places, rows_max) for bin_ in bins]
+    shuffled = Executors().rows(tasks, spark_schema(PAGE_SCHEMA), spark, count)
+    return partition_by(shuffled, places, column(CUT))
 
 
 def places_for(versions: SourceVersions, columns: Sequence[str], spark: SparkSession) -> int:
@@ -123,13 +112,13 @@ class MergeTask:
     """Merges the versions of one partition."""
 
     by_key: KeyMerge
-    shown: ShownRows
+    shown: VisibleRows
     schema: pa.Schema
 
-    def batches(self, dealt: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def batches(self, shuffled: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows in Spark's batch format. Runs on executors."""
-        frames = dealt_frames(dealt)
-        for rows in self.by_key.merged(frames, memory_of(self.by_key.view), cuts_of_dealt, []):
+        frames = shuffled_frames(shuffled)
+        for rows in self.by_key.merged(frames, memory_of(self.by_key.view), cuts_of_shuffle, []):
             yield from spark_batches(self.shown.of(rows), self.schema)
 
 
@@ -142,7 +131,7 @@ def bytes_of(versions: SourceVersions, columns: Sequence[str]) -> int | None:
     return None if None in stored else sum(n or 0 for n in stored) * TIMES_STORED
 
 
-# -- external files read by Spark's own reader -----------------------------------------------------
+# -- plain files, without the rows that lost -------------------------------------------------------
 
 
 _ROWS_MARKED_MAX = 1 << 30
@@ -154,11 +143,11 @@ class PlainFiles:
     """Files as Spark finds them, and the column and values by which it tells them apart."""
 
     uris: tuple[str, ...]
-    known_by: str
+    identity_column: str
     values: pa.Array
 
 
-def plain_files(table: ExternalHandle, merging: Merging, locate: Locate) -> PlainFiles | None:
+def plain_files(table: ExternalHandle, merging: SourceMerge, locate: Locate) -> PlainFiles | None:
     """The files of the parts, if Spark's own reader reads them correctly. Otherwise None."""
     names = _columns_of_files(table, merging)
     versions = merging.versions
@@ -181,7 +170,7 @@ def plain_files(table: ExternalHandle, merging: Merging, locate: Locate) -> Plai
     ):
         return None
     uris = [uri for file in files if (uri := locate(*file)) is not None]
-    return PlainFiles(tuple(uris), *told_apart(files)) if len(uris) == len(files) else None
+    return PlainFiles(tuple(uris), *file_identity(files)) if len(uris) == len(files) else None
 
 
 def _lack_any(files: Sequence[tuple[Store, str]]) -> bool:
@@ -190,7 +179,7 @@ def _lack_any(files: Sequence[tuple[Store, str]]) -> bool:
     return any(path is not None and not path.is_file() for path in local)
 
 
-def _columns_of_files(table: ExternalHandle, merging: Merging) -> tuple[str, ...]:
+def _columns_of_files(table: ExternalHandle, merging: SourceMerge) -> tuple[str, ...]:
     asked = sorted(columns_of(table.predicate))
     return tuple(dict.fromkeys((*merging.columns, *asked)))
 
@@ -204,7 +193,7 @@ def _is_read_alike(table: ExternalHandle, name: str) -> bool:
 
 def rows_of_files(
     table: ExternalHandle,
-    merging: Merging,
+    merging: SourceMerge,
     files: PlainFiles,
     schema: pa.Schema,
     spark: SparkSession,
@@ -216,46 +205,48 @@ def rows_of_files(
     are_decided = merging.versions.are_in_order and not merging.refuses_ties
     bitmap = _BitmapTask(files.values, _with_dead_rows(merging))
     if _is_small(merging):
-        find = _FindTask(merging, tuple(bitmap.deleted))
-        found = None if are_decided else Executors().rows([find], spark_schema(FOUND), spark)
-        bitmaps = Executors().rows([_MarkTask(find, bitmap)], spark_schema(bitmap.schema), spark)
+        find = _OutcomeTask(merging, tuple(bitmap.deleted))
+        found = (
+            None if are_decided else Executors().rows([find], spark_schema(OUTCOME_SCHEMA), spark)
+        )
+        bitmaps = Executors().rows([_MarkingTask(find, bitmap)], spark_schema(bitmap.schema), spark)
     else:
-        found = _found(merging, tuple(bitmap.deleted), spark)
-        bitmaps = Executors().made(bitmap, found, spark_schema(bitmap.schema))
-    rows = _without(table, merging, files, bitmaps, spark)
+        found = _outcomes(merging, tuple(bitmap.deleted), spark)
+        bitmaps = Executors().convert(bitmap, found, spark_schema(bitmap.schema))
+    rows = _rows_without(table, merging, files, bitmaps, spark)
     if are_decided or found is None:
         return rows
     return rows.unionAll(_tied(merging, found, schema, spark))
 
 
-def _is_small(merging: Merging) -> bool:
+def _is_small(merging: SourceMerge) -> bool:
     """Whether one task decides between all versions sooner than several after a shuffle."""
     held = bytes_of(merging.versions, merging.columns_deciding)
     return held is not None and held <= memory_of(merging.view) // 2
 
 
-def _found(merging: Merging, deleted: Sequence[int], spark: SparkSession) -> DataFrame:
+def _outcomes(merging: SourceMerge, deleted: Sequence[int], spark: SparkSession) -> DataFrame:
     """The outcome of the versions in each part. The rows of one part are in one partition."""
     versions = merging.versions
-    dealt = dealt_by_key(versions.by_place(), merging.columns_deciding, spark, 0)
+    shuffled = shuffle_by_key(versions.by_place(), merging.columns_deciding, spark, 0)
     task = _SortTask(merging.by_freshness, versions.numbers)
-    schema = spark_schema(FOUND)
-    found = Executors().made(task, dealt, schema)
+    schema = spark_schema(OUTCOME_SCHEMA)
+    found = Executors().convert(task, shuffled, schema)
     if deleted:
-        found = found.unionAll(spark.createDataFrame(_nothing_found(deleted), schema))
+        found = found.unionAll(spark.createDataFrame(_no_outcomes(deleted), schema))
     stored = [part.stored_bytes for part in versions.parts]
     tasks = tasks_for(spark, None if None in stored else sum(size or 0 for size in stored))
     places = min(len(versions.parts), tasks)
-    return brought_together(found, places, F.expr(f"{quoted(PART)} % {places}"))
+    return partition_by(found, places, F.expr(f"{quoted(PART)} % {places}"))
 
 
-def _nothing_found(parts: Sequence[int]) -> pa.Table:
-    """Rows of `FOUND` for parts with deleted rows, which may have no other row in the result."""
+def _no_outcomes(parts: Sequence[int]) -> pa.Table:
+    """Rows of `OUTCOME_SCHEMA` for parts with deleted rows, which may have no other outcome."""
     none = [b""] * len(parts)
-    return pa.table([pa.array(parts, pa.int32()), none, none], schema=FOUND)
+    return pa.table([pa.array(parts, pa.int32()), none, none], schema=OUTCOME_SCHEMA)
 
 
-def _with_dead_rows(merging: Merging) -> dict[int, ParquetPart]:
+def _with_dead_rows(merging: SourceMerge) -> dict[int, ParquetPart]:
     return {
         place: part
         for place, part in enumerate(merging.versions.parts)
@@ -263,9 +254,9 @@ def _with_dead_rows(merging: Merging) -> dict[int, ParquetPart]:
     }
 
 
-def _without(
+def _rows_without(
     table: ExternalHandle,
-    merging: Merging,
+    merging: SourceMerge,
     files: PlainFiles,
     bitmaps: DataFrame,
     spark: SparkSession,
@@ -274,23 +265,25 @@ def _without(
     fields = merging.view.schema.select(_columns_of_files(table, merging))
     schema = spark_schema(arrow_schema(fields))
     pin_external(files.uris)
-    rows = without_marked(parquet_files(files.uris, schema, spark), bitmaps, files.known_by)
+    rows = without_deleted(parquet_files(files.uris, schema, spark), bitmaps, files.identity_column)
     rows = with_floats_read(rows, fields)
     if table.predicate is not None:
         rows = rows.where(spark_condition(table.predicate, fields, schema))
     return rows.selectExpr(*map(quoted, merging.columns))
 
 
-def _tied(merging: Merging, found: DataFrame, schema: pa.Schema, spark: SparkSession) -> DataFrame:
+def _tied(
+    merging: SourceMerge, found: DataFrame, schema: pa.Schema, spark: SparkSession
+) -> DataFrame:
     """The rows of keys whose latest versions tie."""
     whole, versions = replace(merging, compares_rows=True), merging.versions
     places = places_for(versions, merging.columns_deciding, spark)
     rows_max = rows_at_once(memory_of(whole.view), len(whole.columns_read))
-    read = TiedTask(versions, places, rows_max)
-    dealt = Executors().made(read, found, spark_schema(DEALT))
-    dealt = brought_together(dealt, places, column(CUT))
+    read = TiedRowsTask(versions, places, rows_max)
+    shuffled = Executors().convert(read, found, spark_schema(PAGE_SCHEMA))
+    shuffled = partition_by(shuffled, places, column(CUT))
     task = MergeTask(whole.by_key, whole.shown, schema)
-    return Executors().made(task, dealt, spark_schema(schema))
+    return Executors().convert(task, shuffled, spark_schema(schema))
 
 
 @dataclass(frozen=True)
@@ -300,26 +293,26 @@ class _SortTask:
     by_key: KeyMerge
     numbers: tuple[RowNumbers, ...]
 
-    def batches(self, dealt: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of `FOUND`. Runs on executors."""
-        frames = dealt_frames(dealt)
-        return found_rows(self.by_key, self.numbers, frames, memory_of(self.by_key.view))
+    def batches(self, shuffled: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of `OUTCOME_SCHEMA`. Runs on executors."""
+        frames = shuffled_frames(shuffled)
+        return outcome_rows(self.by_key, self.numbers, frames, memory_of(self.by_key.view))
 
 
 @dataclass(frozen=True)
-class _FindTask:
+class _OutcomeTask:
     """Reads all versions and decides between them. `deleted` are the parts with deleted rows."""
 
-    merging: Merging
+    merging: SourceMerge
     deleted: tuple[int, ...]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows of `FOUND`. Runs on an executor."""
+        """The rows of `OUTCOME_SCHEMA`. Runs on an executor."""
         versions, by_key = self.merging.versions, self.merging.by_freshness
         columns, memory = self.merging.columns_deciding, memory_of(by_key.view)
         frames = versions.by_place().frames(columns, rows_at_once(memory, len(columns)))
-        yield from _nothing_found(self.deleted).to_batches()
-        yield from found_rows(by_key, versions.numbers, prefetched(frames), memory)
+        yield from _no_outcomes(self.deleted).to_batches()
+        yield from outcome_rows(by_key, versions.numbers, prefetched(frames), memory)
 
 
 @dataclass(frozen=True)
@@ -336,7 +329,7 @@ class _BitmapTask:
 
     def batches(self, found: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One row for each file that has such rows. Runs on executors."""
-        for place, each in read_found(found).items():
+        for place, each in read_outcomes(found).items():
             marked = np.concatenate([each.lost, each.tied, self._dead(place)])
             bits = bitmaps_of([np.unique(marked)])
             yield pa.record_batch([self.values.slice(place, 1), bits], [FILE, BITS])
@@ -347,10 +340,10 @@ class _BitmapTask:
 
 
 @dataclass(frozen=True)
-class _MarkTask:
+class _MarkingTask:
     """Reads all versions, and builds the bitmaps."""
 
-    find: _FindTask
+    find: _OutcomeTask
     bitmap: _BitmapTask
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -358,7 +351,7 @@ class _MarkTask:
         return self.bitmap.batches(self.find.batches())
 
 
-# -- external tables on Spark: versions are shuffled by key and merged in tasks --------------------
+# -- merged rows -----------------------------------------------------------------------------------
 
 
 _SMALL_BYTES = 64 << 20
@@ -372,10 +365,10 @@ def merged_to_spark(
 
     Runs on the driver, and plans the parts here. Raises what planning raises.
     """
-    about_key, rest = split_condition(table.predicate, table.table.view.schema.primary_keys)
-    versions = table.table.versions(about_key)
-    merging = Merging(versions, tuple(column.name for column in scan.columns), rest)
-    if not merging.columns or not _is_worth_dealing(merging):
+    key_condition, rest = split_condition(table.predicate, table.table.view.schema.primary_keys)
+    versions = table.table.versions(key_condition)
+    merging = SourceMerge(versions, tuple(column.name for column in scan.columns), rest)
+    if not merging.columns or not _is_worth_a_shuffle(merging):
         return None
     files = plain_files(table, merging, locate_in(spark))
     if files is None:
@@ -386,12 +379,12 @@ def merged_to_spark(
         whole = replace(merging, compares_rows=not merging.versions.are_in_order)
         task = MergeTask(whole.by_key, whole.shown, schema)
         count = sum(part.rows or 0 for part in merging.versions.parts) or None
-        dealt = dealt_by_key(merging.versions, whole.columns_read, spark, count)
-        return Executors().made(task, dealt, spark_schema(schema))
+        shuffled = shuffle_by_key(merging.versions, whole.columns_read, spark, count)
+        return Executors().convert(task, shuffled, spark_schema(schema))
     return rows_of_files(table, merging, files, scan.schema, spark)
 
 
-def _is_worth_dealing(merging: Merging) -> bool:
+def _is_worth_a_shuffle(merging: SourceMerge) -> bool:
     """Whether there are many versions, in parts of which several can be read in parallel."""
     parts = merging.versions.parts
     has_one = len(parts) == 1 and not isinstance(parts[0], ParquetPart)

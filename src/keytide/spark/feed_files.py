@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from keytide.base.process import scratch
 from keytide.feeds.feed import FeedRequest
-from keytide.spark.error_translation import over_files
+from keytide.spark.error_translation import file_errors
 
 MESSAGE, BLOCK = "message", scratch("block")
 
@@ -39,8 +39,8 @@ _LINES = {"lineSep": "\n"}
 
 
 def sample(spark: SparkSession, source: str, table: str) -> pa.Array:
-    """A sample of the messages. Raises `NotFoundError` and `DataError` as `over_files`."""
-    with over_files(source, table):
+    """A sample of the messages. Raises `NotFoundError` and `DataError` as `file_errors`."""
+    with file_errors(source, table):
         lines = spark.read.options(**_LINES).text(source).select(_message())
         return lines.limit(_SAMPLE_MESSAGES).toArrow().column(MESSAGE).combine_chunks()
 

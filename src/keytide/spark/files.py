@@ -1,4 +1,4 @@
-"""The file systems of a session, through which Spark's own reader finds the files of tables.
+"""Files that Spark reads itself: file systems of a session, known Parquet files, and feed lines.
 
 Spark reads files of an object store by itself if the session has a file system for it, such as S3A
 from hadoop-aws. Its credentials are those of the session, not those of the table. So Keytide asks
@@ -29,7 +29,7 @@ from keytide.errors import InvalidError
 from keytide.spark.internals import is_apache_spark
 from keytide.store.interface import Store
 
-# -- the file systems of a session -----------------------------------------------------------------
+# -- file systems of a session ---------------------------------------------------------------------
 
 
 SETTING = "spark.keytide.native-reads"
@@ -129,7 +129,7 @@ class _FileSystems:
 _KNOWN: WeakKeyDictionary[SparkSession, dict[tuple[str, str], str | None]] = WeakKeyDictionary()
 
 
-# -- parquet files that Spark reads without looking for them first ---------------------------------
+# -- Parquet files of known size -------------------------------------------------------------------
 
 
 _BLOCK_BYTES = 128 << 20

@@ -1,15 +1,10 @@
-"""Ingestion of change feeds by Structured Streaming.
-
-Change feeds into tables, as a Spark Structured Streaming job.
+"""Ingestion of change feeds into tables, as a Spark Structured Streaming job.
 
 Each micro-batch is decoded on executors, shuffled so that one task gets all changes of a bucket,
 counted, written, and committed once by the driver. For a small batch, the driver does all of it.
 The commit contains the stream's id and the batch number, so a batch that Spark repeats changes
-nothing. Messages that cannot be applied are written to a dead-letter table first.
-
-Schema evolution of tables that are fed by a change feed.
-
-The table of messages that could not be applied, with the reason for each.
+nothing. Messages that cannot be applied are written to a dead-letter table first, with the reason
+for each.
 """
 
 from __future__ import annotations
@@ -32,7 +27,7 @@ from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
-from keytide.feeds.apply import ChangeCounts, ChangeWriter, WrittenChanges, as_table_takes
+from keytide.feeds.apply import ChangeCounts, ChangeWriter, WrittenChanges, adapt_to_table
 from keytide.feeds.conversion import Encoding
 from keytide.feeds.decode import decode
 from keytide.feeds.feed import (
@@ -43,8 +38,8 @@ from keytide.feeds.feed import (
     IngestReport,
     columns_of,
 )
-from keytide.feeds.flow_writer import stores_omitted, storing_omitted
-from keytide.feeds.inference import Sample, feed_growth, together
+from keytide.feeds.flow_writer import has_omitted_column, with_omitted_column
+from keytide.feeds.inference import Sample, combined_columns, feed_growth
 from keytide.feeds.omitted_values import OMITTED
 from keytide.feeds.target import feed_columns, feed_target
 from keytide.format.arrow import from_arrow, to_arrow
@@ -53,7 +48,7 @@ from keytide.maintenance.background import BEHIND
 from keytide.maintenance.writes import writing
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import PinnedTable, StoredTable
-from keytide.spark.capacity import Place, bytes_of_rows, place_of
+from keytide.spark.capacity import WorkPlace, bytes_of_rows, work_place
 from keytide.spark.columns import (
     batch_schema,
     column,
@@ -63,7 +58,7 @@ from keytide.spark.columns import (
     writers_for_rows,
 )
 from keytide.spark.dataframe_writes import append
-from keytide.spark.error_translation import on_driver, over_files
+from keytide.spark.error_translation import file_errors, on_driver
 from keytide.spark.feed_files import (
     BLOCK,
     BLOCKS_SCHEMA,
@@ -81,34 +76,34 @@ from keytide.types import BYTES, STRING, AtomicType, Field, parse_sql_type
 from keytide.write.layout import Layout
 from keytide.write.refusals import writable_view
 
-# -- schema evolution of tables that are fed by a change feed --------------------------------------
+# -- schema evolution ------------------------------------------------------------------------------
 
 
 _FOUND = pa.schema([("name", pa.string()), ("type", pa.string())])
 
 
-def grown_with(
+def add_needed_columns(
     table: PinnedTable, messages: DataFrame, spec: FeedSpec, author: Author
 ) -> PinnedTable:
     """Add the columns that the messages of a batch need. `spec` describes the feed before that.
 
     Raises what `grown` raises.
     """
-    brought = together(_brought(table, messages.select(MESSAGE), spec))
-    return grown(table, partial(feed_growth, brought=brought), author=author)
+    brought = combined_columns(_needed_columns(table, messages.select(MESSAGE), spec))
+    return grown(table, partial(feed_growth, needed=brought), author=author)
 
 
-def _brought(table: PinnedTable, messages: DataFrame, spec: FeedSpec) -> list[Field]:
+def _needed_columns(table: PinnedTable, messages: DataFrame, spec: FeedSpec) -> list[Field]:
     def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            found = Sample(batch.column(MESSAGE), spec.format).brought(spec)
+            found = Sample(batch.column(MESSAGE), spec.format).needed_columns(spec)
             columns = [[f.name for f in found], [f.type.sql() for f in found]]
             yield pa.RecordBatch.from_arrays(
                 [pa.array(c, pa.string()) for c in columns], schema=_FOUND
             )
 
     limit = writable_view(table).options.driver_work_bytes_max
-    if place_of(messages.sparkSession, limit, bytes_of_rows(messages)).is_driver:
+    if work_place(messages.sparkSession, limit, bytes_of_rows(messages)).is_driver:
         with on_driver():
             batches = messages.toArrow().to_batches()
         rows = pa.Table.from_batches(look(batches), _FOUND).to_pylist()
@@ -118,7 +113,7 @@ def _brought(table: PinnedTable, messages: DataFrame, spec: FeedSpec) -> list[Fi
     return [Field(-1, row["name"], parse_sql_type(row["type"])) for row in rows]
 
 
-# -- the table of messages that could not be applied, with the reason for each ---------------------
+# -- dead letters ----------------------------------------------------------------------------------
 
 
 _COLUMNS = (
@@ -195,7 +190,7 @@ def _as_text(raw: Column) -> Column:
     return F.coalesce(text, F.concat(F.lit("\\x"), F.lower(F.hex(raw))))
 
 
-# -- change feeds into tables, as a Spark Structured Streaming job ---------------------------------
+# -- the job ---------------------------------------------------------------------------------------
 
 
 _BUCKET, _RAW, _REASON, _SKIPPED = map(scratch, ("bucket", "raw", "reason", "skipped"))
@@ -307,7 +302,7 @@ def run_feed(
     if not request.continuous:
         writer = writer.trigger(availableNow=True)
     try:
-        with over_files(request.source, target.name):
+        with file_errors(request.source, target.name):
             writer.start().awaitTermination()
     finally:
         BEHIND.wait(target.uri)
@@ -338,7 +333,7 @@ class _Ingestion:
         author = Author(f"keytide-ingest-{query}", batch_id)
         table = self._table.pinned()
         if self._merges_schema:
-            table = grown_with(table, messages, self._spec, author)
+            table = add_needed_columns(table, messages, self._spec, author)
             self._spec = replace(self._spec, columns=feed_columns(table.schema.fields))
         view, runner = writable_view(table), SizedRunner(messages.sparkSession)
         with writing(table, view, author, runner) as transaction:
@@ -351,7 +346,7 @@ class _Ingestion:
                 self._on_batch(found)
             return
         # The table had no place to store which values are omitted.
-        storing_omitted(table, found)
+        with_omitted_column(table, found)
         self.apply(messages, batch_id)
 
     def _applied(self, transaction: Transaction, messages: DataFrame) -> BatchReport | list[str]:
@@ -359,7 +354,7 @@ class _Ingestion:
         started = time.perf_counter()
         spread = _layout(transaction, messages).spread
         limit = transaction.view.options.driver_work_bytes_max
-        place = place_of(messages.sparkSession, limit, bytes_of_rows(messages))
+        place = work_place(messages.sparkSession, limit, bytes_of_rows(messages))
         decode = _decoded_here if place.is_driver else _decoded_on_executors
         decoded = decode(messages, self._spec, transaction.view, spread)
         blocks: tuple[int, ...] = ()
@@ -405,7 +400,7 @@ class _Ingestion:
         transaction: Transaction,
         decoded: DataFrame,
         blocks: tuple[int, ...],
-        place: Place,
+        place: WorkPlace,
         keep: Callable[[WrittenChanges], None],
     ) -> None:
         """Write the rows, with all changes of a bucket in one task."""
@@ -445,7 +440,7 @@ class _Ingestion:
         return rejected
 
 
-# -- on executors ------------------------------------------------------------------------------
+# -- executors -------------------------------------------------------------------------------------
 
 
 def _decoded_on_executors(
@@ -478,7 +473,7 @@ def _decode_batch(
     batch: pa.RecordBatch, spec: FeedSpec, view: TableView, spread: int, ordinal: int
 ) -> Iterator[pa.Table]:
     messages = batch.column(MESSAGE)
-    decoded = as_table_takes(decode(messages, spec), messages, view)
+    decoded = adapt_to_table(decode(messages, spec), messages, view)
     rows, rejected, tombstones, control = decoded
     at = rows.column_names.index("_ordinal")
     places = rows.column("_ordinal")
@@ -550,7 +545,7 @@ class _ChangeTask:
         return ordered.sort_by("_ordinal")
 
 
-# -- in the driver -----------------------------------------------------------------------------
+# -- driver ----------------------------------------------------------------------------------------
 
 
 def _decoded_here(messages: DataFrame, spec: FeedSpec, view: TableView, spread: int) -> DataFrame:
@@ -579,7 +574,7 @@ def _layout(transaction: Transaction, rows: DataFrame) -> Layout:
 
 def _omitted_names(decoded: DataFrame, view: TableView) -> list[str]:
     """The columns that some changes omit, if the table could store that, but does not yet."""
-    if OMITTED in view.schema.by_name or not stores_omitted(view):
+    if OMITTED in view.schema.by_name or not has_omitted_column(view):
         return []
     names = decoded.select(F.explode(UNAVAILABLE_COLUMN).alias(_REASON)).distinct().collect()
     return sorted(str(row[0]) for row in names)

@@ -1,21 +1,14 @@
 """Uses of pyspark that are not part of its public API, and differ between versions.
 
-Spark jobs of a statement, none of whose tasks runs any more once it has failed.
-
-Uses of a data source that Spark Connect servers other than Apache Spark's lack or misunderstand.
-
-They are refused before they reach the server: Sail appends for every save mode but `overwrite`, and
-has no streams of Python data sources.
-
-Writes of DataFrames to a data source in classic sessions, in every thread and until Ctrl-C.
-
-Spark looks for Python data sources only in the session that is active in the thread. After Ctrl-C,
-Spark leaves a running write alone, which commits later.
-
-Spark Connect: how to recognize its objects, and what they do not expose.
-
-Other servers than Apache Spark's answer the protocol too, such as Sail. They need not keep the
-order of rows, number their tasks, or know the parts of SQL and of DataFrames that are Spark's own.
+- Spark Connect: its objects are recognized here, and do not expose everything. Other servers than
+  Apache Spark's answer the protocol too, such as Sail. They need not keep the order of rows, number
+  their tasks, or know the parts of SQL and of DataFrames that are Spark's own. Uses of a data
+  source that they lack or misunderstand are refused before they reach the server: Sail appends for
+  every save mode but `overwrite`, and has no streams of Python data sources.
+- Once a statement has failed, none of the tasks of its Spark jobs runs any more.
+- Spark looks for Python data sources only in the session that is active in the thread. After
+  Ctrl-C, Spark leaves a running write alone, which commits later. So writes to a data source in
+  classic sessions are wrapped.
 """
 
 from __future__ import annotations
@@ -42,7 +35,7 @@ from pyspark.sql.types import StructType
 
 from keytide.errors import UnsupportedError
 
-# -- Spark Connect: how to recognize its objects, and what they do not expose ----------------------
+# -- Spark Connect ---------------------------------------------------------------------------------
 
 
 def is_connect(handle: Any) -> bool:
@@ -91,7 +84,7 @@ def refuse_other_servers(session: Any, what: str, lacking: str, instead: str) ->
         )
 
 
-# -- uses of pyspark that are not part of its public API -------------------------------------------
+# -- DataFrames, schemas and tasks -----------------------------------------------------------------
 
 
 try:
@@ -321,7 +314,7 @@ def _marking(original: Any, source: str, option: str) -> Any:
     return marked
 
 
-# -- Spark jobs of a statement ---------------------------------------------------------------------
+# -- jobs of a statement ---------------------------------------------------------------------------
 
 
 _WAIT_S, _WAIT_S_MAX = 0.1, 15.0
@@ -329,7 +322,7 @@ _WAIT_S, _WAIT_S_MAX = 0.1, 15.0
 
 
 @contextmanager
-def ended_after_errors(spark: Any) -> Iterator[None]:
+def end_after_errors(spark: Any) -> Iterator[None]:
     """A block that runs jobs. An error leaves it when their tasks have been cancelled and ended.
 
     This includes an interrupt such as Ctrl-C. Waits for a limited time, and not at all on Spark
@@ -359,14 +352,14 @@ def _end(context: Any, tag: str) -> None:
         time.sleep(_WAIT_S)
 
 
-# -- uses of a data source -------------------------------------------------------------------------
+# -- uses of a data source that other servers lack -------------------------------------------------
 
 
 _MODES = ("append", "overwrite")
 _STREAMS = "streams of Python data sources"
 
 
-def refuse_what_they_lack(source: str) -> None:
+def refuse_unsupported_uses(source: str) -> None:
     """Refuse such uses of a source in every Spark Connect session of this process, from now on."""
     check_uses(source, _check_mode, _check_read, _check_write)
 
@@ -390,13 +383,13 @@ def _check_write(session: Any, mode: str | None) -> None:
     refuse_other_servers(session, "a stream into a table", _STREAMS, instead)
 
 
-# -- writes of DataFrames to a data source in classic sessions -------------------------------------
+# -- writes in classic sessions --------------------------------------------------------------------
 
 
 _NAME = "_keytide_source"
 
 
-def steady_writers(source: str) -> None:
+def wrap_writers(source: str) -> None:
     """Make writes to a source work in every thread, and end at an interrupt, from now on."""
     writer: Any = DataFrameWriter
     if not hasattr(writer.format, "__wrapped__"):
@@ -420,7 +413,7 @@ def _ending(original: Any) -> Any:
     def ended(self: Any, *arguments: Any, **named: Any) -> Any:
         if not getattr(self, _NAME, False):
             return original(self, *arguments, **named)
-        with ended_after_errors(session_of(self)):
+        with end_after_errors(session_of(self)):
             return original(self, *arguments, **named)
 
     return ended

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from keytide.dml.engine import Scanned
+from keytide.dml.engine import TargetScan
 from keytide.spark.capacity import COPIES, tasks_for
-from keytide.spark.columns import arrow_schema_of, brought_together, column, spark_schema
+from keytide.spark.columns import arrow_schema_of, column, partition_by, spark_schema
 from keytide.spark.dml_tasks import GROUP, MatchingTask, scanned_schema
 from keytide.spark.internals import is_connect, is_deterministic, known_bytes, planned_bytes
 from keytide.spark.runner import Executors
@@ -47,7 +47,7 @@ class Source:
     """The rows in the driver. Runs a Spark job, unless they are stored or were given."""
 
     @property
-    def is_dealt(self) -> bool:
+    def is_shuffled(self) -> bool:
         """Whether it should pay off to look at the source's values first, as far as is known
         before."""
         if is_connect(self.rows) or not (self.stored or is_deterministic(self.rows)):
@@ -79,30 +79,30 @@ class Source:
             if holds:
                 self.rows.unpersist()
 
-    def columns(self, match: Match, scanned: Scanned) -> dict[str, str]:
+    def columns(self, match: Match, target_scan: TargetScan) -> dict[str, str]:
         """Target columns that are matched by value, each with its source column."""
-        target = {column.name: column.type for column in scanned.columns}
+        target = {column.name: column.type for column in target_scan.columns}
         source = arrow_schema_of(self.rows.schema, "of the source")
         return match.comparable(target, {field.name: field.type for field in source})
 
     def matching(
-        self, scanned: Scanned, passed: PassThrough, columns: Mapping[str, str]
+        self, target_scan: TargetScan, passed: PassThrough, columns: Mapping[str, str]
     ) -> DataFrame:
         """The target rows that may have a source row with equal values in `columns`.
 
         The result has the columns of `scanned_schema`.
         """
         spark = self.rows.sparkSession
-        groups = max(1, min(len(scanned.splits), tasks_for(spark, scanned.stored_bytes)))
+        groups = max(1, min(len(target_scan.splits), tasks_for(spark, target_scan.stored_bytes)))
         values = [f"{quoted(name)} AS _{i}" for i, name in enumerate(columns.values())]
         every = f"explode(sequence(0, {groups - 1})) AS {quoted(GROUP)}"
         dealt = self.rows.selectExpr(*values, every)
-        dealt = brought_together(dealt, groups, column(GROUP))
+        dealt = partition_by(dealt, groups, column(GROUP))
         check_python(spark)
-        task = MatchingTask(scanned, passed, tuple(columns), groups)
-        schema = spark_schema(scanned_schema(scanned, passed))
+        task = MatchingTask(target_scan, passed, tuple(columns), groups)
+        schema = spark_schema(scanned_schema(target_scan, passed))
         # Spark estimates few rows, but a value can occur in any number of target rows.
-        return Executors().made(task, dealt, schema).hint("merge")
+        return Executors().convert(task, dealt, schema).hint("merge")
 
 
 def has_exact_types(rows: DataFrame) -> bool:

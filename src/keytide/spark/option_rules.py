@@ -1,12 +1,9 @@
 """Options of the data source: names, checks, and the snapshots that they select.
 
-The data source options, one per row: for checks, messages and a table in docs/spark.md.
+Options have one row each: for checks, messages and a table in docs/spark.md, which this command
+writes:
 
-python -m keytide.spark.option_rules
-
-Parsing of data source options: lookup by name, typed values, and checks for each use.
-
-Options that select snapshots: the one to read, or the range of changes.
+    python -m keytide.spark.option_rules
 """
 
 from __future__ import annotations
@@ -27,10 +24,7 @@ from keytide.options.values import BOOLEAN, COLUMNS, SIZE, TEXT, ValueType, choi
 from keytide.snapshot.stored_table import StoredTable
 from keytide.store import takes_options
 
-# -- options of the data source --------------------------------------------------------------------
-
-
-# -- the data source options, one per row ----------------------------------------------------------
+# -- the options -----------------------------------------------------------------------------------
 
 
 STREAM = "keytide-stream"
@@ -54,12 +48,12 @@ class Use(Flag):
     SINK = auto()
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The description for messages."""
-        return _TOLD[self]
+        return _USE_TEXTS[self]
 
 
-_TOLD = {
+_USE_TEXTS = {
     Use.SCAN: "reads one snapshot",
     Use.CHANGES: "reads changes between two snapshots",
     Use.STREAM: "is a stream of changes",
@@ -73,7 +67,7 @@ _READS = Use.SCAN | _OF_CHANGES
 _WRITES = Use.APPEND | Use.OVERWRITE | Use.SINK
 
 
-class Says(Flag):
+class Effect(Flag):
     """What an option determines.
 
     Two options that determine the same thing contradict each other.
@@ -86,16 +80,16 @@ class Says(Flag):
     REPLACED = auto()
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The description for messages. REQUIRES: a single flag."""
-        return _SETTLED[self]
+        return _EFFECT_TEXTS[self]
 
 
-_SETTLED = {
-    Says.SNAPSHOT: "which snapshot is read",
-    Says.START: "where changes start",
-    Says.END: "where changes end",
-    Says.REPLACED: "what is replaced",
+_EFFECT_TEXTS = {
+    Effect.SNAPSHOT: "which snapshot is read",
+    Effect.START: "where changes start",
+    Effect.END: "where changes end",
+    Effect.REPLACED: "what is replaced",
 }
 
 
@@ -110,7 +104,7 @@ class SourceOption:
     type: ValueType
     meaning: str
     uses: Use
-    says: Says = Says.NOTHING
+    effect: Effect = Effect.NOTHING
     aliases: tuple[str, ...] = ()
     like: tuple[str, ...] = ()
 
@@ -161,20 +155,21 @@ _SCANS = (
                  "projection")),
     SourceOption("where", TEXT, "SQL condition on the rows to read.", Use.SCAN,
                  like=("filter", "predicate")),
-    SourceOption("snapshot-id", _SNAPSHOT, "The snapshot to read.", Use.SCAN, Says.SNAPSHOT,
+    SourceOption("snapshot-id", _SNAPSHOT, "The snapshot to read.", Use.SCAN, Effect.SNAPSHOT,
                  ("versionAsOf",), ("version",)),
-    SourceOption("tag", TEXT, "The tag to read.", Use.SCAN, Says.SNAPSHOT, (keys.SCAN_TAG_NAME,)),
+    SourceOption("tag", TEXT, "The tag to read.", Use.SCAN, Effect.SNAPSHOT, (keys.SCAN_TAG_NAME,)),
     SourceOption("as-of", MOMENT, "Read the snapshot that was the latest at this time. A stream "
-                 "starts after it.", Use.SCAN | Use.STREAM, Says.SNAPSHOT | Says.START,
+                 "starts after it.", Use.SCAN | Use.STREAM, Effect.SNAPSHOT | Effect.START,
                  ("timestampAsOf", "as-of-timestamp"), ("timestamp",)),
-    SourceOption(keys.SCAN_VERSION, PLACE, "The snapshot or tag to read.", Use.SCAN, Says.SNAPSHOT),
+    SourceOption(keys.SCAN_VERSION, PLACE, "The snapshot or tag to read.", Use.SCAN,
+                 Effect.SNAPSHOT),
     SourceOption(keys.SCAN_SNAPSHOT_ID, _SNAPSHOT, "The snapshot to read. A stream starts with "
-                 "its changes.", Use.SCAN | Use.STREAM, Says.SNAPSHOT | Says.START),
+                 "its changes.", Use.SCAN | Use.STREAM, Effect.SNAPSHOT | Effect.START),
     SourceOption(keys.SCAN_TIMESTAMP_MILLIS, _MILLIS, "Read the table as of this time. A stream "
                  "starts with the first commit at or after it.", Use.SCAN | Use.STREAM,
-                 Says.SNAPSHOT | Says.START),
+                 Effect.SNAPSHOT | Effect.START),
     SourceOption(keys.SCAN_TIMESTAMP, MOMENT, "The same.", Use.SCAN | Use.STREAM,
-                 Says.SNAPSHOT | Says.START),
+                 Effect.SNAPSHOT | Effect.START),
     SourceOption(SCAN_MODE, _SCAN_MODES, "Paimon's name for where a read starts. `latest-full` "
                  "and `full`: all rows. `latest` in a stream: only new changes. The others need "
                  f"a second option, such as `from-snapshot` with `{keys.SCAN_SNAPSHOT_ID}`. The "
@@ -192,21 +187,21 @@ _CHANGES = (
                  aliases=("readChangeData", "read.changelog"),
                  like=("ignorechanges", "ignoredeletes", "skipchangecommits")),
     SourceOption("startingVersion", FIRST, "The first snapshot whose changes are returned, or "
-                 "`latest` in a stream.", _OF_CHANGES, Says.START),
+                 "`latest` in a stream.", _OF_CHANGES, Effect.START),
     SourceOption("startingTimestamp", MOMENT, "Like `startingVersion`, by time: the first commit "
                  "at or after it.",
-                 _OF_CHANGES, Says.START, ("stream-from-timestamp",)),
+                 _OF_CHANGES, Effect.START, ("stream-from-timestamp",)),
     SourceOption("start", PLACE, "Return the changes after this snapshot; 0 starts at the first "
                  "one. A stream also accepts `latest`, or `full` for all rows first.", _OF_CHANGES,
-                 Says.START, ("start-snapshot-id",), ("startingoffsets",)),
+                 Effect.START, ("start-snapshot-id",), ("startingoffsets",)),
     SourceOption("end", PLACE, "The last snapshot whose changes are returned. Default: the "
-                 "latest.", Use.CHANGES, Says.END, ("endingVersion", "end-snapshot-id")),
-    SourceOption("endingTimestamp", MOMENT, "Like `end`, by time.", Use.CHANGES, Says.END),
+                 "latest.", Use.CHANGES, Effect.END, ("endingVersion", "end-snapshot-id")),
+    SourceOption("endingTimestamp", MOMENT, "Like `end`, by time.", Use.CHANGES, Effect.END),
     SourceOption(keys.INCREMENTAL_BETWEEN, TEXT, "Start and end as `start,end`: snapshots or "
                  "tags.",
-                 Use.CHANGES, Says.START | Says.END),
+                 Use.CHANGES, Effect.START | Effect.END),
     SourceOption(BETWEEN_TIMES, TEXT, "Start and end as times, `start,end`: commits after the "
-                 "first time, up to the second.", Use.CHANGES, Says.START | Says.END),
+                 "first time, up to the second.", Use.CHANGES, Effect.START | Effect.END),
     SourceOption("mode", _MODES, "How changes are found. `diff` (default): compare the "
                  "snapshots. `delta`: rows as they were written. `changelog`: the stored "
                  "changelog. `auto`: the stored changelog if there is one, otherwise rows as "
@@ -224,11 +219,11 @@ _CHANGES = (
 _WRITING = (
     SourceOption(PARTITIONS, choice("static", "dynamic"), "What mode `overwrite` replaces. "
                  "`static` (default): all rows. `dynamic`: only the partitions of the new rows.",
-                 Use.OVERWRITE, Says.REPLACED, like=("partitionoverwrite", "overwrite-mode")),
+                 Use.OVERWRITE, Effect.REPLACED, like=("partitionoverwrite", "overwrite-mode")),
     SourceOption(WHERE_REPLACED, TEXT, "SQL condition on partition columns that selects the "
                  "partitions that mode `overwrite` replaces. Rows of other partitions are "
                  "refused.", Use.OVERWRITE,
-                 Says.REPLACED),
+                 Effect.REPLACED),
     SourceOption(MERGE_SCHEMA, BOOLEAN, "Add columns and widen types to fit the rows, like "
                  "`merge_schema` of `Table.write`.", _WRITES, aliases=("mergeSchema",)),
     SourceOption(NEW_SCHEMA, BOOLEAN, "Only `false` is supported: an overwrite keeps the columns "
@@ -266,12 +261,12 @@ def _lines() -> Iterator[str]:
         yield "|---|---|---|---|---|"
         for option in options:
             also = ", ".join(f"`{name}`" for name in option.aliases)
-            uses = "all" if option.uses == _READS | _WRITES else _told(option.uses)
+            uses = "all" if option.uses == _READS | _WRITES else _use_text(option.uses)
             yield f"| `{option.key}` | {also} | {uses} | {option.type.name} | {option.meaning} |"
         yield ""
 
 
-def _told(uses: Use) -> str:
+def _use_text(uses: Use) -> str:
     return ", ".join(word for use, word in _WORDS.items() if use in uses)
 
 
@@ -279,7 +274,7 @@ if __name__ == "__main__":
     print(page())
 
 
-# -- parsing of data source options ----------------------------------------------------------------
+# -- parsed options --------------------------------------------------------------------------------
 
 
 _ROWS = [option for options in SECTIONS.values() for option in options]
@@ -291,7 +286,7 @@ _OF_SPARK = ("path", "checkpointlocation", "queryname", "outputmode")
 
 
 @dataclass(frozen=True)
-class Given:
+class OptionValue:
     """One option with its typed value. `name` is the spelling that the user gave."""
 
     option: SourceOption
@@ -300,24 +295,24 @@ class Given:
 
 
 @dataclass(frozen=True)
-class GivenOptions:
+class OptionValues:
     """The options of one use of the data source, by their keys."""
 
-    by_key: dict[str, Given]
+    by_key: dict[str, OptionValue]
 
     @classmethod
-    def parse(cls, path: str, options: Mapping[str, str]) -> tuple[GivenOptions, dict[str, str]]:
+    def parse(cls, path: str, options: Mapping[str, str]) -> tuple[OptionValues, dict[str, str]]:
         """Separate Keytide's options from those for the store of the path.
 
         Raises `InvalidError` for an unknown name, a value that does not parse, and two spellings of
         the same option with different values.
         """
-        found: dict[str, Given] = {}
+        found: dict[str, OptionValue] = {}
         rest: dict[str, str] = {}
         for key, text in options.items():
             option = _BY_NAME.get(key.lower())
             if option is not None:
-                _add(Given(option, _SPELLINGS[key.lower()], _value(option, key, text)), found)
+                _add(OptionValue(option, _SPELLINGS[key.lower()], _value(option, key, text)), found)
             elif key.lower() not in _OF_SPARK:
                 rest[key.lower()] = text
         _check_unknown(rest, path)
@@ -340,23 +335,24 @@ class GivenOptions:
         wrong = [repr(each.name) for each in self.by_key.values() if not each.option.uses & fitting]
         if wrong:
             raise InvalidError(
-                f"table {table}: this {uses[0].told}, which does not support "
+                f"table {table}: this {uses[0].description}, which does not support "
                 f"{' and '.join(wrong)}; remove that"
             )
-        for what in (Says.SNAPSHOT, Says.START, Says.END, Says.REPLACED):
+        for what in (Effect.SNAPSHOT, Effect.START, Effect.END, Effect.REPLACED):
             self._check_once(table, what, uses)
 
-    def _check_once(self, table: str, what: Says, uses: tuple[Use, ...]) -> None:
-        if what is Says.START and Use.SCAN in uses:
+    def _check_once(self, table: str, what: Effect, uses: tuple[Use, ...]) -> None:
+        if what is Effect.START and Use.SCAN in uses:
             return  # for a scan, the options of a stream select the snapshot
-        names = [repr(each.name) for each in self.by_key.values() if what in each.option.says]
+        names = [repr(each.name) for each in self.by_key.values() if what in each.option.effect]
         if len(names) > 1:
             raise InvalidError(
-                f"table {table}: {' and '.join(names)} each say {what.told}; give only one of them"
+                f"table {table}: {' and '.join(names)} each say {what.description}; "
+                "give only one of them"
             )
 
 
-def _add(given: Given, found: dict[str, Given]) -> None:
+def _add(given: OptionValue, found: dict[str, OptionValue]) -> None:
     known = found.setdefault(given.option.key, given)
     if known.value != given.value:
         raise InvalidError(
@@ -396,7 +392,7 @@ def _near(name: str, cutoff: float) -> list[str]:
 _KNOWN = ", ".join(repr(option.key) for option in _ROWS)
 
 
-# -- options that select snapshots: the one to read, or the range of changes -----------------------
+# -- options that select snapshots -----------------------------------------------------------------
 
 
 Place: TypeAlias = "int | str"
@@ -406,7 +402,7 @@ NAME_A_SNAPSHOT = ("snapshot-id", "tag", keys.SCAN_SNAPSHOT_ID, keys.SCAN_VERSIO
 """The options that select the snapshot of a scan."""
 
 
-def snapshot_named(options: GivenOptions, table: StoredTable) -> dict[str, Any]:
+def snapshot_named(options: OptionValues, table: StoredTable) -> dict[str, Any]:
     """The snapshot of a scan as an argument of `scan_table`, empty for the latest.
 
     Raises `InvalidError` and `UnsupportedError` for a `scan.mode` that does not fit.
@@ -425,7 +421,7 @@ def snapshot_named(options: GivenOptions, table: StoredTable) -> dict[str, Any]:
     return {"tag" if given.option.key == "tag" else "snapshot_id": given.value}
 
 
-def start_of_changes(options: GivenOptions, table: StoredTable) -> Start | None:
+def start_of_changes(options: OptionValues, table: StoredTable) -> Start | None:
     """Where changes begin according to the options, None if they do not say.
 
     Raises `NotFoundError` when that place does not exist, `InvalidError` for an invalid place, and
@@ -446,7 +442,7 @@ def start_of_changes(options: GivenOptions, table: StoredTable) -> Start | None:
     return None
 
 
-def end_of_changes(options: GivenOptions, table: StoredTable) -> Place | None:
+def end_of_changes(options: OptionValues, table: StoredTable) -> Place | None:
     """The snapshot or tag at which changes end, None if options do not say. Raises likewise."""
     for key, end in _ENDS.items():
         if key in options:
@@ -454,7 +450,7 @@ def end_of_changes(options: GivenOptions, table: StoredTable) -> Place | None:
     return None
 
 
-def mode_of(options: GivenOptions, table: StoredTable) -> str:
+def mode_of(options: OptionValues, table: StoredTable) -> str:
     """The mode of the changes, as in `Table.changes`."""
     mode: str = options.value("mode") or "diff"
     if mode != "auto":
@@ -463,43 +459,43 @@ def mode_of(options: GivenOptions, table: StoredTable) -> str:
     return "delta" if producer == "none" else "changelog"
 
 
-# -- start of changes ------------------------------------------------------------------------------
+# -- the start of changes --------------------------------------------------------------------------
 
 
-def _with_snapshot(table: StoredTable, given: Given) -> Start:
+def _with_snapshot(table: StoredTable, given: OptionValue) -> Start:
     """The changes include the snapshot itself."""
     if given.value == "latest":
         return start_of(table, "latest")
     return start_of(table, max(given.value - 1, 0))
 
 
-def _since(table: StoredTable, given: Given) -> Start:
+def _since(table: StoredTable, given: OptionValue) -> Start:
     """The changes include what was committed at that very moment."""
     return start_of(table, None, epoch_ms(given.value, table.name, given.name) - 1)
 
 
-def _after(table: StoredTable, given: Given) -> Start:
+def _after(table: StoredTable, given: OptionValue) -> Start:
     return start_of(table, None, epoch_ms(given.value, table.name, given.name))
 
 
-def _start(table: StoredTable, given: Given) -> Start:
+def _start(table: StoredTable, given: OptionValue) -> Start:
     is_tag = isinstance(given.value, str) and given.value not in ("full", "latest")
     if is_tag and table.metadata.has_tag(given.value):
         return Start.at(table.metadata.tag(given.value))
     return start_of(table, given.value)
 
 
-def _between(table: StoredTable, given: Given) -> Start:
+def _between(table: StoredTable, given: OptionValue) -> Start:
     start = _span_place(_both(given, table.name)[0])
     return Start(start) if isinstance(start, int) else Start.at(table.metadata.tag(start))
 
 
-def _between_times(table: StoredTable, given: Given) -> Start:
+def _between_times(table: StoredTable, given: OptionValue) -> Start:
     moment = epoch_ms(_span_place(_both(given, table.name)[0]), table.name, given.name)
     return start_of(table, None, moment)
 
 
-_BEGIN: Mapping[str, Callable[[StoredTable, Given], Start]] = {
+_BEGIN: Mapping[str, Callable[[StoredTable, OptionValue], Start]] = {
     "startingVersion": _with_snapshot,
     keys.SCAN_SNAPSHOT_ID: _with_snapshot,
     "startingTimestamp": _since,
@@ -512,27 +508,27 @@ _BEGIN: Mapping[str, Callable[[StoredTable, Given], Start]] = {
 }
 
 
-# -- end of changes --------------------------------------------------------------------------------
+# -- the end of changes ----------------------------------------------------------------------------
 
 
-def _end(table: StoredTable, given: Given) -> Place:
+def _end(table: StoredTable, given: OptionValue) -> Place:
     place: Place = given.value
     return place
 
 
-def _end_at(table: StoredTable, given: Given) -> Place:
+def _end_at(table: StoredTable, given: OptionValue) -> Place:
     return _newest_at(table, given.value, given.name)
 
 
-def _end_between(table: StoredTable, given: Given) -> Place:
+def _end_between(table: StoredTable, given: OptionValue) -> Place:
     return _span_place(_both(given, table.name)[1])
 
 
-def _end_between_times(table: StoredTable, given: Given) -> Place:
+def _end_between_times(table: StoredTable, given: OptionValue) -> Place:
     return _newest_at(table, _span_place(_both(given, table.name)[1]), given.name)
 
 
-_ENDS: Mapping[str, Callable[[StoredTable, Given], Place]] = {
+_ENDS: Mapping[str, Callable[[StoredTable, OptionValue], Place]] = {
     "end": _end,
     "endingTimestamp": _end_at,
     keys.INCREMENTAL_BETWEEN: _end_between,
@@ -540,10 +536,10 @@ _ENDS: Mapping[str, Callable[[StoredTable, Given], Place]] = {
 }
 
 
-# -- parsing of values and modes -------------------------------------------------------------------
+# -- values and modes ------------------------------------------------------------------------------
 
 
-def _both(given: Given, table: str) -> tuple[str, str]:
+def _both(given: OptionValue, table: str) -> tuple[str, str]:
     places = [text.strip() for text in given.value.split(",")]
     if len(places) != 2 or not all(places):
         raise InvalidError(
@@ -561,7 +557,7 @@ def _newest_at(table: StoredTable, moment: Place, name: str) -> int:
     return table.metadata.snapshot_as_of(epoch_ms(moment, table.name, name)).id
 
 
-def _one_of(options: GivenOptions, *known: str) -> Given | None:
+def _one_of(options: OptionValues, *known: str) -> OptionValue | None:
     return next((options.by_key[key] for key in known if key in options), None)
 
 
@@ -574,7 +570,7 @@ _NEEDED: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _check_scan_mode(options: GivenOptions, table: str) -> str:
+def _check_scan_mode(options: OptionValues, table: str) -> str:
     """The scan mode, if it agrees with the other options."""
     mode: str = options.value(SCAN_MODE) or "default"
     if mode in ("default", "latest-full", "full", "latest"):

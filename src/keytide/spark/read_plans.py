@@ -1,25 +1,16 @@
 """Reads as Spark plans: files that Spark reads itself, merge tasks for the rest, and changes.
 
-Scans as Spark plans: native Parquet reads for plain files, merge tasks for the rest.
-
-Files that need no merge are read by Spark's own Parquet reader, with column pruning and filter
-pushdown, on local disk and, unless they are small, in object stores for which the session has a
-file system. Deletion
-vectors are applied to row positions in the JVM. Overlapping sections, and files with columns that
-Spark cannot read, are packed into bins of about equal size. Each bin is one Spark task that runs
-the same `ReadTask`s as a local scan.
-
-Plain files read by Spark's own Parquet reader, with column pruning and filter pushdown.
-
-Removal of rows that deletion vectors mark from what Spark's own reader reads.
-
-The vector of each file is broadcast to the executors as a bitmap, under a value that identifies the
-file. A row's bit is found by its position, so each row costs one lookup and no hashing. A bitmap is
-a list of stretches of 65,536 rows, like the containers of a Roaring bitmap. A stretch without
-deleted rows is NULL, so the size of the broadcast depends on the number of deleted rows and not on
-the size of the files.
-
-Changes as Spark plans: executors run the same tasks as a local read of changes.
+- Files that need no merge are read by Spark's own Parquet reader, with column pruning and filter
+  pushdown, on local disk and, unless they are small, in object stores for which the session has a
+  file system. Overlapping sections, and files with columns that Spark cannot read, are packed into
+  bins of about equal size. Each bin is one Spark task that runs the same `ReadTask`s as a local
+  scan.
+- Deletion vectors are applied to row positions in the JVM. The vector of each file is broadcast to
+  the executors as a bitmap, under a value that identifies the file. A row's bit is found by its
+  position, so each row costs one lookup and no hashing. A bitmap is a list of stretches of 65,536
+  rows, like the containers of a Roaring bitmap. A stretch without deleted rows is NULL, so the size
+  of the broadcast depends on the number of deleted rows and not on the size of the files.
+- Changes are read by the same tasks as a local read of changes.
 """
 
 from __future__ import annotations
@@ -56,7 +47,7 @@ from keytide.read.scan import FramesTask, ReadTask, Scan, naming_expired
 from keytide.read.sections import PlannedFile, columns_without_nulls
 from keytide.spark.capacity import pack, tasks_for
 from keytide.spark.columns import batch_schema, column, spark_batches, spark_condition, spark_schema
-from keytide.spark.error_translation import pin, speak_plainly
+from keytide.spark.error_translation import install_messages, pin
 from keytide.spark.files import Locate, far_bytes_min, known_parquet_files, locate_in, on_local_disk
 from keytide.spark.internals import is_connect
 from keytide.spark.runner import Executors
@@ -64,10 +55,7 @@ from keytide.spark.worker import check_python
 from keytide.store.interface import Store, storage_error
 from keytide.types import AtomicType, Field, arrow_schema, quoted
 
-# -- reads as Spark plans --------------------------------------------------------------------------
-
-
-# -- removal of rows -------------------------------------------------------------------------------
+# -- deletion vectors ------------------------------------------------------------------------------
 
 
 FILE, BITS = map(scratch, ("file", "bits"))
@@ -77,15 +65,15 @@ _STRETCH = 1 << _STRETCH_SHIFT
 _WORDS = _STRETCH >> _WORD_SHIFT
 
 
-def without_marked(rows: DataFrame, bitmaps: DataFrame, known_by: str) -> DataFrame:
+def without_deleted(rows: DataFrame, bitmaps: DataFrame, identity_column: str) -> DataFrame:
     """Remove the rows that bitmaps mark from rows that Spark's file reader reads, lazily.
 
-    For each file, `bitmaps` has the file's value of `known_by`, a column of Spark's metadata, as
-    `FILE`, and its bitmap as `BITS`. A file without a bitmap has no marked rows.
+    For each file, `bitmaps` has the file's value of `identity_column`, a column of Spark's file
+    metadata, as `FILE`, and its bitmap as `BITS`. A file without a bitmap has no marked rows.
     """
     # The table may have a column that is named `_metadata` too.
     metadata = rows.metadataColumn("_metadata")
-    marked = rows.join(F.broadcast(bitmaps), metadata[known_by] == bitmaps[FILE], "left")
+    marked = rows.join(F.broadcast(bitmaps), metadata[identity_column] == bitmaps[FILE], "left")
 
     # Whether a row is deleted: 1 or 0. NULL in a stretch or a file without deleted rows.
     bits = bitmaps[BITS]
@@ -97,7 +85,7 @@ def without_marked(rows: DataFrame, bitmaps: DataFrame, known_by: str) -> DataFr
     return marked.where(F.coalesce(dead, F.lit(0)) == 0).drop(FILE, BITS)
 
 
-def told_apart(files: Sequence[tuple[Store, str]]) -> tuple[str, pa.Array]:
+def file_identity(files: Sequence[tuple[Store, str]]) -> tuple[str, pa.Array]:
     """A column of Spark's file metadata that distinguishes the files, and its value for each file.
 
     It is the file size if no two sizes are equal, because finding a number is much faster than
@@ -143,7 +131,7 @@ def _bitmap(positions: npt.NDArray[np.int64]) -> pa.Array:
     )
 
 
-# -- plain files read by Spark's own Parquet reader ------------------------------------------------
+# -- plain files -----------------------------------------------------------------------------------
 
 
 def spark_reads(type_: AtomicType) -> bool:
@@ -161,7 +149,7 @@ _READABLE = frozenset(
 _TIMESTAMPS = ("TIMESTAMP", "TIMESTAMP_LTZ")
 
 
-# -- the plan ------------------------------------------------------------------------------------
+# -- plans of plain files --------------------------------------------------------------------------
 
 
 def native_rows(
@@ -182,7 +170,7 @@ def native_rows(
     stored = [old for old in old_fields if old is not None]
     folders = {uri.removesuffix(f"/{path}") for (_, path), uri in zip(places, uris, strict=True)}
     pin(folders, view, scan.snapshot_ids)
-    speak_plainly()
+    install_messages()
     sizes = dict(zip(uris, (file.meta.file_size for file in files), strict=True))
     rows = _parquet(sizes, stored, spark, with_kinds=shape.has_retracts)
     if shape.has_dead_rows:
@@ -190,10 +178,10 @@ def native_rows(
         # lazily. `files` are the files that Spark reads, each of them with a vector. The driver
         # reads the vectors, and broadcasts their bitmaps when the frame is evaluated. Raises
         # `DataError` when a file or a vector is missing or corrupt.
-        known_by, values = told_apart([view.data_file(file.entry) for file in files])
+        known_by, values = file_identity([view.data_file(file.entry) for file in files])
         found = [dead_positions(view.store, f.dead_rows) for f in files if f.dead_rows is not None]
         marks = pa.table([values, bitmaps_of(found)], names=[FILE, BITS])
-        rows = without_marked(rows, spark.createDataFrame(marks), known_by)
+        rows = without_deleted(rows, spark.createDataFrame(marks), known_by)
     if shape.has_retracts:
         rows = rows.where(f"{quoted(VALUE_KIND)} IN (0, 2)")
     rows = with_floats_read(rows, stored)
@@ -288,7 +276,7 @@ def _mapped(old: Field | None, target: StructField) -> Column:
     return source.cast(target.dataType).alias(target.name)
 
 
-# -- scans as Spark plans --------------------------------------------------------------------------
+# -- scans -----------------------------------------------------------------------------------------
 
 
 TASK_MEMORY_BYTES = 256 << 20
@@ -323,7 +311,7 @@ def fallback_to_spark(scan: FallbackScan, spark: SparkSession) -> DataFrame:
     return rows if scan.limit is None else rows.limit(scan.limit)
 
 
-# -- native reads and merge tasks -----------------------------------------------------------------
+# -- native reads and merge tasks ------------------------------------------------------------------
 
 
 def split_scan(scan: Scan, locate: Locate = on_local_disk, far_bytes_min: int = 0) -> PlainSplit:
@@ -422,7 +410,7 @@ def _check_not_null(rows: pl.DataFrame, never_null: Collection[str], table: str)
             )
 
 
-# -- changes as Spark plans ------------------------------------------------------------------------
+# -- changes ---------------------------------------------------------------------------------------
 
 
 def changes_to_spark(changes: Changes, spark: SparkSession) -> DataFrame:

@@ -1,10 +1,9 @@
-"""The batches of rows that Spark passes to Python tasks.
+"""The batches of rows that Spark passes to Python tasks, and their sorted runs.
 
 Spark ends a batch after 10,000 rows or 64 MB. It computes the size of the batch again for each row,
 from all of its columns, which takes longer than reading and copying the row. So batches of rows
-that are not long are limited by number alone, to one that keeps them far below 64 MB.
-
-Rows that reach a task in small pieces, combined into sorted runs.
+that are not long are limited by number alone, to one that keeps them far below 64 MB. Rows that
+reach a task in small pieces are combined into sorted runs.
 
 Executors import this module to write, so it imports nothing that only planning needs.
 """
@@ -19,12 +18,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from keytide.snapshot.live_files import LiveFiles
-from keytide.spark.capacity import held_setting
+from keytide.spark.capacity import temporary_setting
 from keytide.spark.columns import row_bytes
 from keytide.spark.internals import is_apache_spark
 from keytide.write.task import WriteTask, Written
 
-# -- the batches of rows that Spark passes to Python tasks -----------------------------------------
+# -- batches ---------------------------------------------------------------------------------------
 
 
 _BYTES, _UNLIMITED = "spark.sql.execution.arrow.maxBytesPerBatch", str((1 << 31) - 1)
@@ -55,7 +54,7 @@ def counted_batches(rows: DataFrame, known_row_bytes: float = 0) -> Iterator[Non
     ):
         yield
         return
-    with held_setting(spark, _ROWS, _ROWS_MAX), held_setting(spark, _BYTES, _UNLIMITED):
+    with temporary_setting(spark, _ROWS, _ROWS_MAX), temporary_setting(spark, _BYTES, _UNLIMITED):
         yield
 
 
@@ -65,7 +64,7 @@ def stored_row_bytes(live: LiveFiles) -> float:
     return _MEMORY_PER_STORED * size / rows if rows else 0.0
 
 
-# -- rows that reach a task in small pieces, combined into sorted runs -----------------------------
+# -- sorted runs -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

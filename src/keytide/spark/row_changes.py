@@ -1,21 +1,15 @@
 """Row-level changes on Spark, in executors or, for small amounts of data, in the driver.
 
-On executors, the splits of a target are the partitions of a DataFrame. Spark SQL finds the rows and
-computes the new values. Then tasks pass these to a page source of the split that they came from. If
-a statement also refers to other tables, Spark may have moved rows, so they are grouped by split
-again. If the splits contain exactly the affected rows and the new values are constants, there is
-nothing to compute, and one task reads and changes the rows.
-
-MERGE in the driver: collects the source, and reads only the target rows that can match.
-
-The local engine joins them if nothing has to be computed, such as a condition of a WHEN clause.
-Expressions must have Spark's semantics, so otherwise Spark gets both sides as local relations.
-
-Where row-level changes run: on executors, or in threads of the driver.
-
-Both read the splits of a target, show the rows to Spark SQL, and feed its result to tasks. The
-driver shows the rows as a local relation and collects the result, so Spark starts no Python task
-for them.
+- On executors, the splits of a target are the partitions of a DataFrame. Spark SQL finds the rows
+  and computes the new values. Then tasks pass these to a page source of the split that they came
+  from. If a statement also refers to other tables, Spark may have moved rows, so they are grouped
+  by split again. If the splits contain exactly the affected rows and the new values are constants,
+  there is nothing to compute, and one task reads and changes the rows.
+- The driver shows the rows as a local relation and collects the result, so Spark starts no Python
+  task for them.
+- A MERGE in the driver collects the source, and reads only the target rows that can match. The
+  local engine joins them if nothing has to be computed, such as a condition of a WHEN clause.
+  Expressions must have Spark's semantics, so otherwise Spark gets both sides as local relations.
 """
 
 from __future__ import annotations
@@ -34,8 +28,15 @@ from pyspark.sql import functions as F
 from keytide.base.process import cached_property
 from keytide.compaction.compact import local_runner
 from keytide.dml.deletion import PredicateHost
-from keytide.dml.engine import RowChange, Scanned, Sinks, SplitResult
-from keytide.spark.capacity import COPIES, Place, bytes_of_rows, place_of, run_in_utc, tasks_for
+from keytide.dml.engine import RowChange, Sinks, SplitResult, TargetScan
+from keytide.spark.capacity import (
+    COPIES,
+    WorkPlace,
+    bytes_of_rows,
+    run_in_utc,
+    tasks_for,
+    work_place,
+)
 from keytide.spark.columns import arrow_schema_of, batch_schema, column, spark_schema
 from keytide.spark.dml_tasks import (
     SPLIT,
@@ -54,12 +55,12 @@ from keytide.spark.worker import check_python
 from keytide.sql.change_queries import MergeQuery, RowQuery
 from keytide.sql.local_row_changes import LocalMergeHost
 from keytide.sql.merged_rows import ROW, PassThrough
-from keytide.sql.relation import GivenRelation, Relation, StoredRelation
+from keytide.sql.relation import CallerRelation, Relation, StoredRelation
 from keytide.sql.relations import BoundQuery
 from keytide.tasks import FeedTask
 from keytide.types import quoted
 
-# -- where row-level changes run: on executors, or in threads of the driver ------------------------
+# -- workers: executors, or threads of the driver --------------------------------------------------
 
 
 T = TypeVar("T")
@@ -77,7 +78,7 @@ class Workers(Protocol):
         """See `TaskRunner.each`."""
         ...
 
-    def shown(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
+    def rows_for_sql(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
         """The rows of a target, with the columns of `scanned_schema`."""
         ...
 
@@ -90,21 +91,21 @@ class Workers(Protocol):
         """
         ...
 
-    def feed_dealt(
+    def feed_shuffled(
         self, task: FeedTask[T], rows: DataFrame, by: Column, take: Callable[[T], None]
     ) -> None:
         """Run a task on rows grouped by the value of `by`."""
         ...
 
 
-def one_by_one(scanned: Scanned) -> Iterator[Scanned]:
+def one_by_one(target_scan: TargetScan) -> Iterator[TargetScan]:
     """The splits, one at a time."""
-    for split in scanned.splits:
-        yield replace(scanned, splits=[split])
+    for split in target_scan.splits:
+        yield replace(target_scan, splits=[split])
 
 
-def _scan_tasks(scanned: Scanned, passed: PassThrough) -> list[ScanTask]:
-    return [ScanTask(one, passed, number) for number, one in enumerate(one_by_one(scanned))]
+def _scan_tasks(target_scan: TargetScan, passed: PassThrough) -> list[ScanTask]:
+    return [ScanTask(one, passed, number) for number, one in enumerate(one_by_one(target_scan))]
 
 
 @dataclass(frozen=True)
@@ -123,28 +124,28 @@ class ExecutorWorkers:
         """See `Workers`. Runs one Spark job."""
         Cluster(self.spark).each(tasks, take)
 
-    def shown(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
+    def rows_for_sql(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
         """See `Workers`. Lazy."""
-        return self._read(scanned, passed)
+        return self._read(target_scan, passed)
 
-    def _read(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
+    def _read(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
         check_python(self.spark)
-        schema = spark_schema(scanned_schema(scanned, passed))
+        schema = spark_schema(scanned_schema(target_scan, passed))
         tasks, count = (
-            _scan_tasks(scanned, passed),
-            min(len(scanned.splits), tasks_for(self.spark, scanned.stored_bytes)),
+            _scan_tasks(target_scan, passed),
+            min(len(target_scan.splits), tasks_for(self.spark, target_scan.stored_bytes)),
         )
-        dealt = [ScanTasks(tuple(tasks[first::count])) for first in range(count)]
-        return Executors().rows(dealt, schema, self.spark)
+        shuffled = [ScanTasks(tuple(tasks[first::count])) for first in range(count)]
+        return Executors().rows(shuffled, schema, self.spark)
 
-    def shown_to_join(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
+    def rows_to_join(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
         """The rows of a target, planned for few rows, for a join with these.
 
         Few rows are sent to the task that joins them, so that nothing is shuffled. Others are
         shuffled: Spark does not know that there may be many.
         """
-        is_little = self.count == 1 and tasks_for(self.spark, scanned.stored_bytes) == 1
-        return self._read(scanned, passed).hint("broadcast" if is_little else "merge")
+        is_little = self.count == 1 and tasks_for(self.spark, target_scan.stored_bytes) == 1
+        return self._read(target_scan, passed).hint("broadcast" if is_little else "merge")
 
     def feed_splits(
         self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None], *, moved: bool
@@ -154,7 +155,7 @@ class ExecutorWorkers:
             rows = self._grouped(rows, column(SPLIT))
         Executors().feed(task, rows, take)
 
-    def feed_dealt(
+    def feed_shuffled(
         self, task: FeedTask[T], rows: DataFrame, by: Column, take: Callable[[T], None]
     ) -> None:
         """See `Workers`. Runs one Spark job."""
@@ -176,10 +177,10 @@ class DriverWorkers:
         """See `Workers`."""
         local_runner().each(tasks, take)
 
-    def shown(self, scanned: Scanned, passed: PassThrough) -> DataFrame:
+    def rows_for_sql(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
         """See `Workers`. Reads all rows."""
-        schema = batch_schema(scanned_schema(scanned, passed))
-        reads = [partial(_read, task, schema) for task in _scan_tasks(scanned, passed)]
+        schema = batch_schema(scanned_schema(target_scan, passed))
+        reads = [partial(_read, task, schema) for task in _scan_tasks(target_scan, passed)]
         tables = local_runner().map(reads)
         # Empty batches are removed, because pyspark's createDataFrame loses the rows after one.
         batches = [each for table in tables for each in table.to_batches() if each.num_rows]
@@ -198,7 +199,7 @@ class DriverWorkers:
         ]
         self._run(tasks, take)
 
-    def feed_dealt(
+    def feed_shuffled(
         self, task: FeedTask[T], rows: DataFrame, by: Column, take: Callable[[T], None]
     ) -> None:
         """See `Workers`. Runs a Spark job in the JVM only. All rows form one group."""
@@ -218,9 +219,6 @@ class DriverWorkers:
 
 def _read(task: ScanTask, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_batches(task.batches(), schema)
-
-
-# -- row-level changes on Spark --------------------------------------------------------------------
 
 
 # -- MERGE in the driver ---------------------------------------------------------------------------
@@ -249,14 +247,16 @@ class DriverMerge:
         all_pass = not (self.query.is_plain or self._columns)
         return source + stored_bytes * (COPIES if all_pass else 1)
 
-    def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
+    def merge(
+        self, target_scan: TargetScan, sinks: Sinks, take: Callable[[SplitResult], None]
+    ) -> None:
         """See `MergeHost.merge`. REQUIRES: `bytes_of` returns a size."""
         if self.query.is_plain:
             # The local engine's host, over rows that were collected from Spark.
-            relations = tuple(map(_brought, self.query.bound.relations))
+            relations = tuple(map(_collected_relation, self.query.bound.relations))
             bound = replace(self.query.bound, relations=relations)
             local = LocalMergeHost(replace(self.query, bound=bound), self.memory_bytes)
-            local.merge(scanned, sinks, take)
+            local.merge(target_scan, sinks, take)
             return
 
         # The view of the source, and the query over it.
@@ -265,20 +265,20 @@ class DriverMerge:
         else:
             view, query = _SOURCE, self.query.with_source(_SOURCE)[1]
         source = self.source()
-        if self._columns and scanned.among is not None:
-            scanned = scanned.among(distinct_values(source, self._columns))
-        workers, passed = DriverWorkers(self.spark), query.passed(sinks.pages)
+        if self._columns and target_scan.scan_of_values is not None:
+            target_scan = target_scan.scan_of_values(distinct_values(source, self._columns))
+        workers, passed = DriverWorkers(self.spark), query.pass_through(sinks.pages)
         task = MergeTask(sinks, passed, query.made, workers.count)
         try:
             shown = {
                 view: self.spark.createDataFrame(source, spark_schema(source.schema)),
-                query.view: workers.shown(scanned, passed),
+                query.view: workers.rows_for_sql(target_scan, passed),
             }
-            workers.feed_dealt(task, self.compute(query, passed, shown), F.lit(0), take)
+            workers.feed_shuffled(task, self.compute(query, passed, shown), F.lit(0), take)
         except PySparkException as error:
             raise query.bound.refused(reason_of(error)) from error
 
-    # -- the source
+    # -- the source --------------------------------------------------------------------------------
 
     @property
     def _relation(self) -> Relation | None:
@@ -291,7 +291,7 @@ class DriverMerge:
         relation = self._relation
         if isinstance(relation, StoredRelation):
             return relation.scan().to_arrow()
-        if isinstance(relation, GivenRelation) and isinstance(relation.rows, pa.Table):
+        if isinstance(relation, CallerRelation) and isinstance(relation.rows, pa.Table):
             return relation.rows.select(list(relation.names))
         return _collected(self._frame)
 
@@ -301,7 +301,7 @@ class DriverMerge:
         relation = self._relation
         if relation is None:
             return self.rows(self.query.with_source(_SOURCE)[0])
-        assert isinstance(relation, GivenRelation)
+        assert isinstance(relation, CallerRelation)
         rows: Any = relation.rows
         return rows.select(*map(column, relation.names))
 
@@ -310,9 +310,9 @@ class DriverMerge:
         relation = self._relation
         if isinstance(relation, StoredRelation):
             return COPIES * sum(task.stored_bytes for task in relation.scan().tasks())
-        if isinstance(relation, GivenRelation) and isinstance(relation.rows, pa.Table):
+        if isinstance(relation, CallerRelation) and isinstance(relation.rows, pa.Table):
             return int(relation.rows.nbytes)
-        if relation is not None and not isinstance(relation, GivenRelation):
+        if relation is not None and not isinstance(relation, CallerRelation):
             return None
         return bytes_of_rows(self._frame) if has_exact_types(self._frame) else None
 
@@ -331,8 +331,8 @@ class DriverMerge:
         return self.query.match.comparable(types, given)
 
 
-def _brought(relation: Relation) -> Relation:
-    if not isinstance(relation, GivenRelation) or isinstance(relation.rows, pa.Table):
+def _collected_relation(relation: Relation) -> Relation:
+    if not isinstance(relation, CallerRelation) or isinstance(relation.rows, pa.Table):
         return relation
     return replace(relation, rows=_collected(relation.rows.select(*map(column, relation.names))))
 
@@ -342,7 +342,7 @@ def _collected(rows: DataFrame) -> pa.Table:
         return rows.toArrow()
 
 
-# -- row-level changes on Spark --------------------------------------------------------------------
+# -- changes by executors or the driver ------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -356,23 +356,26 @@ class SparkDeleteHost:
     spark: SparkSession
     driver_bytes_max: int
 
-    def explained(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
-        """See `Host.explained`."""
-        return (f"runs {place_of(self.spark, self.driver_bytes_max, stored_bytes)}",)
+    def plan_lines(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
+        """See `Host.plan_lines`."""
+        return (f"runs {work_place(self.spark, self.driver_bytes_max, stored_bytes)}",)
 
     def change(
-        self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
+        self, target_scan: TargetScan, change: RowChange, take: Callable[[SplitResult], None]
     ) -> None:
         """See `Host.change`. Runs at most one Spark job."""
-        place = place_of(self.spark, self.driver_bytes_max, scanned.stored_bytes)
-        if self.here.predicate is not None and not scanned.is_exact:
-            self.here.change(scanned, change, take)
+        place = work_place(self.spark, self.driver_bytes_max, target_scan.stored_bytes)
+        if self.here.predicate is not None and not target_scan.is_exact:
+            self.here.change(target_scan, change, take)
             return
-        tasks = [WholeTask(one, change, (), (), str(scanned.table)) for one in one_by_one(scanned)]
+        tasks = [
+            WholeTask(one, change, (), (), str(target_scan.table))
+            for one in one_by_one(target_scan)
+        ]
         workers_at(self.spark, place).each(tasks, take)
 
 
-def workers_at(spark: SparkSession, place: Place) -> Workers:
+def workers_at(spark: SparkSession, place: WorkPlace) -> Workers:
     """The workers for a place."""
     return DriverWorkers(spark) if place.is_driver else ExecutorWorkers(spark, place.known_bytes)
 
@@ -387,49 +390,49 @@ class SparkRowHost:
     """Runs the query over the target's rows. Some columns are passed through unchanged."""
     driver_bytes_max: int
 
-    def explained(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
-        """See `Host.explained`."""
+    def plan_lines(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
+        """See `Host.plan_lines`."""
         return (f"runs {self._place(stored_bytes, self._constants(is_exact))}",)
 
     def change(
-        self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
+        self, target_scan: TargetScan, change: RowChange, take: Callable[[SplitResult], None]
     ) -> None:
         """See `Host.change`. Runs at most one Spark job."""
-        constants = self._constants(scanned.is_exact)
+        constants = self._constants(target_scan.is_exact)
 
-        workers = workers_at(self.spark, self._place(scanned.stored_bytes, constants))
+        workers = workers_at(self.spark, self._place(target_scan.stored_bytes, constants))
         if constants is None:
-            self._computed(workers, scanned, change, take)
+            self._computed(workers, target_scan, change, take)
             return
         fields, table = self.query.fields, self.query.table
         values = tuple(constants.columns)
-        tasks = [WholeTask(one, change, values, fields, table) for one in one_by_one(scanned)]
+        tasks = [WholeTask(one, change, values, fields, table) for one in one_by_one(target_scan)]
         workers.each(tasks, take)
 
     def _constants(self, is_exact: bool) -> pa.Table | None:
         """The constant new values of all rows in the splits, None if they must be computed."""
         return self.query.constants if is_exact else None
 
-    def _place(self, stored_bytes: int | None, constants: pa.Table | None) -> Place:
+    def _place(self, stored_bytes: int | None, constants: pa.Table | None) -> WorkPlace:
         if stored_bytes is not None and constants is None:
             stored_bytes *= COPIES
-        return place_of(self.spark, self.driver_bytes_max, stored_bytes)
+        return work_place(self.spark, self.driver_bytes_max, stored_bytes)
 
     def _computed(
         self,
         workers: Workers,
-        scanned: Scanned,
+        target_scan: TargetScan,
         change: RowChange,
         take: Callable[[SplitResult], None],
     ) -> None:
-        passed = PassThrough(scanned.columns[-1].type)
+        passed = PassThrough(target_scan.columns[-1].type)
         names = (*passed.names, SPLIT)
-        task = ChangeTask(scanned, change, passed, self.query.fields, self.query.table)
+        task = ChangeTask(target_scan, change, passed, self.query.fields, self.query.table)
         results: list[list[SplitResult]] = []
         # A join or a subquery can move rows away from the other rows of their split.
         moved = bool(self.query.bound.relations)
         try:
-            rows = self.compute(names, workers.shown(scanned, passed))
+            rows = self.compute(names, workers.rows_for_sql(target_scan, passed))
             with run_in_utc(self.spark):
                 workers.feed_splits(task, rows, results.append, moved=moved)
         except PySparkException as error:
@@ -453,28 +456,30 @@ class ExecutorMerge:
     known_bytes: int | None = None
     """The size of source and target, None if it is unknown."""
 
-    def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
+    def merge(
+        self, target_scan: TargetScan, sinks: Sinks, take: Callable[[SplitResult], None]
+    ) -> None:
         """See `MergeHost.merge`."""
-        passed = self.query.passed(sinks.pages)
+        passed = self.query.pass_through(sinks.pages)
         source = self.source
-        columns = {} if source is None else source.columns(self.query.match, scanned)
-        if source is None or not (columns and scanned.splits and source.is_dealt):
+        columns = {} if source is None else source.columns(self.query.match, target_scan)
+        if source is None or not (columns and target_scan.splits and source.is_shuffled):
             workers = ExecutorWorkers(self.spark, self.known_bytes)
             given = None if source is None else source.rows
-            rows = self.compute(passed, workers.shown(scanned, passed), given)
+            rows = self.compute(passed, workers.rows_for_sql(target_scan, passed), given)
             self._merge(workers, rows, passed, sinks, take)
             return
         # About as many rows take part as the source has.
         workers = ExecutorWorkers(self.spark, source.row_bytes)
-        if source.is_small and scanned.among is not None:
+        if source.is_small and target_scan.scan_of_values is not None:
             collected = source.collected()
-            scanned = scanned.among(distinct_values(collected, columns))
+            target_scan = target_scan.scan_of_values(distinct_values(collected, columns))
             given = self.spark.createDataFrame(collected, spark_schema(collected.schema))
-            rows = self.compute(passed, workers.shown_to_join(scanned, passed), given)
+            rows = self.compute(passed, workers.rows_to_join(target_scan, passed), given)
             self._merge(workers, rows, passed, sinks, take)
             return
         with source.held():
-            target = source.matching(scanned, passed, columns)
+            target = source.matching(target_scan, passed, columns)
             rows = self.compute(passed, target, source.rows)
             self._merge(workers, rows, passed, sinks, take)
 
@@ -491,7 +496,7 @@ class ExecutorMerge:
         try:
             every = f"xxhash64({', '.join(map(quoted, rows.columns))})"
             by = F.expr(f"coalesce({self._place(sinks, passed)}, {every})")
-            workers.feed_dealt(task, rows, by, take)
+            workers.feed_shuffled(task, rows, by, take)
         except PySparkException as error:
             raise self.query.bound.refused(reason_of(error)) from error
 
@@ -513,17 +518,19 @@ class PlacedMerge:
     """Created for data of this size only when it is needed, because its source is a DataFrame."""
     driver_bytes_max: int
 
-    def explained(self, stored_bytes: int | None) -> Sequence[str]:
-        """See `MergeHost.explained`."""
+    def plan_lines(self, stored_bytes: int | None) -> Sequence[str]:
+        """See `MergeHost.plan_lines`."""
         return (f"runs {self._place(stored_bytes)}",)
 
-    def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
+    def merge(
+        self, target_scan: TargetScan, sinks: Sinks, take: Callable[[SplitResult], None]
+    ) -> None:
         """See `MergeHost.merge`."""
-        place = self._place(scanned.stored_bytes)
+        place = self._place(target_scan.stored_bytes)
         host = self.here if place.is_driver else self.executors(place.known_bytes)
         with run_in_utc(self.here.spark):
-            host.merge(scanned, sinks, take)
+            host.merge(target_scan, sinks, take)
 
-    def _place(self, stored_bytes: int | None) -> Place:
+    def _place(self, stored_bytes: int | None) -> WorkPlace:
         known = self.here.bytes_of(stored_bytes)
-        return place_of(self.here.spark, self.driver_bytes_max, known)
+        return work_place(self.here.spark, self.driver_bytes_max, known)

@@ -1,12 +1,9 @@
-"""Runs tasks on Spark's executors.
+"""Runs tasks on Spark's executors, or in threads of the driver if they read little.
 
-Runs a table's tasks in threads of the driver if they read little, otherwise on executors.
-
-Tasks as rows of a plan, so that each Spark task receives its own work and that of no other.
-
-Spark sends the function of a job to every task of it. So the function contains nothing that grows
-with the number of tasks. The tasks themselves are rows that the driver sends. Spark cuts such rows
-into as many parts as it has cores at that moment, so a plan for more parts is a union.
+Tasks are rows of a plan, so that each Spark task receives its own work and that of no other. Spark
+sends the function of a job to every task of it. So the function contains nothing that grows with
+the number of tasks. The tasks themselves are rows that the driver sends. Spark cuts such rows into
+as many parts as it has cores at that moment, so a plan for more parts is a union.
 """
 
 from __future__ import annotations
@@ -28,12 +25,12 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 from keytide.base.process import scratch
 from keytide.compaction.compact import local_runner
 from keytide.snapshot.state import TableView
-from keytide.spark.capacity import Place, capacity_of, place_of
+from keytide.spark.capacity import WorkPlace, capacity_of, work_place
 from keytide.spark.columns import row_bytes
-from keytide.spark.error_translation import offered, on_driver, speak_plainly
-from keytide.spark.internals import ended_after_errors, is_apache_spark
+from keytide.spark.error_translation import install_messages, on_driver, unsupported_errors
+from keytide.spark.internals import end_after_errors, is_apache_spark
 from keytide.spark.row_batches import counted_batches
-from keytide.spark.worker import settle
+from keytide.spark.worker import set_up
 from keytide.tasks import FeedTask, Outcome, attempted, settled, tried
 
 # -- tasks as rows of a plan -----------------------------------------------------------------------
@@ -57,12 +54,12 @@ _NUMBERS_UNTOLD, _NUMBERS_MAX = 1 << 10, 64 << 20
 """Fewer numbers than the first are not worth a step. Generating the second takes 0.1 s."""
 
 
-def packed(task: object) -> bytes:
+def dump_task(task: object) -> bytes:
     """A task as the bytes that are sent to an executor. Tasks repeat much of each other."""
     return zlib.compress(pickle.dumps(task, pickle.HIGHEST_PROTOCOL), 1)
 
 
-def unpacked(payload: bytes) -> Any:
+def load_task(payload: bytes) -> Any:
     """The task again."""
     return pickle.loads(zlib.decompress(payload))
 
@@ -72,7 +69,7 @@ def payload_rows(tasks: Iterable[object], spark: SparkSession, made_bytes: int =
 
     Spark is made to assume that a Python step over the rows returns `made_bytes`.
     """
-    payloads = [packed(task) for task in tasks]
+    payloads = [dump_task(task) for task in tasks]
     slices = capacity_of(spark).slices
     each = max(_PAYLOADS_PER_SLICE * slices, ceil(len(payloads) / _RELATIONS_MAX))
     starts = range(0, max(1, len(payloads)), each)
@@ -81,8 +78,8 @@ def payload_rows(tasks: Iterable[object], spark: SparkSession, made_bytes: int =
     if numbers <= _NUMBERS_UNTOLD:
         return _joined(parts)
     # Spark knows how many numbers a range has, and assumes that a filter returns as many.
-    told = spark.range(0, numbers, 1, 1).where("id < 0")
-    nothing = told.selectExpr("CAST(id AS INT) AS number", "CAST(NULL AS BINARY) AS payload")
+    no_rows = spark.range(0, numbers, 1, 1).where("id < 0")
+    nothing = no_rows.selectExpr("CAST(id AS INT) AS number", "CAST(NULL AS BINARY) AS payload")
     # The empty part of the range joins another one, so that it starts no Python worker.
     certain = sum(min(slices, len(payloads) - start) for start in starts)
     return _joined([*parts, nothing]).coalesce(max(1, certain))
@@ -110,7 +107,7 @@ def _joined(parts: list[DataFrame]) -> DataFrame:
     return parts[0]
 
 
-# -- runs tasks on Spark's executors ---------------------------------------------------------------
+# -- execution on executors ------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -124,7 +121,7 @@ class RowsTask(Protocol):
         ...
 
 
-class MakingTask(Protocol):
+class RowTask(Protocol):
     """Work that converts rows to other rows. Can be pickled."""
 
     def batches(self, rows: Iterable[pa.RecordBatch], /) -> Iterator[pa.RecordBatch]:
@@ -162,7 +159,7 @@ class Cluster:
         with on_driver():
             payloads = payload_rows(tasks, self.spark)
             outcomes = payloads.mapInArrow(_outcomes, "outcome binary")
-        _settle(outcomes, take)
+        _collect(outcomes, take)
 
 
 class Executors:
@@ -180,16 +177,16 @@ class Executors:
         `count` is the maximum number of rows, None if it is unknown. Spark uses it to plan joins.
         An error in a task is raised as the Keytide error, which is also an error class of Spark.
         """
-        speak_plainly()
+        install_messages()
         made_bytes = (_COUNT_UNKNOWN if count is None else count) * row_bytes(schema)
         return payload_rows(tasks, spark, made_bytes).mapInArrow(_rows, schema)
 
-    def made(self, task: MakingTask, rows: DataFrame, schema: StructType) -> DataFrame:
+    def convert(self, task: RowTask, rows: DataFrame, schema: StructType) -> DataFrame:
         """The rows that a task creates from each partition of other rows, as a lazy DataFrame."""
-        payload = packed(task)
+        payload = dump_task(task)
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield from made_here(payload, batches)
+            yield from convert_here(payload, batches)
 
         return rows.mapInArrow(run, schema)
 
@@ -207,23 +204,23 @@ class Executors:
         such as Ctrl-C cancels the job. After an error, no task runs any more. `known_row_bytes` is
         as in `counted_batches`.
         """
-        attempt = attempted_here
+        attempt = feed_here
         if not is_apache_spark(rows.sparkSession):
             attempt = _attempted_by_number
             rows = rows.select("*", F.spark_partition_id().alias(_PARTITION))
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            yield _told(attempt(task, batches))
+            yield _outcome_row(attempt(task, batches))
 
         with on_driver():
             outcomes = rows.mapInArrow(run, "outcome binary")
         with counted_batches(rows, known_row_bytes):
-            _settle(outcomes, take)
+            _collect(outcomes, take)
 
 
-def _settle(outcomes: DataFrame, take: Callable[[T], None]) -> None:
+def _collect(outcomes: DataFrame, take: Callable[[T], None]) -> None:
     """Run the tasks whose outcomes are the rows of a DataFrame, and pass on their results."""
-    with on_driver(), offered(), ended_after_errors(outcomes.sparkSession):
+    with on_driver(), unsupported_errors(), end_after_errors(outcomes.sparkSession):
         collected = outcomes.collect()
     settled((pickle.loads(bytes(row.outcome)) for row in collected), take)
 
@@ -239,37 +236,37 @@ def _rows(payloads: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _outcomes(payloads: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for number, payload in payloads_in(payloads):
-        yield _told(tried_here(payload, number))
+        yield _outcome_row(run_here(payload, number))
 
 
 def rows_here(payload: bytes) -> Iterator[pa.RecordBatch]:
     """Run a packed task on this executor and return its rows."""
-    settle()
-    task: RowsTask = unpacked(payload)
+    set_up()
+    task: RowsTask = load_task(payload)
     yield from task.batches()
 
 
-def made_here(payload: bytes, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def convert_here(payload: bytes, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run a packed task on this executor and return the rows that it creates from others."""
-    settle()
-    task: MakingTask = unpacked(payload)
+    set_up()
+    task: RowTask = load_task(payload)
     yield from task.batches(batch for batch in rows if batch.num_rows)
 
 
-def tried_here(payload: bytes, number: int) -> Outcome[Any]:
+def run_here(payload: bytes, number: int) -> Outcome[Any]:
     """Run a packed task on this executor. An error that a retry cannot fix is an outcome."""
-    settle()
-    return tried(unpacked(payload), number)
+    set_up()
+    return tried(load_task(payload), number)
 
 
-def _told(outcome: Outcome[Any]) -> pa.RecordBatch:
+def _outcome_row(outcome: Outcome[Any]) -> pa.RecordBatch:
     """An outcome as the row that is sent to the driver."""
     return pa.record_batch([pa.array([pickle.dumps(outcome)], pa.binary())], names=["outcome"])
 
 
-def attempted_here(task: FeedTask[T], batches: Iterable[pa.RecordBatch]) -> Outcome[T]:
+def feed_here(task: FeedTask[T], batches: Iterable[pa.RecordBatch]) -> Outcome[T]:
     """Run a feed task on the rows of the partition that this executor processes."""
-    settle()
+    set_up()
     context = TaskContext.get()
     # Servers other than Spark's do not tell it to a data source, which needs none there.
     number = 0 if context is None else int(context.partitionId())
@@ -282,7 +279,7 @@ _PARTITION = scratch("partition")
 
 def _attempted_by_number(task: FeedTask[T], batches: Iterable[pa.RecordBatch]) -> Outcome[T]:
     """The same where tasks only know the number of their partition from a column of the rows."""
-    settle()
+    set_up()
     filled = (batch for batch in batches if batch.num_rows)
     first = list(islice(filled, 1))
     number = first[0].column(_PARTITION)[0].as_py() if first else 0
@@ -292,7 +289,7 @@ def _attempted_by_number(task: FeedTask[T], batches: Iterable[pa.RecordBatch]) -
     return attempted(task, pieces, number)
 
 
-# -- runs a table's tasks in threads of the driver if they read little -----------------------------
+# -- the choice by size ----------------------------------------------------------------------------
 
 
 @runtime_checkable
@@ -312,7 +309,7 @@ class _SizedTask(Protocol):
 
 @dataclass(frozen=True)
 class SizedRunner:
-    """Runs self-contained tasks where `Place` decides. See `TaskRunner`."""
+    """Runs self-contained tasks where `WorkPlace` decides. See `TaskRunner`."""
 
     spark: SparkSession
 
@@ -321,10 +318,10 @@ class SizedRunner:
         runner = local_runner() if self._place(tasks).is_driver else Cluster(self.spark)
         runner.each(tasks, take)
 
-    def _place(self, tasks: Sequence[Callable[[], T]]) -> Place:
+    def _place(self, tasks: Sequence[Callable[[], T]]) -> WorkPlace:
         given: Sequence[object] = tasks
         sized = [task for task in given if isinstance(task, _SizedTask)]
         if not sized or len(sized) < len(tasks):
-            return Place(None, 0)
+            return WorkPlace(None, 0)
         bytes_max = sized[0].view.options.driver_work_bytes_max
-        return place_of(self.spark, bytes_max, *(task.stored_bytes for task in sized))
+        return work_place(self.spark, bytes_max, *(task.stored_bytes for task in sized))

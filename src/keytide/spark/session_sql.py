@@ -1,15 +1,12 @@
 """SQL on Spark, and views of tables in a session.
 
-SQL on Spark: the tables of a query become views of lazy scans.
-
-Temporary views of the data source that show the latest snapshot to each query.
-
-Spark plans the read of a Python data source once per view. Therefore a view that was created by
-`CREATE TEMPORARY VIEW ... USING keytide` is recreated before a query that may use it, if its table
-has a newer snapshot. This works in classic sessions only, because a Spark Connect session does not
-say whether a view of that name is still the same one.
-
-The tables of a lake as temporary views of a session.
+- The tables of a query become views of lazy scans.
+- Temporary views of the data source show the latest snapshot to each query. Spark plans the read of
+  a Python data source once per view. Therefore a view that was created by `CREATE TEMPORARY VIEW
+  ... USING keytide` is recreated before a query that may use it, if its table has a newer snapshot.
+  This works in classic sessions only, because a Spark Connect session does not say whether a view
+  of that name is still the same one.
+- All tables of a lake can be registered as temporary views of a session.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ from keytide.catalogs.catalog import Catalog
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.dml.attachments import AttachedCatalog
-from keytide.dml.engine import Means
+from keytide.dml.engine import EngineLimits
 from keytide.errors import InvalidError, KeytideError, UnsupportedError
 from keytide.feeds.flow import FlowRequest
 from keytide.snapshot.stored_table import StoredTable
@@ -48,11 +45,11 @@ from keytide.spark.data_source import FORMAT
 from keytide.spark.dataframe_writes import append, fill, overwrite
 from keytide.spark.dml_tasks import pages_to_spark
 from keytide.spark.error_translation import (
-    explained,
     knows_aliases,
     note_view,
     on_driver,
     reason_of,
+    view_error,
 )
 from keytide.spark.internals import is_apache_spark, is_connect
 from keytide.spark.merge_source import Source
@@ -67,8 +64,8 @@ from keytide.sql.merged_rows import PassThrough
 from keytide.sql.pushdown import spark_condition
 from keytide.sql.relation import (
     AttachedRelation,
+    CallerRelation,
     FallbackRelation,
-    GivenRelation,
     Relation,
     StoredRelation,
     SystemRelation,
@@ -77,10 +74,7 @@ from keytide.sql.relation import (
 from keytide.sql.relations import BoundQuery
 from keytide.sql.result import Result
 
-# -- SQL on Spark, and views of tables in a session ------------------------------------------------
-
-
-# -- SQL on Spark: the tables of a query become views of lazy scans --------------------------------
+# -- the SQL engine --------------------------------------------------------------------------------
 
 
 TextFor: TypeAlias = "Callable[..., str]"
@@ -243,16 +237,16 @@ class SparkEngine:
             result: WriteResult = apply_events(catalog, request, rows, FlowStream(), author)
             return result
 
-    def row_host(self, query: RowQuery, means: Means) -> SparkRowHost:
+    def row_host(self, query: RowQuery, limits: EngineLimits) -> SparkRowHost:
         """The host for a DELETE or an UPDATE."""
 
         def compute(passed: Sequence[str], target: DataFrame) -> DataFrame:
             text_for = partial(query.text_for, "spark", passed)
             return self._rows(query.bound, text_for, **{query.view: target})
 
-        return SparkRowHost(query, self._spark, compute, means.driver_bytes_max)
+        return SparkRowHost(query, self._spark, compute, limits.driver_bytes_max)
 
-    def merge_host(self, query: MergeQuery, means: Means) -> PlacedMerge:
+    def merge_host(self, query: MergeQuery, limits: EngineLimits) -> PlacedMerge:
         """The host for a MERGE."""
 
         def compute(
@@ -260,9 +254,9 @@ class SparkEngine:
         ) -> DataFrame:
             return self._rows(query.bound, partial(query.text_for, "spark", passed), **known)
 
-        here = DriverMerge(query, self._spark, self.rows, compute, means.memory_bytes)
+        here = DriverMerge(query, self._spark, self.rows, compute, limits.memory_bytes)
         executors = partial(self._executor_merge, query, here.source)
-        return PlacedMerge(here, executors, means.driver_bytes_max)
+        return PlacedMerge(here, executors, limits.driver_bytes_max)
 
     def _executor_merge(
         self, query: MergeQuery, collected: Callable[[], pa.Table], known_bytes: int | None
@@ -301,9 +295,9 @@ class SparkEngine:
             return fallback_to_spark(relation.scan(), self._spark)
         if isinstance(relation, AttachedRelation):
             return pages_to_spark(relation.scan(), self._spark)
-        if isinstance(relation, GivenRelation) and not isinstance(relation.rows, pa.Table):
+        if isinstance(relation, CallerRelation) and not isinstance(relation.rows, pa.Table):
             return relation.rows.select(*map(column, relation.names))
-        if isinstance(relation, GivenRelation):
+        if isinstance(relation, CallerRelation):
             rows = relation.rows.select(list(relation.names))
         else:
             assert isinstance(relation, SystemRelation)
@@ -339,7 +333,7 @@ def _constructors(node: exp.Expr) -> exp.Expr:
 # -- temporary views of the data source ------------------------------------------------------------
 
 
-def keep_views_new(source: str) -> None:
+def renew_views(source: str) -> None:
     """Keep the views of a source current for `sql` and `table` of every session, from now on.
 
     A statement that Spark cannot run on a view raises an error that says what to do instead. A
@@ -367,7 +361,7 @@ def _noting(original: Any, views: _Views) -> Any:
         try:
             made = original(self, sqlQuery, *arguments, **named)
         except (PySparkException, Py4JError) as error:
-            if (instead := explained(self, sqlQuery, error, views.source)) is not error:
+            if (instead := view_error(self, sqlQuery, error, views.source)) is not error:
                 raise instead from None
             raise
         views.note(self, sqlQuery)
@@ -467,7 +461,7 @@ class _Views:
 _ERRORS = KeytideError, PySparkException, Py4JError
 
 
-# -- the text of a statement ----------------------------------------------------------------------
+# -- the text of a statement -----------------------------------------------------------------------
 
 _GAP = r"(?:\s|--[^\n]*\n|/\*.*?\*/)"
 _MADE = (
@@ -526,7 +520,7 @@ def _is_same(spark: Any, one: Any, other: Any) -> bool:
     return bool(identity(one) == identity(other))
 
 
-# -- the tables of a lake as temporary views of a session ------------------------------------------
+# -- the tables of a lake as temporary views -------------------------------------------------------
 
 
 _PLACES = ("table", "database")
@@ -579,7 +573,7 @@ def register_lake(
     `NotFoundError` for a table that does not exist, and what `scan` and `to_spark` raise.
     """
     check_spark_session(spark, "register_lake")
-    keep_views_new(FORMAT)
+    renew_views(FORMAT)
     chosen = _names(lake) if tables is None else list(dict.fromkeys(tables))
     views = _views(chosen, name)
     frames = {view: lake.table(table).scan().to_spark(spark) for view, table in views.items()}

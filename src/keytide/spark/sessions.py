@@ -1,11 +1,7 @@
-"""Spark sessions with the settings that Keytide needs.
+"""Spark sessions with the settings that Keytide needs, and the Java runtime for them.
 
-Search for a Java runtime for Spark.
-
-Settings that a user gave to Spark itself: with spark-submit, in its files, and in variables.
-
-Spark applies them when it starts. They are needed before that, so that defaults do not replace
-them.
+Settings that a user gave to Spark itself, with spark-submit, in its files, and in variables, are
+applied when Spark starts. They are needed before that, so that defaults do not replace them.
 """
 
 from __future__ import annotations
@@ -30,19 +26,19 @@ from pyspark.sql import SparkSession
 from keytide.base.arguments import check_spark_session
 from keytide.errors import SetupError
 from keytide.spark.data_source import FORMAT, KeytideSource
-from keytide.spark.error_translation import speak_plainly
+from keytide.spark.error_translation import install_messages
 from keytide.spark.internals import (
     mark_streams,
-    refuse_what_they_lack,
+    refuse_unsupported_uses,
     settings_of_gateway,
     spark_home,
-    steady_writers,
+    wrap_writers,
 )
-from keytide.spark.session_sql import keep_views_new
+from keytide.spark.session_sql import renew_views
 from keytide.spark.source_options import STREAM
 from keytide.spark.worker import check_python
 
-# -- search for a Java runtime for Spark -----------------------------------------------------------
+# -- the Java runtime ------------------------------------------------------------------------------
 
 
 JAVA_VERSION_MIN = 17
@@ -118,7 +114,7 @@ def _version(java: Path) -> int | None:
     return int(match.group(1)) if match else None
 
 
-# -- settings that a user gave to Spark itself -----------------------------------------------------
+# -- settings of the user --------------------------------------------------------------------------
 
 
 _SETTINGS_OF_OPTIONS = {
@@ -137,7 +133,7 @@ _SETTINGS_OF_VARIABLES = {
 _SETTING = re.compile(r"\s*(spark\.[^\s=:]+)\s*[=:\s]\s*(.*?)\s*")
 
 
-def submitted(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def submitted_settings(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The settings of Spark that are known before a session exists. Starts nothing.
 
     Raises `SetupError` if `PYSPARK_SUBMIT_ARGS` has a quote that is not closed.
@@ -193,7 +189,7 @@ def _stored(file: Path) -> dict[str, str]:
     return {each[1]: each[2] for each in found if each is not None}
 
 
-# -- Spark sessions with the settings that Keytide needs -------------------------------------------
+# -- sessions --------------------------------------------------------------------------------------
 
 
 # Arrow checks each access to a value twice, although Spark only requests rows that exist.
@@ -220,7 +216,7 @@ def session(conf: Mapping[str, Any] | None = None, /, **settings: Any) -> SparkS
     Raises `SetupError` when there is no Java 17 or newer, and as `register` does.
     """
     given = {_key(name): _text(value) for name, value in {**(conf or {}), **settings}.items()}
-    known = submitted()
+    known = submitted_settings()
     if given.keys() & _PLACES:
         known = {key: value for key, value in known.items() if key not in _PLACES}
     known.update(given)
@@ -260,10 +256,10 @@ def register(spark: SparkSession) -> None:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
     mark_streams(FORMAT, STREAM)
-    steady_writers(FORMAT)
-    refuse_what_they_lack(FORMAT)
-    keep_views_new(FORMAT)
-    speak_plainly()
+    wrap_writers(FORMAT)
+    refuse_unsupported_uses(FORMAT)
+    renew_views(FORMAT)
+    install_messages()
 
 
 def _defaults(known: Mapping[str, str]) -> dict[str, str]:

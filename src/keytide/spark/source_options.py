@@ -27,7 +27,7 @@ from keytide.spark.option_rules import (
     NEW_SCHEMA,
     SCAN_MODE,
     STREAM,
-    GivenOptions,
+    OptionValues,
     Use,
     end_of_changes,
     mode_of,
@@ -50,7 +50,7 @@ _VIEW_INSTEAD = (
 
 
 @dataclass(frozen=True)
-class Settled:
+class StateIds:
     """The latest schema and snapshot at one moment. None means that there was none."""
 
     schema_id: int
@@ -62,12 +62,12 @@ class SourceOptions:
     """The options of one load, save or stream, parsed."""
 
     path: str
-    given: GivenOptions
+    given: OptionValues
     is_stream: bool = False
     """Whether Spark marked this as a stream. It does so only if the format was registered."""
     cache: CacheFolder | None = None
     store: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    settled: Settled | None = None
+    state: StateIds | None = None
     """The latest snapshot when a DataFrame was created, None before that."""
 
     @classmethod
@@ -91,7 +91,7 @@ class SourceOptions:
                 f"Spark's catalog does not pass options on: drop the table, and {_VIEW_INSTEAD}"
             )
         is_stream = rest.pop(STREAM, None) is not None
-        given, store = GivenOptions.parse(path, rest)
+        given, store = OptionValues.parse(path, rest)
         cache = cache_folder(given.value("cache"), given.value("cache-bytes"), _CACHE_NAMES)
         return cls(path, given, is_stream, cache, tuple(store.items()))
 
@@ -124,18 +124,18 @@ class SourceOptions:
             self.given.value("where"),
             (bool(self.given.value("skip-upsert")), bool(self.given.value("skip-upsert-delete"))),
         )
-        if self.settled is None or self.travels:
+        if self.state is None or self.travels:
             return scan_table(
                 table, wanted, where, skip_upsert=skipped[0], skip_upsert_delete=skipped[1],
                 **snapshot_named(self.given, table),
             )  # fmt: skip
-        schema = table.metadata.schema(self.settled.schema_id)
-        state = settled_state(table.state(schema, self._settled(table, self.settled)))
+        schema = table.metadata.schema(self.state.schema_id)
+        state = settled_state(table.state(schema, self._settled(table, self.state)))
         predicate = None if where is None else predicate_of(where, schema.fields, table.name)
         which = which_rows(schema, table.name, *skipped)
         return narrowed_scan(replace(whole_scan(state), which=which), wanted, predicate)
 
-    def _settled(self, table: StoredTable, seen: Settled) -> Snapshot | None:
+    def _settled(self, table: StoredTable, seen: StateIds) -> Snapshot | None:
         if seen.snapshot_id is None:
             return None
         try:
@@ -143,11 +143,11 @@ class SourceOptions:
         except NotFoundError as error:
             raise expired_error(table.name, [seen.snapshot_id], str(error)) from error
 
-    def settled_at(self, scan: Scan) -> SourceOptions:
+    def fixed_to(self, scan: Scan) -> SourceOptions:
         """The same options for later reads, fixed to the schema and the snapshot of a scan."""
         snapshot = scan.snapshot
-        seen = Settled(scan.view.schema.id, None if snapshot is None else snapshot.id)
-        return replace(self, settled=seen)
+        seen = StateIds(scan.view.schema.id, None if snapshot is None else snapshot.id)
+        return replace(self, state=seen)
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -188,9 +188,9 @@ class SourceOptions:
                 f"'startingTimestamp', 'start' or '{keys.INCREMENTAL_BETWEEN}'"
             )
         schema, end = None, end_of_changes(self.given, table)
-        if self.settled is not None:
-            schema = table.metadata.schema(self.settled.schema_id)
-            end = (self.settled.snapshot_id or 0) if end is None else end
+        if self.state is not None:
+            schema = table.metadata.schema(self.state.schema_id)
+            end = (self.state.snapshot_id or 0) if end is None else end
         return changes_of(table, start.told, end, mode_of(self.given, table), schema, self.columns)
 
     # -- writes ----------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""Setup of the Python processes in which Spark runs tasks.
+"""Setup and checks of the Python processes in which Spark runs tasks.
 
-Checks of the Python in which Spark runs tasks: its version, and that it can import keytide.
+The checks are of the Python version, and that it can import keytide.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from zipimport import zipimporter
 from keytide.errors import KeytideError, SetupError
 from keytide.spark.internals import is_connect
 
-# -- setup of the Python processes in which Spark runs tasks ---------------------------------------
+# -- setup -----------------------------------------------------------------------------------------
 
 
 C = TypeVar("C", bound=type)
 
 
 @cache
-def settle() -> None:
+def set_up() -> None:
     """Switch off what takes longer than a small task in this process, permanently.
 
     Runs on executors, whose Python processes Spark reuses. After each task, Spark collects garbage:
@@ -37,7 +37,7 @@ def settle() -> None:
     gc.collect()
     gc.freeze()
     _list_once({*os.environ.get("PYTHONPATH", "").split(os.pathsep)})
-    pass_over_broken_pipes()
+    ignore_broken_pipes()
 
 
 def use_cores_of_task() -> None:
@@ -56,7 +56,7 @@ _FORKED_WORKER = ("pyspark.daemon", "pyspark.worker")
 
 
 @cache
-def pass_over_broken_pipes() -> None:
+def ignore_broken_pipes() -> None:
     """Let this process, if it is a Spark worker, exit silently when Spark closes the connection.
 
     Spark does this when a task has returned enough rows for a LIMIT, and when another one failed.
@@ -74,7 +74,7 @@ def pass_over_broken_pipes() -> None:
     traceback.print_exc = print_exc
 
 
-def in_few_words(methods_of: C) -> C:
+def shorten_errors(methods_of: C) -> C:
     """Make Spark report a Keytide error from a method of a class without a traceback.
 
     A Spark worker that raised an error writes a report and exits. An error that was caused by
@@ -89,7 +89,7 @@ def in_few_words(methods_of: C) -> C:
 
 def _in_few_words(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
-    def told(*arguments: Any, **named: Any) -> Any:
+    def shortened(*arguments: Any, **named: Any) -> Any:
         try:
             return method(*arguments, **named)
         except KeytideError as error:
@@ -97,7 +97,7 @@ def _in_few_words(method: Callable[..., Any]) -> Callable[..., Any]:
                 os.environ["SPARK_HIDE_TRACEBACK"] = "1"
             raise
 
-    return told
+    return shortened
 
 
 def _main() -> str:
@@ -116,7 +116,7 @@ def _list_once(archives: set[str]) -> None:
     setattr(zipimporter, "invalidate_caches", invalidate_caches)  # noqa: B010  # not for assignment
 
 
-# -- checks of the Python in which Spark runs tasks ------------------------------------------------
+# -- checks ----------------------------------------------------------------------------------------
 
 
 WAY_OUT = (

@@ -1,15 +1,9 @@
-"""The query of a DELETE or an UPDATE: the affected rows and their new values.
+"""The queries of DELETE, UPDATE and MERGE: the affected rows, how they match, and their new values.
 
-The query of a MERGE: how rows match, and what each clause does.
-
-The query of a MERGE: it joins source and target and evaluates the WHEN clauses.
-
-The query has a row for each pair of rows to which a WHEN clause applies. It returns the number of
-the first such clause, the new values of every clause (NULL unless it applies), and the position of
-the target row. It also passes through the fields of the row id and the columns that an UPDATE does
-not change.
-
-How the ON of a MERGE matches rows: which target columns equal which source columns.
+The query of a MERGE joins source and target and evaluates the WHEN clauses. It has a row for each
+pair of rows to which a WHEN clause applies. It returns the number of the first such clause, the new
+values of every clause (NULL unless it applies), and the position of the target row. It also passes
+through the fields of the row id and the columns that an UPDATE does not change.
 """
 
 from __future__ import annotations
@@ -34,13 +28,13 @@ from keytide.sql.cursor import Keytide, tokenize
 from keytide.sql.definition_grammar import literal_rows
 from keytide.sql.dml_grammar import TARGET
 from keytide.sql.merged_rows import CASE, ROW, Branch, MergedRows, PassThrough, value_name
-from keytide.sql.pushdown import CONDITION, pushed_exactly
+from keytide.sql.pushdown import CONDITION, exact_predicate
 from keytide.sql.relation import Relation, column_of
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.statements import Merge, Query, When
 from keytide.types import Field
 
-# -- the query of a DELETE or an UPDATE: the affected rows and their new values --------------------
+# -- DELETE and UPDATE -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -73,7 +67,7 @@ class RowQuery:
         parts = list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
         fields = {field.name.lower(): field for field in self.target.fields}
         # Otherwise a term may only be implied by a part of the condition.
-        return len(parts) == len(terms) and all(pushed_exactly(p, fields) in terms for p in parts)
+        return len(parts) == len(terms) and all(exact_predicate(p, fields) in terms for p in parts)
 
     @property
     def constants(self) -> pa.Table | None:
@@ -106,9 +100,9 @@ class RowQuery:
         return stored_values(columns, self.fields, self.table)
 
     @contextmanager
-    def refusing(self, *errors: type[Exception]) -> Iterator[None]:
+    def engine_errors(self, *errors: type[Exception]) -> Iterator[None]:
         """A context that converts errors of an engine to errors of the statement."""
-        with refused_errors(self.bound, *errors):
+        with engine_errors(self.bound, *errors):
             yield
 
 
@@ -119,7 +113,7 @@ def _is_literal(value: exp.Expr) -> bool:
 
 
 @contextmanager
-def refused_errors(bound: BoundQuery, *errors: type[Exception]) -> Iterator[None]:
+def engine_errors(bound: BoundQuery, *errors: type[Exception]) -> Iterator[None]:
     """A context that converts errors of an engine to `InvalidError`s of a query."""
     try:
         yield
@@ -190,10 +184,7 @@ def _refuse_own_names(names: Iterable[str], table: str) -> None:
         )
 
 
-# -- the query of a MERGE: how rows match, and what each clause does -------------------------------
-
-
-# -- how the ON of a MERGE matches rows ------------------------------------------------------------
+# -- the match of a MERGE --------------------------------------------------------------------------
 
 
 _KINDS = (pa.types.is_integer, lambda type_: type_ in (pa.string(), pa.large_string()))
@@ -278,7 +269,7 @@ def _by_name(fields: Sequence[Field]) -> dict[str, Field]:
     return {field.name.lower(): field for field in fields}
 
 
-# -- the query of a MERGE --------------------------------------------------------------------------
+# -- MERGE -----------------------------------------------------------------------------------------
 
 
 _SOURCE = "$source"
@@ -326,7 +317,7 @@ class MergeQuery:
         bound, match = replace(self.bound, tree=tree), replace(self.match, view=view)
         return made, replace(self, bound=bound, match=match)
 
-    def kept(self, columns: Sequence[ColumnHandle]) -> tuple[ColumnHandle, ...]:
+    def unchanged_columns(self, columns: Sequence[ColumnHandle]) -> tuple[ColumnHandle, ...]:
         """The target columns that some UPDATE does not change."""
         updates = [branch.names for branch in self.branches if branch.action == "UPDATE"]
         return tuple(c for c in columns if any(c.name not in names for names in updates))
@@ -341,9 +332,9 @@ class MergeQuery:
         }
         return RowChanges("DELETE" in actions, "INSERT" in actions, updated)
 
-    def passed(self, pages: SinkPages) -> PassThrough:
+    def pass_through(self, pages: SinkPages) -> PassThrough:
         """The target columns that the engine passes through."""
-        return PassThrough(pages.row_id.type, self.kept(pages.columns))
+        return PassThrough(pages.row_id.type, self.unchanged_columns(pages.columns))
 
     def text_for(
         self,
@@ -361,18 +352,18 @@ class MergeQuery:
         outer = (
             exp.select("*")
             .from_(exp.Subquery(this=inner, alias=exp.TableAlias(this=exp.to_identifier("merged"))))
-            .where(_is_given(_column(CASE)))
+            .where(_is_not_null(_column(CASE)))
         )
         return replace(self.bound, tree=outer).text_for(dialect, *rewrites)
 
     @contextmanager
-    def refusing(self, *errors: type[Exception]) -> Iterator[None]:
+    def engine_errors(self, *errors: type[Exception]) -> Iterator[None]:
         """A context that converts errors of an engine to errors of the statement."""
-        with refused_errors(self.bound, *errors):
+        with engine_errors(self.bound, *errors):
             yield
 
 
-# -- from a statement ------------------------------------------------------------------------------
+# -- the query of a statement ----------------------------------------------------------------------
 
 
 def merge_query(
@@ -552,13 +543,13 @@ def _applies(kind: str, alias: str, source: str | None) -> exp.Expr:
         return exp.Is(this=target, expression=exp.null())
     if kind == "NOT MATCHED BY SOURCE":
         return exp.Is(this=exp.column(_SOURCE, table=source, quoted=True), expression=exp.null())
-    is_matched = _is_given(target)
+    is_matched = _is_not_null(target)
     if source is None:
         return is_matched
-    return exp.and_(is_matched, _is_given(exp.column(_SOURCE, table=source, quoted=True)))
+    return exp.and_(is_matched, _is_not_null(exp.column(_SOURCE, table=source, quoted=True)))
 
 
-def _is_given(column: exp.Expr) -> exp.Expr:
+def _is_not_null(column: exp.Expr) -> exp.Expr:
     return exp.Not(this=exp.Is(this=column, expression=exp.null()))
 
 

@@ -1,10 +1,6 @@
-"""Tokens and trees of SQL text, with errors that point at the position.
+"""Tokens and trees of SQL text, and their types, with errors that point at the position.
 
-A cursor over the tokens of one statement, with errors that point at the position.
-
-The SQL dialect: text to tokens and trees, with errors that point at the position.
-
-The types of a query's parts, computed by sqlglot.
+A `Cursor` reads the tokens of one statement. sqlglot computes the types of a query's parts.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ from sqlglot.schema import MappingSchema
 from keytide.base.row_engine import PARSER_SLIPS, keytide_dialect
 from keytide.errors import InvalidError
 from keytide.sql.statements import Query
-from keytide.sql.token_account import unread, without_idle_brackets
+from keytide.sql.token_account import unused_token, without_repeated_parentheses
 from keytide.types import Field
 
 # -- the SQL dialect -------------------------------------------------------------------------------
@@ -72,17 +68,17 @@ def parse_tree(text: str, tokens: Sequence[Token], start: int, into: Any = None)
         raise error_at(text, start, "the SQL text cannot be parsed from here") from error
     if tree is None:
         raise error_at(text, start, "the SQL text cannot be parsed here: expected an expression")
-    _refuse_unread(text, tokens, tree, into)
+    _refuse_unused_tokens(text, tokens, tree, into)
     return tree
 
 
 def _parsed(text: str, tokens: Sequence[Token], into: Any) -> exp.Expr | None:
-    parser, part = Keytide().parser(), without_idle_brackets(tokens)
+    parser, part = Keytide().parser(), without_repeated_parentheses(tokens)
     [tree] = parser.parse_into(into, part, text) if into else parser.parse(part, text)
     return tree
 
 
-def _refuse_unread(text: str, tokens: Sequence[Token], tree: exp.Expr, into: Any) -> None:
+def _refuse_unused_tokens(text: str, tokens: Sequence[Token], tree: exp.Expr, into: Any) -> None:
     """Raise `InvalidError` for tokens that the parser consumed without using them in its tree."""
 
     def parse(other: Sequence[Token]) -> exp.Expr | None:
@@ -91,7 +87,7 @@ def _refuse_unread(text: str, tokens: Sequence[Token], tree: exp.Expr, into: Any
         except (SqlglotError, *PARSER_SLIPS):
             return None
 
-    found = unread(tokens, tree, parse)
+    found = unused_token(tokens, tree, parse)
     if found is not None:
         index, why = found
         raise error_at(text, int(tokens[index].start), why)
@@ -108,7 +104,7 @@ def _place(text: str, found: Mapping[str, Any], start: int) -> int:
 
 
 @contextmanager
-def refusing_slips() -> Iterator[None]:
+def parser_errors() -> Iterator[None]:
     """A context for walking trees with sqlglot's own passes.
 
     For some invalid statements the parser creates trees that these passes cannot handle. Raises
@@ -165,7 +161,7 @@ _OF_CODE = {
 }
 
 
-# -- A cursor over the tokens of one statement -----------------------------------------------------
+# -- the cursor over the tokens of one statement ---------------------------------------------------
 
 
 T = TypeVar("T")
@@ -228,7 +224,7 @@ class Cursor:
 
     def accept(self, *words: str) -> bool:
         """Consume these words if they come next."""
-        if not self._comes(words):
+        if not self._is_next(words):
             return False
         self._position += len(words)
         return True
@@ -297,7 +293,7 @@ class Cursor:
 
     # -- composite parts ---------------------------------------------------------------------------
 
-    def listed(self, item: Callable[[], T]) -> list[T]:
+    def list_of(self, item: Callable[[], T]) -> list[T]:
         """Items in brackets, separated by commas."""
         self.expect("(")
         items = [item()]
@@ -306,9 +302,9 @@ class Cursor:
         self.expect(")")
         return items
 
-    def one_or_listed(self, item: Callable[[], T]) -> list[T]:
+    def one_or_list_of(self, item: Callable[[], T]) -> list[T]:
         """One item, or several in brackets."""
-        return self.listed(item) if self.peek() == "(" else [item()]
+        return self.list_of(item) if self.peek() == "(" else [item()]
 
     def until(self, *stops: str) -> str:
         """The text up to one of these words, or a comma or bracket outside of all brackets."""
@@ -324,7 +320,7 @@ class Cursor:
         """The text up to one of these phrases outside of parentheses, or to the end."""
         phrases = [stop.split() for stop in stops]
         start, end, depth = self.start, self.start, 0
-        while not self.at_end and (depth or not any(map(self._comes, phrases))):
+        while not self.at_end and (depth or not any(map(self._is_next, phrases))):
             token = self._tokens[self._position]
             depth += _ROUND.get(token.token_type, 0)
             end = int(token.end) + 1
@@ -382,7 +378,7 @@ class Cursor:
         """Consume all remaining tokens."""
         self._position = len(self._tokens)
 
-    def _comes(self, words: Sequence[str]) -> bool:
+    def _is_next(self, words: Sequence[str]) -> bool:
         return all(self.peek(i) == word for i, word in enumerate(words))
 
     def _source(self, token: Token) -> str:
@@ -399,7 +395,7 @@ _JOINED = re.compile(r"[A-Za-z]+(\s+[A-Za-z]+)+")
 _WORD = re.compile(r"\S+")
 
 
-# -- the types of a query's parts, computed by sqlglot ---------------------------------------------
+# -- types of expressions --------------------------------------------------------------------------
 
 
 def schema_of(columns: Mapping[str, Mapping[str, str]]) -> MappingSchema:

@@ -1,9 +1,8 @@
-"""The grammar of CREATE TABLE and ALTER TABLE, in the spellings of Flink and Spark.
+"""The grammar of CREATE TABLE and ALTER TABLE, in the spellings of Flink and Spark, and of VALUES.
 
-VALUES with plain literals: rows directly from the tokens, without a tree or an engine.
-
-A literal gets a type of the same family as an engine would give it, so a column accepts or refuses
-a row in the same way. Everything else is left to the engine.
+VALUES with plain literals are rows directly from the tokens, without a tree or an engine. A literal
+gets a type of the same family as an engine would give it, so a column accepts or refuses a row in
+the same way. Everything else is left to the engine.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from keytide.sql.cursor import Cursor, parse_tree, tokenize
 from keytide.sql.statements import AlterTable, CreateExternalTable, CreateTable, Query
 from keytide.types import DataType, Field, parse_sql_type
 
-# -- the grammar of CREATE TABLE and ALTER TABLE ---------------------------------------------------
+# -- CREATE TABLE ----------------------------------------------------------------------------------
 
 
 Path = tuple[str, ...]
@@ -67,7 +66,7 @@ def create_table(cursor: Cursor, query: Callable[[Cursor], Query]) -> CreateTabl
     name = cursor.table()
     parts = _Parts()
     if cursor.peek() == "(":
-        cursor.listed(lambda: _element(cursor, parts))
+        cursor.list_of(lambda: _element(cursor, parts))
     while _clause(cursor, parts):
         pass
     chosen = query(cursor) if cursor.accept("AS") else None
@@ -93,7 +92,7 @@ def create_external_table(cursor: Cursor) -> CreateExternalTable:
     name = cursor.table()
     parts = _Parts()
     if cursor.peek() == "(":
-        cursor.listed(lambda: _element(cursor, parts))
+        cursor.list_of(lambda: _element(cursor, parts))
     while _external_clause(cursor, parts):
         pass
     for word in ("USING", "LOCATION"):
@@ -122,14 +121,14 @@ def _external_clause(cursor: Cursor, parts: _Parts) -> bool:
         # This comes before any later error, whose message could show the text of the statement.
         refuse_secret(parts.clauses["LOCATION"])
     else:
-        found = _described_or_set(cursor, parts)
+        found = _comment_or_options(cursor, parts)
         refuse_secret_options(parts.options)
         return found
     return True
 
 
 def _element(cursor: Cursor, parts: _Parts) -> None:
-    if _check_comes(cursor):
+    if _is_check_next(cursor):
         _add_check(cursor, parts)
         return
     constraint = cursor.accept("CONSTRAINT") and cursor.name("a constraint's name")
@@ -140,11 +139,11 @@ def _element(cursor: Cursor, parts: _Parts) -> None:
         return
     if parts.primary_key:
         raise cursor.error("the primary key is given twice")
-    parts.primary_key += cursor.listed(lambda: cursor.name("a column"))
+    parts.primary_key += cursor.list_of(lambda: cursor.name("a column"))
     cursor.accept("NOT", "ENFORCED")
 
 
-def _check_comes(cursor: Cursor) -> bool:
+def _is_check_next(cursor: Cursor) -> bool:
     """Whether a CHECK comes next, with or without a name, and no column `check`."""
     is_named = cursor.peek() == "CONSTRAINT" and cursor.peek(2) == "CHECK"
     return is_named or (cursor.peek() == "CHECK" and cursor.peek(1) == "(")
@@ -196,16 +195,16 @@ def _clause(cursor: Cursor, parts: _Parts) -> bool:
                 "CREATE EXTERNAL TABLE for existing data of another format"
             )
     elif cursor.accept("PARTITIONED", "BY"):
-        names = cursor.listed(lambda: _partition_column(cursor, parts))
+        names = cursor.list_of(lambda: _partition_column(cursor, parts))
         _once(cursor, start, parts.clauses, "PARTITIONED BY", names)
     elif cursor.accept("LIKE"):
         _once(cursor, start, parts.clauses, "LIKE", cursor.table())
     else:
-        return _described_or_set(cursor, parts)
+        return _comment_or_options(cursor, parts)
     return True
 
 
-def _described_or_set(cursor: Cursor, parts: _Parts) -> bool:
+def _comment_or_options(cursor: Cursor, parts: _Parts) -> bool:
     """Parse COMMENT or options, if one of them comes next."""
     start = cursor.start
     if cursor.accept("COMMENT"):
@@ -240,13 +239,13 @@ def _key(table: str, parts: _Parts, option: str, names: Sequence[str]) -> tuple[
     listed = parts.options.pop(option, None)
     if listed is None:
         return tuple(names)
-    told = [name.strip() for name in listed.split(",")]
-    if names and names != told:
+    listed_names = [name.strip() for name in listed.split(",")]
+    if names and names != listed_names:
         raise InvalidError(
             f"table {table}: option {option!r} = {listed!r} contradicts the clause that names "
             f"({', '.join(names)}); give only one of them"
         )
-    return tuple(told)
+    return tuple(listed_names)
 
 
 # -- options ---------------------------------------------------------------------------------------
@@ -255,7 +254,7 @@ def _key(table: str, parts: _Parts, option: str, names: Sequence[str]) -> tuple[
 def options(cursor: Cursor) -> dict[str, str]:
     """Parse `('k' = 'v', ...)`. Quotes are optional."""
     given: dict[str, str] = {}
-    cursor.listed(lambda: _option(cursor, given))
+    cursor.list_of(lambda: _option(cursor, given))
     return given
 
 
@@ -288,7 +287,7 @@ def _column(cursor: Cursor, parts: _Parts | None = None) -> Field:
     given: dict[str, str] = {}
     while True:
         start = cursor.start
-        if parts is not None and _check_comes(cursor):
+        if parts is not None and _is_check_next(cursor):
             _add_check(cursor, parts)
         elif cursor.accept("COMMENT"):
             _once(cursor, start, given, "COMMENT", cursor.string())
@@ -342,28 +341,28 @@ def _changes(cursor: Cursor) -> Iterator[SchemaChange]:
         yield from (SetOption(key, value) for key, value in options(cursor).items())
     elif cursor.accept("RESET") or cursor.accept("UNSET", "TBLPROPERTIES"):
         cursor.accept("IF", "EXISTS")
-        yield from (RemoveOption(key) for key in cursor.listed(lambda: _text(cursor)))
+        yield from (RemoveOption(key) for key in cursor.list_of(lambda: _text(cursor)))
     elif cursor.accept("ADD"):
         _column_word(cursor)
-        yield from cursor.one_or_listed(lambda: _added(cursor))
+        yield from cursor.one_or_list_of(lambda: _add_column(cursor))
     elif cursor.accept("DROP"):
         _column_word(cursor)
-        yield from (DropColumn(path) for path in cursor.one_or_listed(cursor.path))
+        yield from (DropColumn(path) for path in cursor.one_or_list_of(cursor.path))
     elif cursor.accept("RENAME"):
-        yield _renamed(cursor)
+        yield _rename_column(cursor)
     elif cursor.accept("CHANGE"):
         _column_word(cursor)
         path, new_name = cursor.path(), cursor.name("a column")
-        yield from _redefined(cursor, path)
+        yield from _redefine_column(cursor, path)
         if new_name != path[-1]:
             yield RenameColumn(path, new_name)
     elif cursor.accept("MODIFY"):
         _column_word(cursor)
-        for changes in cursor.one_or_listed(lambda: _redefined(cursor, cursor.path())):
+        for changes in cursor.one_or_list_of(lambda: _redefine_column(cursor, cursor.path())):
             yield from changes
     elif cursor.accept("ALTER"):
         _column_word(cursor)
-        yield from _altered(cursor, cursor.path())
+        yield from _alter_column(cursor, cursor.path())
     else:
         raise cursor.error("expected SET, RESET, ADD, DROP, RENAME, MODIFY or ALTER")
 
@@ -373,7 +372,7 @@ def _column_word(cursor: Cursor) -> None:
         cursor.accept("COLUMN")
 
 
-def _added(cursor: Cursor) -> AddColumn:
+def _add_column(cursor: Cursor) -> AddColumn:
     outer = []
     while cursor.peek(1) == ".":
         outer.append(cursor.name())
@@ -384,32 +383,32 @@ def _added(cursor: Cursor) -> AddColumn:
     )
 
 
-def _renamed(cursor: Cursor) -> RenameColumn:
+def _rename_column(cursor: Cursor) -> RenameColumn:
     _column_word(cursor)
     path = cursor.path()
     cursor.expect("TO")
     return RenameColumn(path, cursor.name("a column"))
 
 
-def _redefined(cursor: Cursor, path: Path) -> list[SchemaChange]:
+def _redefine_column(cursor: Cursor, path: Path) -> list[SchemaChange]:
     """The rest of a column redefinition."""
-    return [ChangeColumnType(path, _type(cursor)), *_described(cursor, path)]
+    return [ChangeColumnType(path, _type(cursor)), *_comment_and_position(cursor, path)]
 
 
-def _altered(cursor: Cursor, path: Path) -> list[SchemaChange]:
+def _alter_column(cursor: Cursor, path: Path) -> list[SchemaChange]:
     if cursor.accept("TYPE") or cursor.accept("SET", "DATA", "TYPE"):
         return [ChangeColumnType(path, _type(cursor))]
     if cursor.accept("DROP", "NOT", "NULL"):
         return [ChangeColumnNullability(path, nullable=True)]
     if cursor.accept("SET", "NOT", "NULL"):
         return [ChangeColumnNullability(path, nullable=False)]
-    changes = _described(cursor, path)
+    changes = _comment_and_position(cursor, path)
     if not changes:
         raise cursor.error("expected TYPE, COMMENT, FIRST, AFTER, SET NOT NULL or DROP NOT NULL")
     return changes
 
 
-def _described(cursor: Cursor, path: Path) -> list[SchemaChange]:
+def _comment_and_position(cursor: Cursor, path: Path) -> list[SchemaChange]:
     """Parse COMMENT and a position, if they come next."""
     changes: list[SchemaChange] = []
     if cursor.accept("COMMENT"):

@@ -1,12 +1,10 @@
-"""The grammar of DELETE, UPDATE and MERGE.
+"""The grammar of DELETE, UPDATE, MERGE and AUTO CDC.
 
 sqlglot parses more SQL than Keytide supports. So each supported clause of a tree is looked up by
 name, and any other clause is an error. None is ignored.
 
-The grammar of AUTO CDC: change events of a table or a query into another table.
-
-The syntax is that of pipelines in Spark and Databricks, where a flow runs continuously. Here it is
-a statement that processes the events that exist when it runs.
+The syntax of AUTO CDC is that of pipelines in Spark and Databricks, where a flow runs continuously.
+Here it is a statement that processes the events that exist when it runs.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from keytide.base.text import counted
 from keytide.sql.cursor import Cursor
 from keytide.sql.statements import ApplyEvents, Delete, Merge, Query, Update, When
 
-# -- the grammar of DELETE, UPDATE and MERGE -------------------------------------------------------
+# -- DELETE, UPDATE and MERGE ----------------------------------------------------------------------
 
 
 TARGET = "dml_target"
@@ -282,7 +280,7 @@ def _refuse_many_rows(tree: exp.Expr | None, cursor: Cursor) -> None:
 _LONG = 60
 
 
-# -- the grammar of AUTO CDC -----------------------------------------------------------------------
+# -- AUTO CDC --------------------------------------------------------------------------------------
 
 
 def create_flow(cursor: Cursor) -> ApplyEvents:
@@ -398,7 +396,7 @@ def _chosen(kept: str, left_out: str) -> Callable[[Cursor], dict[str, Any]]:
 
 
 def _columns(cursor: Cursor) -> list[str]:
-    return cursor.listed(lambda: cursor.name("a column"))
+    return cursor.list_of(lambda: cursor.name("a column"))
 
 
 _CLAUSES: dict[str, Callable[[Cursor], dict[str, Any]]] = {

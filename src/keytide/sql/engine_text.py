@@ -1,23 +1,17 @@
-"""Query text: for an engine, with parameters, and with measurements.
+"""Query text: for an engine, with parameters, with measurements, and confined to the lake.
 
-Generates the text of a query for an engine without losing any clause.
-
-sqlglot's generator warns about some clauses that a dialect lacks, and drops others silently. In
-both cases the engine would run a different query.
-
-Parameters of an SQL text, in the places of `?` and `:name`, as in Spark.
+- sqlglot's generator warns about some clauses that a dialect lacks, and drops others silently. In
+  both cases the engine would run a different query. So the text of a query is generated without
+  losing any clause.
+- Parameters are in the places of `?` and `:name`, as in Spark.
+- EXPLAIN ANALYZE runs a query and reports measurements instead of its rows.
+- SQL may come from somebody who must see only the lake. So it cannot read files or whatever else an
+  engine can reach, unless the caller who opens the lake allows it.
 
 >>> with_parameters("SELECT * FROM t WHERE k = ? AND v = ?", [1, "it's"])
 "SELECT * FROM t WHERE k = 1 AND v = 'it''s'"
 >>> with_parameters("DELETE FROM t WHERE k = :key", {"key": 7})
 'DELETE FROM t WHERE k = 7'
-
-EXPLAIN ANALYZE of a query: runs the query and reports measurements instead of its rows.
-
-Protection against SQL that reads outside the lake: files, and whatever an engine can reach.
-
-SQL may come from somebody who must see only the lake. So it cannot read anything else, unless the
-caller who opens the lake allows it.
 """
 
 from __future__ import annotations
@@ -46,10 +40,7 @@ from keytide.sources.external_definitions import is_named_in_catalog
 from keytide.sql.cursor import Keytide, SparkText, error_at, tokenize
 from keytide.store import is_inside
 
-# -- query text: for an engine, with parameters, and with measurements -----------------------------
-
-
-# -- generates the text of a query for an engine without losing any clause -------------------------
+# -- text for an engine ----------------------------------------------------------------------------
 
 
 class LostClauseError(InvalidError):
@@ -175,7 +166,7 @@ def _text_or_none(node: exp.Expr, dialect: str) -> str | None:
         return None
 
 
-# -- parameters of an SQL text, in the places of `?` and `:name`, as in Spark ----------------------
+# -- parameters ------------------------------------------------------------------------------------
 
 
 Parameters: TypeAlias = "Sequence[Any] | Mapping[str, Any]"
@@ -212,7 +203,7 @@ def with_parameters(text: str, parameters: Parameters) -> str:
         )
     parts, end = [], 0
     for place, value in zip(places, values, strict=True):
-        parts += [text[end : place.start], _literal(value, place.told)]
+        parts += [text[end : place.start], _literal(value, place.description)]
         end = place.end
     return "".join([*parts, text[end:]])
 
@@ -225,7 +216,7 @@ class _Place:
     number: int
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         return f"{self.number}" if self.name is None else f":{self.name}"
 
 
@@ -318,7 +309,7 @@ def _timestamp(value: datetime) -> str:
     return f"CAST('{moment.isoformat(' ')}+00:00' AS TIMESTAMP_LTZ)"
 
 
-# -- EXPLAIN ANALYZE of a query --------------------------------------------------------------------
+# -- EXPLAIN ANALYZE -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -404,7 +395,7 @@ def millis(seconds: float) -> str:
     return f"{seconds * 1000:,.1f} ms"
 
 
-# -- protection against SQL that reads outside the lake --------------------------------------------
+# -- reads outside the lake ------------------------------------------------------------------------
 
 
 WAY_OUT = "to allow it, open the lake with kt.connect(..., allow_external_files=True)"
@@ -419,7 +410,7 @@ def is_file(table: exp.Table) -> bool:
 _PATH_SIGNS = frozenset("./\\:*")
 
 
-def refused(what: str, text: str, node: exp.Expr) -> InvalidError:
+def outside_error(what: str, text: str, node: exp.Expr) -> InvalidError:
     """An error at the part of a query that would read outside the lake."""
     starts = [part.meta["start"] for part in node.walk() if "start" in part.meta]
     return error_at(text, min(starts, default=0), f"{what} is outside the lake; {WAY_OUT}")
@@ -443,19 +434,19 @@ def refuse_location(
         )
 
 
-def refuse_reaching_out(tree: exp.Expr, text: str) -> None:
+def refuse_outside_functions(tree: exp.Expr, text: str) -> None:
     """Refuse functions that run code or read what their arguments name, on either engine."""
     for node in tree.find_all(exp.QueryTransform, exp.Anonymous, exp.ReadParquet, exp.ReadCSV):
         if isinstance(node, exp.QueryTransform):
-            raise refused("the command of TRANSFORM", text, node)
+            raise outside_error("the command of TRANSFORM", text, node)
         # Spark has the first one as a name, such as parquet.`/path`.
         if isinstance(node, exp.ReadParquet | exp.ReadCSV):
-            raise refused(f"the file of {node.sql_name().lower()}()", text, node)
-        if node.name.lower() in _REACHING_OUT:
-            raise refused(f"the target of {node.name}()", text, node)
+            raise outside_error(f"the file of {node.sql_name().lower()}()", text, node)
+        if node.name.lower() in _OUTSIDE_FUNCTIONS:
+            raise outside_error(f"the target of {node.name}()", text, node)
 
 
-_REACHING_OUT = frozenset(
+_OUTSIDE_FUNCTIONS = frozenset(
     ("reflect", "java_method", "try_reflect", "identifier",
      "arrow_scan", "arrow_scan_dumb", "pandas_scan", "python_arrow_scan", "python_map_function")
 )  # fmt: skip

@@ -1,7 +1,4 @@
-"""Runs statements in order.
-
-INSERT into an attached table, through its connector.
-"""
+"""Execution of statements in order, with INSERT into attached tables through their connectors."""
 
 from __future__ import annotations
 
@@ -22,14 +19,14 @@ from keytide.commit.transaction import WriteResult, warn_of_errors
 from keytide.definition.schema_evolution import ChangeComment
 from keytide.dml.attachments import AttachedCatalog, table_of
 from keytide.dml.engine import Changed, insert_rows
-from keytide.dml.statements import Target, on_newest
+from keytide.dml.statements import Target, run_on_latest
 from keytide.errors import AlreadyExistsError, InvalidError, UnsupportedError
 from keytide.feeds.flow import FlowRequest
 from keytide.maintenance.history import HistoryEntry, history_of
 from keytide.snapshot.stored_table import StoredTable
 from keytide.sources.external_definitions import NewExternalTable, create_external
 from keytide.sql.assignment import assign, stored_values
-from keytide.sql.cursor import refusing_slips
+from keytide.sql.cursor import parser_errors
 from keytide.sql.engine_text import refuse_location
 from keytide.sql.grammar import create_version_name, drop_version_name, parse_statements
 from keytide.sql.local_engine import LocalEngine
@@ -38,16 +35,16 @@ from keytide.sql.procedures import call
 from keytide.sql.query_engine import Engine
 from keytide.sql.relation import column_of
 from keytide.sql.relations import BoundQuery, bind
-from keytide.sql.result import LocalResult, Result, changed
+from keytide.sql.result import LocalResult, Result, change_result
 from keytide.sql.row_changes import analyze_change, delete, explain_change, merge, update
 from keytide.sql.show_statements import (
     create_view,
     describe,
     describe_database,
-    described_view,
     explain,
     plan_rows,
     show,
+    view_description,
 )
 from keytide.sql.statements import (
     AddConstraint,
@@ -84,10 +81,7 @@ from keytide.sql.statements import (
 from keytide.telemetry import span
 from keytide.types import Field
 
-# -- runs statements in order ----------------------------------------------------------------------
-
-
-# -- INSERT into an attached table, through its connector ------------------------------------------
+# -- INSERT into attached tables -------------------------------------------------------------------
 
 
 Take = Callable[[pa.RecordBatch], None]
@@ -114,7 +108,7 @@ def insert_attached(catalog: AttachedCatalog, engine: Engine, statement: Insert)
         names = [field.name for field in fields]
         return insert_rows(target.connector, target.session, target.handle, names, feed)
 
-    return on_newest(catalog, statement.table, "snapshot", None, once)
+    return run_on_latest(catalog, statement.table, "snapshot", None, once)
 
 
 def _fields(statement: Insert, target: Target) -> list[Field]:
@@ -156,7 +150,7 @@ def _feed(catalog: AttachedCatalog, engine: Engine, statement: Insert, take: Tak
     (LocalEngine(catalog.allows_external_files) if is_local else engine).stream(bound, take)
 
 
-# -- runs statements in order ----------------------------------------------------------------------
+# -- statements ------------------------------------------------------------------------------------
 
 
 class Session(Protocol):
@@ -188,15 +182,15 @@ def results(session: Session, engine: Engine, text: str) -> Iterator[Result]:
     parse, and what the statements raise.
     """
     statements = parse_statements(text)
-    return (_carried_out(session, engine, statement) for statement in statements)
+    return (_run_statement(session, engine, statement) for statement in statements)
 
 
-def _carried_out(session: Session, engine: Engine, statement: Statement) -> Result:
+def _run_statement(session: Session, engine: Engine, statement: Statement) -> Result:
     if isinstance(statement, Use):
         session.use(statement.database)
-        return changed()
+        return change_result()
     try:
-        with refusing_slips(), span("sql", statement=type(statement).__name__):
+        with parser_errors(), span("sql", statement=type(statement).__name__):
             return _ACTIONS[type(statement)](session.catalog, engine, statement)
     except RecursionError as error:
         raise InvalidError(
@@ -224,7 +218,7 @@ def _create(catalog: AttachedCatalog, engine: Engine, statement: CreateTable) ->
     catalog = catalog.pinned()
     known = catalog.find(statement.name)
     if known is not None and statement.exists_ok:
-        return changed()
+        return change_result()
     if known is not None:
         raise AlreadyExistsError(f"table {known} already exists; drop it, or choose another name")
     if statement.query is not None:
@@ -244,10 +238,10 @@ def _create(catalog: AttachedCatalog, engine: Engine, statement: CreateTable) ->
         written = catalog.create_filled(
             statement.name, wanted, lambda transaction: engine.fill(transaction, rows)
         )
-        return _written(statement.name, written)
+        return _write_result(statement.name, written)
     source = None if statement.like is None else table_of(catalog, statement.like)
     _create_empty(catalog, statement, source)
-    return changed()
+    return change_result()
 
 
 def _create_empty(
@@ -269,7 +263,7 @@ def _create_external(
 ) -> Result:
     known = catalog.find(statement.name)
     if known is not None and statement.exists_ok:
-        return changed()
+        return change_result()
     if known is not None:
         raise AlreadyExistsError(f"table {known} already exists; drop it, or choose another name")
     refuse_location(
@@ -284,18 +278,18 @@ def _create_external(
         statement.comment,
     )
     create_external(catalog, statement.name, wanted, exists_ok=statement.exists_ok)
-    return changed()
+    return change_result()
 
 
 def _alter(catalog: AttachedCatalog, engine: Engine, statement: AlterTable) -> Result:
     alter_table(table_of(catalog, statement.table).metadata, statement.changes)
-    return changed()
+    return change_result()
 
 
 def _drop(catalog: AttachedCatalog, engine: Engine, statement: DropTable) -> Result:
     name = catalog.find(statement.table) or statement.table
     catalog.drop_table(name, missing_ok=statement.missing_ok)
-    return changed()
+    return change_result()
 
 
 def _comment(catalog: AttachedCatalog, engine: Engine, statement: CommentOn) -> Result:
@@ -309,66 +303,66 @@ def _comment(catalog: AttachedCatalog, engine: Engine, statement: CommentOn) -> 
     if column:
         column = (column_of(column[0], table.schema.names, table.name), *column[1:])
     alter_table(table.metadata, [ChangeComment(statement.comment, column)])
-    return changed()
+    return change_result()
 
 
 def _create_view(catalog: AttachedCatalog, engine: Engine, statement: CreateView) -> Result:
     create_view(catalog, engine, statement)
-    return changed()
+    return change_result()
 
 
 def _drop_view(catalog: AttachedCatalog, engine: Engine, statement: DropView) -> Result:
     catalog.drop_view(statement.name, missing_ok=statement.missing_ok)
-    return changed()
+    return change_result()
 
 
 def _add_constraint(catalog: AttachedCatalog, engine: Engine, statement: AddConstraint) -> Result:
     add_constraint(table_of(catalog, statement.table), statement.name, statement.condition)
-    return changed()
+    return change_result()
 
 
 def _drop_constraint(catalog: AttachedCatalog, engine: Engine, statement: DropConstraint) -> Result:
     table = table_of(catalog, statement.table)
     drop_constraint(table, statement.name, missing_ok=statement.missing_ok)
-    return changed()
+    return change_result()
 
 
 def _rename(catalog: AttachedCatalog, engine: Engine, statement: RenameTable) -> Result:
     name = catalog.find(statement.table) or statement.table
     catalog.rename_table(name, statement.new_name)
-    return changed()
+    return change_result()
 
 
 def _create_database(catalog: AttachedCatalog, engine: Engine, statement: CreateDatabase) -> Result:
     catalog.create_database(statement.name, statement.comment, exists_ok=statement.exists_ok)
-    return changed()
+    return change_result()
 
 
 def _drop_database(catalog: AttachedCatalog, engine: Engine, statement: DropDatabase) -> Result:
     catalog.drop_database(
         statement.name, missing_ok=statement.missing_ok, cascade=statement.cascade
     )
-    return changed()
+    return change_result()
 
 
 def _truncate(catalog: AttachedCatalog, engine: Engine, statement: Truncate) -> Result:
     table = table_of(catalog.pinned(), statement.table)
     truncate(table, [_partition_values(each, table) for each in statement.partitions])
-    return changed()
+    return change_result()
 
 
 def _create_version_name(
     catalog: AttachedCatalog, engine: Engine, statement: CreateVersionName
 ) -> Result:
     create_version_name(table_of(catalog.pinned(), statement.table), statement)
-    return changed()
+    return change_result()
 
 
 def _drop_version_name(
     catalog: AttachedCatalog, engine: Engine, statement: DropVersionName
 ) -> Result:
     drop_version_name(table_of(catalog.pinned(), statement.table), statement)
-    return changed()
+    return change_result()
 
 
 # -- INSERT ----------------------------------------------------------------------------------------
@@ -376,7 +370,7 @@ def _drop_version_name(
 
 def _insert(catalog: AttachedCatalog, engine: Engine, statement: Insert) -> Result:
     if catalog.find_attached(statement.table) is not None:
-        return changed(insert_attached(catalog, engine, statement).rows)
+        return change_result(insert_attached(catalog, engine, statement).rows)
     catalog = catalog.pinned()
     table = table_of(catalog, statement.table)
     chosen, rows = _rows(catalog, engine, statement)
@@ -408,14 +402,14 @@ def _insert(catalog: AttachedCatalog, engine: Engine, statement: Insert) -> Resu
     assigned = chosen.assigned(rows, columns, table)
     if statement.overwrite:
         static = _partition_values(statement.partition, table)
-        return _written(table.name, chosen.overwrite(table, assigned, static or None))
-    return _written(table.name, chosen.append(table, assigned))
+        return _write_result(table.name, chosen.overwrite(table, assigned, static or None))
+    return _write_result(table.name, chosen.append(table, assigned))
 
 
-def _written(table: str, result: WriteResult) -> Result:
+def _write_result(table: str, result: WriteResult) -> Result:
     """The result of a write. Rows that were skipped as errors cause a warning."""
     warn_of_errors(table, result)
-    return changed(result.rows - sum((result.errors or {}).values()))
+    return change_result(result.rows - sum((result.errors or {}).values()))
 
 
 def _rows(catalog: AttachedCatalog, engine: Engine, statement: Insert) -> tuple[Engine, Any]:
@@ -454,11 +448,11 @@ def _partition_values(
 
 
 def _delete(catalog: AttachedCatalog, engine: Engine, statement: Delete) -> Result:
-    return changed(delete(catalog, engine, statement).rows)
+    return change_result(delete(catalog, engine, statement).rows)
 
 
 def _update(catalog: AttachedCatalog, engine: Engine, statement: Update) -> Result:
-    return changed(update(catalog, engine, statement).rows)
+    return change_result(update(catalog, engine, statement).rows)
 
 
 def _apply_events(catalog: AttachedCatalog, engine: Engine, statement: ApplyEvents) -> Result:
@@ -482,11 +476,11 @@ def _apply_events(catalog: AttachedCatalog, engine: Engine, statement: ApplyEven
         except_tracked=columns(statement.except_tracked),
     )
     author = None if statement.flow is None else Author.fresh(f"{statement.flow}-")
-    return _written(request.target, engine.apply_events(catalog, request, rows, author))
+    return _write_result(request.target, engine.apply_events(catalog, request, rows, author))
 
 
 def _merge(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> Result:
-    return changed(merge(catalog, engine, statement).rows)
+    return change_result(merge(catalog, engine, statement).rows)
 
 
 # -- other statements ------------------------------------------------------------------------------
@@ -503,7 +497,7 @@ def _describe(catalog: AttachedCatalog, engine: Engine, statement: Describe) -> 
     except UnsupportedError:
         if (view := catalog.find_view(statement.table)) is None:
             raise
-        return LocalResult(described_view(catalog, engine, view, extended=statement.extended))
+        return LocalResult(view_description(catalog, engine, view, extended=statement.extended))
 
 
 def _describe_database(

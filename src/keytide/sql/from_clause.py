@@ -1,15 +1,13 @@
-"""Finds the tables in the tree of a query, and the names that its WITH defines.
+"""The FROM clause of a query: its tables, UNNEST, and column names with a database.
 
-UNNEST in FROM: expands an array or a map into rows, and its ROW elements into columns.
+UNNEST expands an array or a map into rows, and its ROW elements into columns. As in Flink,
+`UNNEST(x) AS u (a, b)` has one column for each field of an array of ROWs, one for any other array,
+and two for a map. WITH ORDINALITY adds one more, which counts from 1. Without names, the columns
+are named after the fields, or `key` and `value`, `ordinality`, or after the alias. The type of `x`
+follows from the columns of the tables. So each UNNEST is resolved once, and then written in the
+syntax of each engine.
 
-As in Flink, `UNNEST(x) AS u (a, b)` has one column for each field of an array of ROWs, one for any
-other array, and two for a map. WITH ORDINALITY adds one more, which counts from 1. Without names,
-the columns are named after the fields, or `key` and `value`, `ordinality`, or after the alias.
-
-The type of `x` follows from the columns of the tables. So each UNNEST is resolved once, and then
-written in the syntax of each engine.
-
-Column names that include the database of their table: `shop.orders.id`.
+Column names can include the database of their table: `shop.orders.id`.
 """
 
 from __future__ import annotations
@@ -23,13 +21,13 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from keytide.base.text import counted
-from keytide.dml.attachments import AttachedCatalog, in_own_spelling
+from keytide.dml.attachments import AttachedCatalog, stored_table_name
 from keytide.errors import InvalidError
 from keytide.format.paths import BRANCH_MARK, split_branch
 from keytide.sql.cursor import Keytide, error_at, typed
 from keytide.types import Field
 
-# -- finds the tables in the tree of a query, and the names that its WITH defines ------------------
+# -- tables, and the names of WITH -----------------------------------------------------------------
 
 
 def prepare(tree: exp.Query) -> None:
@@ -74,7 +72,7 @@ def name_of(node: exp.Table) -> str:
 def lake_name(node: exp.Table, catalog: AttachedCatalog) -> tuple[str, str | None]:
     """The table of a node, and its system table if it names one."""
     # Split `db.t$files` into `db.t` and `files`. A branch stays: `db.t$branch_b`, `files`.
-    name = in_own_spelling(catalog, name_of(node))
+    name = stored_table_name(catalog, name_of(node))
     table, branch = split_branch(name)
     table, _, system = table.partition("$")
     if branch is not None:
@@ -100,7 +98,7 @@ def _name_results(tree: exp.Query) -> None:
             node.replace(exp.alias_(node.copy(), node.sql(dialect=Keytide), quoted=True))
 
 
-# -- UNNEST in FROM --------------------------------------------------------------------------------
+# -- UNNEST ----------------------------------------------------------------------------------------
 
 
 def resolve_unnests(
@@ -115,7 +113,7 @@ def resolve_unnests(
     if not found:
         return tree
     for node, type_ in zip(found, _types(tree, fields, len(found)), strict=True):
-        spread = _Spread.of(node, type_)
+        spread = _Expansion.of(node, type_)
         _check_names(node, spread, text)
         node.meta[_SPREAD] = spread
     return tree
@@ -166,7 +164,7 @@ class _Shape(Enum):
 
 
 @dataclass(frozen=True)
-class _Spread:
+class _Expansion:
     """What an UNNEST expands. `fields` are those of the ROWs, if known."""
 
     shape: _Shape
@@ -175,7 +173,7 @@ class _Spread:
     has_ordinality: bool
 
     @classmethod
-    def of(cls, node: exp.Unnest, type_: exp.DataType | None) -> _Spread:
+    def of(cls, node: exp.Unnest, type_: exp.DataType | None) -> _Expansion:
         shape, fields = _shape_of(node.expressions[0], type_)
         alias = node.args.get("alias")
         given = [] if alias is None else list(alias.columns)
@@ -227,7 +225,7 @@ def _shape_of(value: exp.Expr, type_: exp.DataType | None) -> tuple[_Shape | Non
     return None, ()
 
 
-def _check_names(node: exp.Unnest, spread: _Spread, text: str) -> None:
+def _check_names(node: exp.Unnest, spread: _Expansion, text: str) -> None:
     expected = len(spread.fields) or (1 if spread.shape is _Shape.VALUES else 0)
     given = len(spread.columns) - spread.has_ordinality
     if expected and given != expected:
@@ -240,7 +238,7 @@ def _check_names(node: exp.Unnest, spread: _Spread, text: str) -> None:
         )
 
 
-def _relation(node: exp.Expr, source: exp.Expr, spread: _Spread) -> exp.Expr:
+def _relation(node: exp.Expr, source: exp.Expr, spread: _Expansion) -> exp.Expr:
     """A lateral relation that replaces an UNNEST. The first one of a FROM is not lateral."""
     name = exp.to_identifier(node.alias or "unnest", quoted=True)
     alias = exp.TableAlias(this=name, columns=[column.copy() for column in spread.columns])
@@ -258,7 +256,7 @@ def _is_left_on_true(join: exp.Join) -> bool:
     return join.side.upper() == "LEFT" and bool(is_true)
 
 
-def _generator(value: exp.Expr, spread: _Spread, suffix: str = "") -> exp.Expr:
+def _generator(value: exp.Expr, spread: _Expansion, suffix: str = "") -> exp.Expr:
     """The Spark function that generates the rows."""
     if spread.has_ordinality:
         return exp.Anonymous(this=f"INLINE{suffix}", expressions=[_numbered(value, spread)])
@@ -266,7 +264,7 @@ def _generator(value: exp.Expr, spread: _Spread, suffix: str = "") -> exp.Expr:
     return exp.Anonymous(this=f"{name}{suffix}", expressions=[value.copy()])
 
 
-def _numbered(value: exp.Expr, spread: _Spread) -> exp.Expr:
+def _numbered(value: exp.Expr, spread: _Expansion) -> exp.Expr:
     """An array of ROWs that have their number as the last field."""
     item, place = exp.to_identifier("item"), exp.to_identifier("place")
     if spread.shape is _Shape.ROWS and not spread.fields:
@@ -284,7 +282,7 @@ def _numbered(value: exp.Expr, spread: _Spread) -> exp.Expr:
     return exp.Anonymous(this="TRANSFORM", expressions=[value.copy(), each])
 
 
-# -- column names that include the database of their table: `shop.orders.id` -----------------------
+# -- column names with a database ------------------------------------------------------------------
 
 
 def drop_databases(tree: exp.Expr, database: str) -> None:

@@ -1,20 +1,12 @@
 """The grammar of SQL text: statements, databases, maintenance, tags and branches.
 
-Parses SQL text into statements.
-
 sqlglot parses queries, expressions and the statements that change rows. All other statements are
 parsed here from the same tokens, because their types and clauses are those of the table format, and
-sqlglot drops some of them.
-
-The grammar of CREATE DATABASE and DROP DATABASE. SCHEMA is a synonym.
-
-The grammar of maintenance statements from Delta, Iceberg and Paimon.
+sqlglot drops some of them. SCHEMA is a synonym of DATABASE.
 
 OPTIMIZE, VACUUM and RESTORE are Delta's syntax. Each one becomes a CALL of a procedure of the
 database `sys`, see `keytide.sql.procedures`, with the same rules and errors. Tags and branches in
-ALTER TABLE are the syntax of Iceberg and Paimon.
-
-ALTER TABLE actions that create and drop tags and branches, as in Iceberg and Paimon on Spark.
+ALTER TABLE are the syntax of Iceberg and Paimon on Spark.
 """
 
 from __future__ import annotations
@@ -59,6 +51,7 @@ from keytide.sql.statements import (
     DropView,
     Explain,
     Insert,
+    NamePolicy,
     Query,
     RenameTable,
     Rows,
@@ -67,10 +60,9 @@ from keytide.sql.statements import (
     Truncate,
     Use,
     VersionNameKind,
-    WhenTaken,
 )
 
-# -- the grammar of CREATE DATABASE and DROP DATABASE. SCHEMA is a synonym -------------------------
+# -- databases -------------------------------------------------------------------------------------
 
 
 def create_database(cursor: Cursor) -> CreateDatabase:
@@ -96,7 +88,7 @@ def drop_database(cursor: Cursor) -> DropDatabase:
     return DropDatabase(name, missing_ok, cascade)
 
 
-# -- the grammar of maintenance statements from Delta, Iceberg and Paimon --------------------------
+# -- maintenance -----------------------------------------------------------------------------------
 
 
 def optimize(cursor: Cursor) -> Call:
@@ -108,7 +100,7 @@ def optimize(cursor: Cursor) -> Call:
         named["where"] = cursor.up_to("ZORDER BY")
     if cursor.accept("ZORDER"):
         cursor.expect("BY")
-        columns = cursor.one_or_listed(lambda: cursor.name("a column"))
+        columns = cursor.one_or_list_of(lambda: cursor.name("a column"))
         named |= {"order_strategy": "zorder", "order_by": ", ".join(columns)}
     return Call("sys.compact", (), named)
 
@@ -176,7 +168,7 @@ def version_name_of(
 
 
 def _created(
-    cursor: Cursor, table: str, kind: VersionNameKind, taken: WhenTaken
+    cursor: Cursor, table: str, kind: VersionNameKind, taken: NamePolicy
 ) -> CreateVersionName:
     if kind == "BRANCH" and taken in ("replace", "need"):
         raise cursor.error(
@@ -220,7 +212,7 @@ _UNITS = {
 }
 
 
-# -- parses SQL text into statements ---------------------------------------------------------------
+# -- SQL text --------------------------------------------------------------------------------------
 
 
 _Hint: TypeAlias = "dict[str, str]"
@@ -355,7 +347,7 @@ def _create(cursor: Cursor) -> Statement:
         if exists_ok and replaces:
             raise cursor.error("OR REPLACE and IF NOT EXISTS cannot be combined")
         name = cursor.table()
-        columns = cursor.listed(lambda: cursor.name("a column")) if cursor.peek() == "(" else []
+        columns = cursor.list_of(lambda: cursor.name("a column")) if cursor.peek() == "(" else []
         comment = cursor.string() if cursor.accept("COMMENT") else None
         cursor.expect("AS")
         if cursor.peek() not in ("SELECT", "WITH", "VALUES", "("):
@@ -374,10 +366,10 @@ def _insert(cursor: Cursor) -> Insert:
     table = cursor.table()
     partition: dict[str, exp.Expr | None] = {}
     if cursor.accept("PARTITION"):
-        cursor.listed(lambda: _partition_value(cursor, partition))
+        cursor.list_of(lambda: _partition_value(cursor, partition))
     columns: list[str] = []
     if cursor.peek() == "(" and cursor.peek(1) not in ("SELECT", "VALUES", "WITH", "("):
-        columns = cursor.listed(lambda: cursor.name("a column"))
+        columns = cursor.list_of(lambda: cursor.name("a column"))
     return Insert(table, _rows(cursor), tuple(columns), partition, overwrite)
 
 
@@ -471,7 +463,7 @@ def _partition(cursor: Cursor) -> dict[str, exp.Expr | None]:
     """The values of a PARTITION clause."""
     given: dict[str, exp.Expr | None] = {}
     start = cursor.start
-    cursor.listed(lambda: _partition_value(cursor, given))
+    cursor.list_of(lambda: _partition_value(cursor, given))
     missing = [name for name, value in given.items() if value is None]
     if missing:
         raise cursor.error_at(start, f"partition column {missing[0]!r} has no value; give one")
@@ -549,7 +541,7 @@ def _call(cursor: Cursor) -> Call:
     values: list[object] = []
     named: dict[str, object] = {}
     if not cursor.accept("(", ")"):
-        cursor.listed(lambda: _argument(cursor, values, named))
+        cursor.list_of(lambda: _argument(cursor, values, named))
     return Call(procedure, tuple(values), named)
 
 
@@ -616,7 +608,7 @@ _STATEMENTS: dict[str, Callable[[Cursor], Statement]] = {
 }
 
 
-# -- ALTER TABLE actions that create and drop tags and branches ------------------------------------
+# -- tags and branches -----------------------------------------------------------------------------
 
 
 def create_version_name(table: StoredTable, wanted: CreateVersionName) -> None:
@@ -633,11 +625,11 @@ def create_version_name(table: StoredTable, wanted: CreateVersionName) -> None:
             branches.create_branch(table, wanted.name, **begins)
             return
         snapshot_id = table.metadata.tag(place).id if isinstance(place, str) else place
-        is_there = wanted.taken == "replace" and table.metadata.has_tag(wanted.name)
-        make = tags.replace_tag if is_there or wanted.taken == "need" else tags.create_tag
+        is_there = wanted.name_policy == "replace" and table.metadata.has_tag(wanted.name)
+        make = tags.replace_tag if is_there or wanted.name_policy == "need" else tags.create_tag
         make(table, wanted.name, snapshot_id, wanted.time_retained)
     except AlreadyExistsError:
-        if wanted.taken != "keep":
+        if wanted.name_policy != "keep":
             raise
 
 

@@ -1,6 +1,6 @@
 """Procedures for a table's history, with the names and arguments of the format's other engines.
 
-Procedures that are generated from verbs of tables, and helpers for other procedures.
+Some are generated from verbs of tables. Helpers for other procedures are here, too.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.stored_table import StoredTable
 from keytide.write.partition_spec import Place, partition_condition
 
-# -- procedures that are generated from verbs of tables --------------------------------------------
+# -- procedures from verbs -------------------------------------------------------------------------
 
 
 Procedure: TypeAlias = Callable[..., pa.Table]
 
 
-def done(_: object = None) -> pa.Table:
+def success_result(_: object = None) -> pa.Table:
     """The result of a procedure that returns nothing."""
     return pa.table({"result": [True]})
 
@@ -49,7 +49,7 @@ def texts(column: str) -> Callable[[Iterable[str]], pa.Table]:
 
 
 def _rows(result: Any) -> pa.Table:
-    rows: pa.Table = done() if result is None else result.to_arrow()
+    rows: pa.Table = success_result() if result is None else result.to_arrow()
     return rows
 
 
@@ -90,7 +90,7 @@ def _of_literals(annotation: Any) -> Any:
     return typing.Union[tuple(t for t in typing.get_args(annotation) if t is not timedelta)]  # noqa: UP007  # made of values
 
 
-def named_by_commas(text: str) -> list[str]:
+def comma_separated(text: str) -> list[str]:
     """Names separated by commas, without duplicates."""
     return list(dict.fromkeys(name.strip() for name in text.split(",")))
 
@@ -100,7 +100,7 @@ def places(partitions: str | None) -> list[str]:
     return [text for text in (partitions or "").split(";") if text.strip()]
 
 
-def chosen(
+def selected_partitions(
     procedure: str, table: StoredTable, partitions: str | None, where: str | None
 ) -> list[Place]:
     """The partitions that are listed or match a condition. An empty list means all."""
@@ -113,14 +113,11 @@ def chosen(
     return [partition_condition(where, table.schema, table.name)]
 
 
-# -- procedures for a table's history --------------------------------------------------------------
-
-
 # -- tags ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _MadeTag(Record):
+class _CreatedTag(Record):
     tagName: str  # noqa: N815  # the format's name
     snapshot: int
     commit_time: int
@@ -129,31 +126,33 @@ class _MadeTag(Record):
 
 def create_tag_from_timestamp(
     table: StoredTable, tag: str, timestamp: Moment, time_retained: str | None = None
-) -> _MadeTag:
+) -> _CreatedTag:
     """Tag the first snapshot at or after a time."""
     moment = epoch_ms(timestamp, table.name, "timestamp")
     first = tags.snapshot_at_or_after(table.metadata, moment)
-    return _made_tag(table, tag, first, time_retained)
+    return _create_tag_at(table, tag, first, time_retained)
 
 
 def create_tag_from_watermark(
     table: StoredTable, tag: str, watermark: int, time_retained: str | None = None
-) -> _MadeTag:
+) -> _CreatedTag:
     """Tag the first snapshot with at least this watermark."""
     first = tags.snapshot_at_or_after_watermark(table.metadata, watermark)
-    return _made_tag(table, tag, first, time_retained)
+    return _create_tag_at(table, tag, first, time_retained)
 
 
-def _made_tag(table: StoredTable, tag: str, first: Snapshot, time_retained: str | None) -> _MadeTag:
+def _create_tag_at(
+    table: StoredTable, tag: str, first: Snapshot, time_retained: str | None
+) -> _CreatedTag:
     made = tags.create_tag(table, tag, first.id, time_retained).snapshot
     watermark = None if made.watermark is None else str(made.watermark)
-    return _MadeTag(tag, made.id, made.time_millis, watermark)
+    return _CreatedTag(tag, made.id, made.time_millis, watermark)
 
 
 def delete_tag(table: StoredTable, tag: str) -> None:
     """Delete one tag, or several separated by commas."""
     metadata = table.metadata
-    names = [tag] if metadata.has_tag(tag) else named_by_commas(tag)
+    names = [tag] if metadata.has_tag(tag) else comma_separated(tag)
     for name in names:
         metadata.stored_tag(name)
     for name in names:
@@ -204,7 +203,7 @@ def rollback_to_watermark(table: StoredTable, watermark: int) -> RollbackResult:
 
 
 @dataclass(frozen=True)
-class _AsLatest(Record):
+class _RollbackAsLatest(Record):
     previous_snapshot_id: int | None
     rolled_back_snapshot_id: int
     current_snapshot_id: int | None
@@ -212,12 +211,12 @@ class _AsLatest(Record):
 
 def rollback_to_as_latest(
     table: StoredTable, tag: str | None = None, snapshot: int | None = None
-) -> _AsLatest:
+) -> _RollbackAsLatest:
     """Restore the whole table, in a new commit."""
     to = _one_place("rollback_to_as_latest", tag=tag, snapshot=snapshot)
     previous = table.metadata.latest_snapshot_id()
     made = restore.restore(table, to)
-    return _AsLatest(previous, made.restored_snapshot_id, made.snapshot_id or previous)
+    return _RollbackAsLatest(previous, made.restored_snapshot_id, made.snapshot_id or previous)
 
 
 def restore_partitions(
@@ -294,7 +293,7 @@ def fast_forward(
 
 def delete_branch(table: StoredTable, branch: str) -> None:
     """Delete one branch, or several separated by commas."""
-    names = named_by_commas(branch)
+    names = comma_separated(branch)
     for name in names:
         branches.refuse_deletion(table, name)
     for name in names:
@@ -305,18 +304,18 @@ _TAG = {"tag": "name", "snapshot": "snapshot_id", "time_retained": "time_retaine
 
 HISTORY: Mapping[str, Procedure] = {
     "create_branch": procedure(create_branch),
-    "create_tag": procedure(tags.create_tag, done, **_TAG),
+    "create_tag": procedure(tags.create_tag, success_result, **_TAG),
     "create_tag_from_timestamp": procedure(create_tag_from_timestamp),
     "create_tag_from_watermark": procedure(create_tag_from_watermark),
     "delete_branch": procedure(delete_branch),
     "delete_tag": procedure(delete_tag),
     "expire_tags": procedure(tags.expire_tags, _tag_names, older_than="older_than"),
-    "fast_forward": procedure(fast_forward, done),
+    "fast_forward": procedure(fast_forward, success_result),
     "rename_branch": procedure(
-        ended_branches.rename_branch, done, from_branch="name", to_branch="new_name"
+        ended_branches.rename_branch, success_result, from_branch="name", to_branch="new_name"
     ),
-    "rename_tag": procedure(tags.rename_tag, done, tag="name", target_tag="new_name"),
-    "replace_tag": procedure(tags.replace_tag, done, **_TAG),
+    "rename_tag": procedure(tags.rename_tag, success_result, tag="name", target_tag="new_name"),
+    "replace_tag": procedure(tags.replace_tag, success_result, **_TAG),
     "restore": procedure(restore_partitions),
     "rollback": procedure(rollback, _rollback_row),
     "rollback_to": procedure(rollback_to, _rollback_row),

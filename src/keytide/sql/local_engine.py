@@ -12,7 +12,7 @@ from keytide.catalogs.catalog import Catalog
 from keytide.catalogs.local_writes import append, fill, overwrite
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction, WriteResult
-from keytide.dml.engine import Means
+from keytide.dml.engine import EngineLimits
 from keytide.feeds.auto_cdc import apply_events
 from keytide.feeds.flow import FlowRequest
 from keytide.snapshot.stored_table import StoredTable
@@ -95,10 +95,10 @@ class LocalEngine:
         """Apply rows that are change events to the target of a flow."""
         return apply_events(catalog, request, rows, author)
 
-    def row_host(self, query: RowQuery, means: Means) -> LocalRowHost:
+    def row_host(self, query: RowQuery, limits: EngineLimits) -> LocalRowHost:
         """The host for a DELETE or an UPDATE."""
-        return LocalRowHost(query, means.memory_bytes, self.allows_external_files)
+        return LocalRowHost(query, limits.memory_bytes, self.allows_external_files)
 
-    def merge_host(self, query: MergeQuery, means: Means) -> LocalMergeHost:
+    def merge_host(self, query: MergeQuery, limits: EngineLimits) -> LocalMergeHost:
         """The host for a MERGE."""
-        return LocalMergeHost(query, means.memory_bytes, self.allows_external_files)
+        return LocalMergeHost(query, limits.memory_bytes, self.allows_external_files)

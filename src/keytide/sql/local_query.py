@@ -1,13 +1,8 @@
-"""Queries with DuckDB in this process. Scans are streamed into it.
+"""Queries with DuckDB in this process, into which scans are streamed, and their measurements.
 
-A pool of empty in-memory DuckDB databases.
-
-Opening one takes longer than most queries. So a used database is emptied and kept for the next
-statement with the same settings. No two statements use one at the same time.
-
-A signal that ends a running query.
-
-Runs a query with DuckDB in this process, and measures the reads of its tables.
+Opening an in-memory DuckDB database takes longer than most queries. So a used database is emptied
+and kept in a pool for the next statement with the same settings. No two statements use one at the
+same time. A running query can be stopped by a signal.
 """
 
 from __future__ import annotations
@@ -40,15 +35,15 @@ from keytide.sql.from_clause import duckdb_unnest
 from keytide.sql.pushdown import DUCKDB_MACRO
 from keytide.sql.relation import (
     AttachedRelation,
+    CallerRelation,
     FallbackRelation,
-    GivenRelation,
     Relation,
     StoredRelation,
     SystemRelation,
 )
 from keytide.sql.relations import BoundQuery
 
-# -- A pool of empty in-memory DuckDB databases ----------------------------------------------------
+# -- the pool of DuckDB databases ------------------------------------------------------------------
 
 
 _Settings = tuple[tuple[str, str], ...]
@@ -179,7 +174,7 @@ def _opened(settings: _Settings, allows_external_files: bool, config: dict[str, 
     return _Database(settings, connection, folder)
 
 
-# -- A signal that ends a running query ------------------------------------------------------------
+# -- the stop signal of a query --------------------------------------------------------------------
 
 
 class StoppedError(Exception):
@@ -211,7 +206,7 @@ class Stop:
             raise StoppedError
 
 
-# -- queries with DuckDB in this process. Scans are streamed into it -------------------------------
+# -- queries ---------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -318,7 +313,7 @@ def _interruptible(
     lost. This thread only waits for it.
     """
     running: Future[T] = Future()
-    thread = threading.Thread(target=_settle, args=(running, query), name="keytide-sql")
+    thread = threading.Thread(target=_run_query, args=(running, query), name="keytide-sql")
     try:
         thread.start()
         return _result(running, connection, stop)
@@ -345,7 +340,7 @@ def _result(running: Future[T], connection: duckdb.DuckDBPyConnection, stop: Sto
 _POLL_SECONDS = 0.05
 
 
-def _settle(running: Future[T], query: Callable[[], T]) -> None:
+def _run_query(running: Future[T], query: Callable[[], T]) -> None:
     if not running.set_running_or_notify_cancel():
         return
     try:
@@ -396,13 +391,13 @@ def source_of(relation: Relation) -> Any:
     """The rows of a relation in a form that DuckDB reads."""
     if isinstance(relation, SystemRelation):
         return relation.rows()
-    if isinstance(relation, GivenRelation):
+    if isinstance(relation, CallerRelation):
         return relation.rows.select(list(relation.names))
     assert isinstance(relation, StoredRelation | FallbackRelation | AttachedRelation)
-    return streamed(relation.scan())
+    return stream_of(relation.scan())
 
 
-def streamed(rows: Batches) -> Any:
+def stream_of(rows: Batches) -> Any:
     """Rows as something that DuckDB reads; their errors are raised as they are."""
     return _Stream(rows)
 
@@ -412,7 +407,7 @@ def first_line(error: Exception) -> str:
     return str(error).splitlines()[0]
 
 
-# -- runs a query with DuckDB in this process ------------------------------------------------------
+# -- measurements ----------------------------------------------------------------------------------
 
 
 def analyze_locally(
@@ -436,10 +431,10 @@ def analyze_locally(
         source=lambda relation: tables[relation.view].rows(), stop=stop,
     )  # fmt: skip
     seconds = time.perf_counter() - begun
-    return QueryAnalysis(rows, size, seconds, tuple(table.told() for table in tables.values()))
+    return QueryAnalysis(rows, size, seconds, tuple(table.analysis() for table in tables.values()))
 
 
-class _Measured(ABC):
+class _MeasuredTable(ABC):
     """A table of a query, with its measurements."""
 
     @abstractmethod
@@ -447,20 +442,20 @@ class _Measured(ABC):
         """The rows in a form that DuckDB reads."""
 
     @abstractmethod
-    def told(self) -> RelationAnalysis:
+    def analysis(self) -> RelationAnalysis:
         """The measurements so far."""
 
 
-def _measured(relation: Relation) -> _Measured:
+def _measured(relation: Relation) -> _MeasuredTable:
     if isinstance(relation, StoredRelation):
-        return _Stored(relation)
+        return _StoredTable(relation)
     if isinstance(relation, AttachedRelation | FallbackRelation):
-        return _Streamed(relation)
-    return _Made(relation)
+        return _StreamedTable(relation)
+    return _ComputedTable(relation)
 
 
 @dataclass(frozen=True)
-class _Stored(_Measured):
+class _StoredTable(_MeasuredTable):
     relation: StoredRelation
 
     @cached_property
@@ -470,9 +465,9 @@ class _Stored(_Measured):
         return scan
 
     def rows(self) -> Any:
-        return streamed(self._scan)
+        return stream_of(self._scan)
 
-    def told(self) -> RelationAnalysis:
+    def analysis(self) -> RelationAnalysis:
         found = self._scan.measure()
         title = f"scan of {found.planned.table}, snapshot {found.planned.snapshot_id}"
         needs = tuple(self.relation.needs())
@@ -480,21 +475,21 @@ class _Stored(_Measured):
 
 
 @dataclass(frozen=True)
-class _Streamed(_Measured):
+class _StreamedTable(_MeasuredTable):
     relation: AttachedRelation | FallbackRelation
     tally: Tally = field(default_factory=Tally)
 
     def rows(self) -> Any:
-        return streamed(_Timed(self.relation.scan(), self.tally))
+        return stream_of(_TimedBatches(self.relation.scan(), self.tally))
 
-    def told(self) -> RelationAnalysis:
-        title, *notes = self.relation.explained()
+    def analysis(self) -> RelationAnalysis:
+        title, *notes = self.relation.plan_lines()
         tally = self.tally
         return RelationAnalysis(title, tuple(notes), tally.rows, tally.seconds, tally.reads)
 
 
 @dataclass(frozen=True)
-class _Timed(Batches):
+class _TimedBatches(Batches):
     scan: PagesScan | FallbackScan
     tally: Tally
 
@@ -507,7 +502,7 @@ class _Timed(Batches):
 
 
 @dataclass(frozen=True)
-class _Made(_Measured):
+class _ComputedTable(_MeasuredTable):
     """Rows that existed before the query began, such as those of a system table."""
 
     relation: Relation
@@ -515,8 +510,8 @@ class _Made(_Measured):
     def rows(self) -> Any:
         return self._rows
 
-    def told(self) -> RelationAnalysis:
-        title, *notes = self.relation.explained()
+    def analysis(self) -> RelationAnalysis:
+        title, *notes = self.relation.plan_lines()
         return RelationAnalysis(title, tuple(notes), self._rows.num_rows)
 
     @cached_property

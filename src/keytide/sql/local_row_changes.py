@@ -21,7 +21,7 @@ from sqlglot import exp
 
 from keytide.base.row_engine import duckdb_spelling
 from keytide.dml.deletion import PredicateHost, changed_split, in_threads, split_source
-from keytide.dml.engine import RowChange, Scanned, SinkPages, Sinks, SplitResult, checked_pages
+from keytide.dml.engine import RowChange, SinkPages, Sinks, SplitResult, TargetScan, checked_pages
 from keytide.dml.spi import ROW_ID, ConnectorMergeSink
 from keytide.errors import KeytideError
 from keytide.sql.change_queries import Match, MergeQuery, RowQuery
@@ -40,29 +40,29 @@ class LocalRowHost:
     memory_bytes: int
     allows_external_files: bool = False
 
-    def explained(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
-        """See `Host.explained`. There is only one place."""
+    def plan_lines(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
+        """See `Host.plan_lines`. There is only one place."""
         return ()
 
     def change(
-        self, scanned: Scanned, change: RowChange, take: Callable[[SplitResult], None]
+        self, target_scan: TargetScan, change: RowChange, take: Callable[[SplitResult], None]
     ) -> None:
         """See `Host.change`. Ctrl-C cancels it."""
-        if scanned.is_exact and not self.query.fields:
-            PredicateHost(None, ()).change(scanned, change, take)
+        if target_scan.is_exact and not self.query.fields:
+            PredicateHost(None, ()).change(target_scan, change, take)
             return
         text = self.query.text_for("duckdb", (ROW,), duckdb_unnest, duckdb_spelling)
         memory = _within(self.memory_bytes)
         with _database(self.query, self.allows_external_files, memory) as connection:
-            schema = pa.schema([pa.field(c.name, c.type) for c in scanned.columns])
+            schema = pa.schema([pa.field(c.name, c.type) for c in target_scan.columns])
             self._computed(
                 text, connection, pa.RecordBatch.from_pylist([], schema)
             )  # errors must be raised even if there are no rows
-            cursors = [connection.cursor() for _ in scanned.splits]
+            cursors = [connection.cursor() for _ in target_scan.splits]
 
             def run(number: int) -> SplitResult:
                 compute = partial(self._computed, text, cursors[number])
-                return changed_split(scanned, number, scanned.columns, change, compute)
+                return changed_split(target_scan, number, target_scan.columns, change, compute)
 
             in_threads(run, cursors, take)
 
@@ -73,7 +73,7 @@ class LocalRowHost:
         plain = page.select([n for n in page.schema.names if n != ROW_ID])
         places = pa.array(np.arange(page.num_rows), pa.int64())
         given = pa.table([*plain.columns, places], [*plain.schema.names, ROW])
-        with self.query.refusing(duckdb.Error):
+        with self.query.engine_errors(duckdb.Error):
             cursor.register(self.query.view, given)
             found = cursor.sql(text).to_arrow_table()
         values = self.query.stored(found)
@@ -90,20 +90,24 @@ class LocalMergeHost:
     memory_bytes: int
     allows_external_files: bool = False
 
-    def explained(self, stored_bytes: int | None) -> Sequence[str]:
-        """See `MergeHost.explained`. There is only one place."""
+    def plan_lines(self, stored_bytes: int | None) -> Sequence[str]:
+        """See `MergeHost.plan_lines`. There is only one place."""
         return ()
 
-    def merge(self, scanned: Scanned, sinks: Sinks, take: Callable[[SplitResult], None]) -> None:
+    def merge(
+        self, target_scan: TargetScan, sinks: Sinks, take: Callable[[SplitResult], None]
+    ) -> None:
         """See `MergeHost.merge`. Ctrl-C cancels it."""
-        passed = self.query.passed(sinks.pages)
+        passed = self.query.pass_through(sinks.pages)
         config = {**_within(self.memory_bytes), **_AS_WRITTEN}
         with _database(self.query, self.allows_external_files, config) as connection:
             cursor = connection.cursor()
             may_narrow = self.query.match.columns and self.query.needs_matched_only
             query = self._with_source(cursor) if may_narrow else self.query
             text = query.text_for("duckdb", passed, duckdb_unnest, duckdb_spelling)
-            matchable = self._matchable(query.match, scanned, cursor) if may_narrow else scanned
+            matchable = (
+                self._matchable(query.match, target_scan, cursor) if may_narrow else target_scan
+            )
             target = _Target(matchable, passed)
             cursor.register(self.query.view, target)
             sink = sinks.provider.create_merge_sink(sinks.session, sinks.table, 0, 1)
@@ -119,26 +123,30 @@ class LocalMergeHost:
             return self.query
         made, query = self.query.with_source("keytide_merged")
         text = made.text_for("duckdb", duckdb_unnest, duckdb_spelling)
-        with self.query.refusing(duckdb.Error):
+        with self.query.engine_errors(duckdb.Error):
             cursor.execute(f"CREATE TABLE keytide_merged AS {text}")
         return query
 
     def _matchable(
-        self, match: Match, scanned: Scanned, cursor: duckdb.DuckDBPyConnection
-    ) -> Scanned:
+        self, match: Match, target_scan: TargetScan, cursor: duckdb.DuckDBPyConnection
+    ) -> TargetScan:
         """The target without rows that certainly match nothing."""
         assert match.view is not None
         values = {}
         for column, source in match.columns.items():
             name = exp.column(source, quoted=True)
             there = exp.select(name).distinct().from_(exp.to_table(match.view, quoted=True))
-            with self.query.refusing(duckdb.Error):
+            with self.query.engine_errors(duckdb.Error):
                 found = cursor.sql(there.where(name.is_(exp.null()).not_()).sql("duckdb"))
                 values[column] = found.to_arrow_table().column(0).combine_chunks()
-        types = {column.name: column.type for column in scanned.columns}
+        types = {column.name: column.type for column in target_scan.columns}
         given = {match.columns[column]: some.type for column, some in values.items()}
         known = {column: values[column] for column in match.comparable(types, given)}
-        return scanned.among(known) if known and scanned.among is not None else scanned
+        return (
+            target_scan.scan_of_values(known)
+            if known and target_scan.scan_of_values is not None
+            else target_scan
+        )
 
     def _merged(
         self,
@@ -184,8 +192,8 @@ _AS_WRITTEN = {"disabled_optimizers": "join_order,build_side_probe_side"}
 class _Target:
     """The rows of a target as a stream that DuckDB reads once, and the columns passed through."""
 
-    def __init__(self, scanned: Scanned, passed: PassThrough) -> None:
-        self._scanned, self._passed = scanned, passed
+    def __init__(self, target_scan: TargetScan, passed: PassThrough) -> None:
+        self._scanned, self._passed = target_scan, passed
         self.error: KeytideError | None = None
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
@@ -200,7 +208,7 @@ class _Target:
             for number in range(len(self._scanned.splits)):
                 with split_source(self._scanned, number, columns) as source:
                     for page in checked_pages(source, columns, type(source).__name__):
-                        yield self._passed.given(page, self._scanned.columns, start, schema)
+                        yield self._passed.engine_page(page, self._scanned.columns, start, schema)
                         start += page.num_rows
         except KeytideError as error:
             self.error = error  # an Arrow stream transports only the message
@@ -229,7 +237,7 @@ def _database(
     """A DuckDB database with copies of the tables that a statement uses besides its target."""
     with local_database(allows_external_files, **config) as connection:
         for relation in query.bound.relations:
-            with query.refusing(duckdb.Error):
+            with query.engine_errors(duckdb.Error):
                 connection.register("keytide_source", source := source_of(relation))
                 try:
                     connection.execute(

@@ -1,8 +1,7 @@
 """The result of a MERGE query as pages for sinks. Executors run this.
 
-This module does not import the SQL parser, so that executors need not load it.
-
-Columns that an engine passes through unchanged: row ids, and values that do not change.
+This module does not import the SQL parser, so that executors need not load it. Row ids and values
+that do not change are passed through an engine unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from keytide.errors import InvalidError, UnsupportedError
 from keytide.sql.assignment import stored_values
 from keytide.types import Field
 
-# -- columns that an engine passes through unchanged -----------------------------------------------
+# -- columns passed through an engine --------------------------------------------------------------
 
 
 ROW = "$row"
@@ -63,26 +62,28 @@ class PassThrough:
         for type_ in types:
             _refuse_nested_times(type_)
         passed = [
-            pa.field(n, _kept_type(type_)) for n, type_ in zip(self.names, types, strict=True)
+            pa.field(n, _passed_type(type_)) for n, type_ in zip(self.names, types, strict=True)
         ]
         plain = [pa.field(c.name, c.type) for c in columns[:-1]]
         return pa.schema([*plain, pa.field(ROW, pa.int64()), *passed])
 
-    def given(
+    def engine_page(
         self, page: pa.RecordBatch, columns: Sequence[ColumnHandle], start: int, schema: pa.Schema
     ) -> pa.RecordBatch:
         """A page in the form for the engine. `start` is the position of its first row."""
         ids = page.column(ROW_ID)
         members = ids.flatten() if pa.types.is_struct(self.row_id) else [ids]
         carried = [page.column(c.name) for c in self.columns]
-        passed = [_kept(array) for array in (*members, *carried)]
+        passed = [_to_passed_type(array) for array in (*members, *carried)]
         places = pa.array(np.arange(start, start + page.num_rows), pa.int64())
         plain = [page.column(c.name) for c in columns[:-1]]
         return pa.record_batch([*plain, places, *passed], schema=schema)
 
     def row_ids(self, found: pa.RecordBatch) -> pa.Array:
         """The row ids in the connector's form."""
-        members = [_back(found.column(f"$id_{i}"), f.type) for i, f in enumerate(self._members)]
+        members = [
+            _from_passed_type(found.column(f"$id_{i}"), f.type) for i, f in enumerate(self._members)
+        ]
         if not pa.types.is_struct(self.row_id):
             return members[0]
         return pa.StructArray.from_arrays(members, fields=list(self._members))
@@ -90,7 +91,7 @@ class PassThrough:
     def column(self, found: pa.RecordBatch, name: str) -> pa.Array:
         """A target column in the connector's form."""
         place = next(i for i, c in enumerate(self.columns) if c.name == name)
-        return _back(found.column(f"$kept_{place}"), self.columns[place].type)
+        return _from_passed_type(found.column(f"$kept_{place}"), self.columns[place].type)
 
 
 def _refuse_nested_times(type_: pa.DataType) -> None:
@@ -106,24 +107,24 @@ def _refuse_nested_times(type_: pa.DataType) -> None:
         _refuse_nested_times(member)
 
 
-def _kept_type(type_: pa.DataType) -> pa.DataType:
+def _passed_type(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_time32(type_):
         return pa.int32()
     return pa.int64() if pa.types.is_timestamp(type_) or pa.types.is_time64(type_) else type_
 
 
-def _kept(array: pa.Array) -> pa.Array:
-    kept = _kept_type(array.type)
+def _to_passed_type(array: pa.Array) -> pa.Array:
+    kept = _passed_type(array.type)
     return array if kept.equals(array.type) else array.view(kept)
 
 
-def _back(array: pa.Array, type_: pa.DataType) -> pa.Array:
+def _from_passed_type(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if array.type.equals(type_):
         return array
-    return array.view(type_) if _kept_type(type_).equals(array.type) else array.cast(type_)
+    return array.view(type_) if _passed_type(type_).equals(array.type) else array.cast(type_)
 
 
-# -- the result of a MERGE query as pages for sinks. Executors run this ----------------------------
+# -- pages for sinks -------------------------------------------------------------------------------
 
 
 CASE = "$case"

@@ -1,14 +1,7 @@
-"""Procedures of the database `sys`, with the names of Keytide and of Iceberg.
+"""Procedures of the database `sys`, which CALL runs, with the names of Keytide and of Iceberg.
 
-The procedures of the database `sys`, which CALL runs.
-
-Procedures with the names and arguments of Iceberg.
-
-CALL procedures that remove history and files.
-
-Procedures that adopt tables of other formats.
-
-Procedures and functions of other engines that Keytide lacks, each with the alternative.
+There are procedures that remove history and files, and that adopt tables of other formats. Those of
+other engines that Keytide lacks are listed with an alternative, as are functions.
 """
 
 from __future__ import annotations
@@ -43,7 +36,7 @@ from keytide.publish.publish import publish
 from keytide.read.requests import why_row
 from keytide.snapshot.stored_table import StoredTable
 from keytide.sources.external_definitions import (
-    NewAdopted,
+    NewAdoption,
     adopt,
     refresh_external,
     with_upsert_keys,
@@ -54,16 +47,16 @@ from keytide.sql.engine_text import refuse_location
 from keytide.sql.history_procedures import (
     HISTORY,
     Procedure,
-    chosen,
-    done,
-    named_by_commas,
+    comma_separated,
     places,
     procedure,
+    selected_partitions,
+    success_result,
     texts,
 )
 from keytide.sql.statements import Call
 
-# -- procedures and functions of other engines that Keytide lacks ----------------------------------
+# -- missing procedures and functions, with alternatives -------------------------------------------
 
 
 _ROW_IDS = (
@@ -133,10 +126,7 @@ ELSEWHERE: Mapping[str, str] = {
 """The alternative to a procedure, by its name."""
 
 
-# -- procedures of the database `sys`, with the names of Keytide and of Iceberg --------------------
-
-
-# -- procedures with the names and arguments of Iceberg --------------------------------------------
+# -- procedures of Iceberg -------------------------------------------------------------------------
 
 
 def rollback_to_snapshot(table: StoredTable, snapshot: int) -> RollbackResult:
@@ -162,7 +152,7 @@ def rewrite_data_files(
     where: str | None = None,
 ) -> CompactionResult:
     """Compact all files of the table, or of the partitions that match a condition."""
-    partitions = chosen("rewrite_data_files", table, None, where)
+    partitions = selected_partitions("rewrite_data_files", table, None, where)
     if (strategy == "sort") != (sort_order is not None):
         raise InvalidError(
             "sys.rewrite_data_files: strategy => 'sort' and sort_order require each other; rows "
@@ -191,7 +181,7 @@ ICEBERG: Mapping[str, Procedure] = {
 """The procedures by name."""
 
 
-# -- CALL procedures that remove history and files -------------------------------------------------
+# -- procedures that remove history and files ------------------------------------------------------
 
 
 def _expire_changelogs(
@@ -243,13 +233,13 @@ EXPIRING: Mapping[str, Procedure] = {
     "purge_files": procedure(purge_files),
     "remove_orphan_files": _remove_orphan_files,
     "reset_consumer": procedure(
-        reset_consumer, done, consumer_id="name", next_snapshot_id="next_snapshot"
+        reset_consumer, success_result, consumer_id="name", next_snapshot_id="next_snapshot"
     ),
 }  # fmt: skip
 """The procedures by name."""
 
 
-# -- procedures that adopt tables of other formats -------------------------------------------------
+# -- procedures that adopt tables ------------------------------------------------------------------
 
 
 def _adopting(format_: str) -> Procedure:
@@ -270,7 +260,7 @@ def _adopting(format_: str) -> Procedure:
         )
         refuse_location(catalog, table, format_, location, given)
         key, partitions = _columns(primary_key), _columns(partitioned_by)
-        wanted = NewAdopted(format_, location, key, partitions, given, comment)
+        wanted = NewAdoption(format_, location, key, partitions, given, comment)
         return adopt(catalog, table, wanted).to_arrow()
 
     procedure.__name__ = procedure.__qualname__ = f"adopt_{format_}"
@@ -278,7 +268,7 @@ def _adopting(format_: str) -> Procedure:
 
 
 def _columns(text: str | None) -> list[str]:
-    return [name for name in named_by_commas(text or "") if name]
+    return [name for name in comma_separated(text or "") if name]
 
 
 def _options(procedure: str, text: str | None) -> Mapping[str, str]:
@@ -307,7 +297,7 @@ ADOPTING: dict[str, Procedure] = {
 }
 
 
-# -- the procedures of the database `sys`, which CALL runs -----------------------------------------
+# -- the procedures of the database `sys` ----------------------------------------------------------
 
 
 def call(catalog: Catalog, statement: Call) -> pa.Table:
@@ -401,7 +391,7 @@ def _compact(
     compact_strategy: _Strategy = "full", order_strategy: str | None = None,
     order_by: str | None = None, where: str | None = None,
 ) -> CompactionResult:  # fmt: skip
-    wanted = chosen("compact", table, partitions, where)
+    wanted = selected_partitions("compact", table, partitions, where)
     if order_strategy == "none":
         order_strategy = None
     if order_by is not None:
@@ -426,7 +416,7 @@ def _drop_partition(catalog: Catalog, table: str, *partitions: str) -> pa.Table:
             "sys.drop_partition: no partition is given; to drop all rows, use TRUNCATE"
         )
     truncate(table_of(catalog, table), named)
-    return done()
+    return success_result()
 
 
 @checked
@@ -478,11 +468,11 @@ def _rescale(
             f"{stored.name} is {buckets}; run ALTER TABLE {table} SET ('{keys.BUCKET}' = "
             f"'{bucket_num}') first"
         )
-    return rescale(stored, chosen("rescale", stored, partitions, where)).to_arrow()
+    return rescale(stored, selected_partitions("rescale", stored, partitions, where)).to_arrow()
 
 
 def _rewrite_file_index(table: StoredTable, where: str | None = None) -> IndexingResult:
-    return index_files(table, chosen("rewrite_file_index", table, None, where))
+    return index_files(table, selected_partitions("rewrite_file_index", table, None, where))
 
 
 PROCEDURES: dict[str, Procedure] = {

@@ -1,7 +1,5 @@
 """Conditions of a query: which of them are pushed down, and which type they must have.
 
-Pushdown of query conditions that have the same meaning in every engine.
-
 An engine always evaluates its whole WHERE clause, so a pushed condition may keep too many rows but
 never too few. A term is pushed if DuckDB, Spark and Keytide agree on it, which depends on the
 column's type and on how the literal is written. Of an AND, the terms that qualify are pushed. An OR
@@ -9,13 +7,11 @@ is pushed as a whole or not at all. Everything else is left to the engine: CASTs
 in quotes, comparisons of strings with a CHAR other than equality, and times in other formats than
 ISO 8601.
 
-Conditions in a query must be BOOLEAN, whichever engine evaluates them.
-
-Engines accept numbers and strings as conditions, each engine different ones. A date without quotes,
-which is a number, would then be true for every row. So a condition is refused if its type is known
-and is not BOOLEAN. If only the engine can determine the type, the condition is marked, and the
-engine enforces BOOLEAN: DuckDB by a macro that accepts nothing else, and Spark by CASE, which does
-not either.
+Conditions must be BOOLEAN, whichever engine evaluates them. Engines accept numbers and strings as
+conditions, each engine different ones. A date without quotes, which is a number, would then be true
+for every row. So a condition is refused if its type is known and is not BOOLEAN. If only the engine
+can determine the type, the condition is marked, and the engine enforces BOOLEAN: DuckDB by a macro
+that accepts nothing else, and Spark by CASE, which does not either.
 """
 
 from __future__ import annotations
@@ -45,10 +41,10 @@ from keytide.predicate.predicate import (
 from keytide.sql.cursor import Keytide, error_at, typed
 from keytide.types import AtomicType, Field
 
-# -- pushdown of query conditions that have the same meaning in every engine -----------------------
+# -- pushdown --------------------------------------------------------------------------------------
 
 
-def pushed(term: exp.Expr, fields: Mapping[str, Field]) -> Predicate | None:
+def pushed_predicate(term: exp.Expr, fields: Mapping[str, Field]) -> Predicate | None:
     """A predicate that is true for every row for which `term` is true, or None.
 
     `fields` are the columns of the table by their names in lower case.
@@ -56,8 +52,8 @@ def pushed(term: exp.Expr, fields: Mapping[str, Field]) -> Predicate | None:
     return _if_flat(_Pusher(fields).implied(term))
 
 
-def pushed_exactly(term: exp.Expr, fields: Mapping[str, Field]) -> Predicate | None:
-    """The predicate of `pushed` if it is true for exactly the same rows as `term`, or None."""
+def exact_predicate(term: exp.Expr, fields: Mapping[str, Field]) -> Predicate | None:
+    """The predicate that is true for exactly the same rows as `term`, or None."""
     return _if_flat(_Pusher(fields).same(term))
 
 
@@ -341,7 +337,7 @@ _NUMBERS: dict[str, Callable[[str, AtomicType], bool]] = {
 }
 
 
-# -- conditions in a query must be BOOLEAN, whichever engine evaluates them ------------------------
+# -- BOOLEAN conditions ----------------------------------------------------------------------------
 
 
 CONDITION = "condition"

@@ -1,12 +1,9 @@
 """DELETE, UPDATE and MERGE of an open table, from the arguments of Python calls.
 
 The arguments become the same trees that the grammar creates from SQL, and run in the same way. In
-them the table is called `target`, and the rows to merge are called `source`.
-
-Strings and values from a Python call, as parts of one SQL text.
-
-Each string is parsed separately, so none of them can end a statement or start another one. They are
-lines of one text, and errors point at positions in it.
+them the table is called `target`, and the rows to merge are called `source`. Each string is parsed
+separately, so none of them can end a statement or start another one. They are lines of one SQL
+text, and errors point at positions in it.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from keytide.definition.checks import refuse_same_names
 from keytide.definition.schema_evolution import growth
 from keytide.dml.engine import Changed
 from keytide.dml.spi import ConnectorSession, Isolation
-from keytide.dml.statements import FormTable
+from keytide.dml.statements import CallTarget
 from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
 from keytide.predicate.condition import Condition
@@ -41,16 +38,16 @@ from keytide.sql.dml_grammar import delete_from, merge_into, update_from
 from keytide.sql.grammar import options_in_hints
 from keytide.sql.local_engine import LocalEngine
 from keytide.sql.query_engine import Engine
-from keytide.sql.relation import ExternalRelation, GivenRelation, Relation, StoredRelation
+from keytide.sql.relation import CallerRelation, ExternalRelation, Relation, StoredRelation
 from keytide.sql.row_changes import delete, merge, update
-from keytide.sql.statements import GIVEN, Merge, Query, Update
+from keytide.sql.statements import CALLER_ROWS, Merge, Query, Update
 from keytide.types import Field, arrow_schema, quoted, type_from_arrow
 from keytide.write.input_rows import source_table
 
-# -- strings and values from a Python call, as parts of one SQL text -------------------------------
+# -- arguments as SQL text -------------------------------------------------------------------------
 
 
-class FormTexts:
+class CallText:
     """The parts of a statement.
 
     Methods raise `InvalidError` at the position that does not parse.
@@ -162,14 +159,14 @@ _DIGITS_MAX = 38
 _LONG_DIGITS = 19
 
 
-# -- DELETE ----------------------------------------------------------------------------------------
+# -- DELETE, UPDATE and MERGE ----------------------------------------------------------------------
 
 
 TARGET, SOURCE = "target", "source"
 
 
 @dataclass(frozen=True)
-class WhenForm:
+class WhenCall:
     """One WHEN clause of a MERGE as given in Python. `values` None means all columns."""
 
     call: str
@@ -179,10 +176,10 @@ class WhenForm:
     condition: str | None = None
 
 
-def delete_where(table: FormTable, engine: Engine, where: str, isolation: Isolation) -> Changed:
+def delete_where(table: CallTarget, engine: Engine, where: str, isolation: Isolation) -> Changed:
     """Delete the rows that match an SQL condition, as `Table.delete` describes."""
-    with _not_too_deep():
-        texts = FormTexts()
+    with _depth_errors():
+        texts = CallText()
         tree = exp.Delete(this=_target(table, texts), where=_where(texts, where))
         statement = delete_from(tree, texts.cursor())
         return table.carry_out(
@@ -192,15 +189,15 @@ def delete_where(table: FormTable, engine: Engine, where: str, isolation: Isolat
 
 
 def update_where(
-    table: FormTable,
+    table: CallTarget,
     engine: Engine,
     values: Mapping[str, Any],
     where: Condition | None,
     isolation: Isolation,
 ) -> Changed:
     """Change columns of the rows that match a condition, as `Table.update` describes."""
-    with _not_too_deep():
-        texts = FormTexts()
+    with _depth_errors():
+        texts = CallText()
         pairs = _assignments(texts.values(values, "Table.update"))
         where_tree = _where(texts, where)
         tree = exp.Update(this=_target(table, texts), expressions=pairs, where=where_tree)
@@ -212,11 +209,11 @@ def update_where(
 
 
 def merge_source(
-    table: FormTable,
+    table: CallTarget,
     engine: Engine,
     source: str | Relation,
     on: str,
-    whens: Sequence[WhenForm],
+    whens: Sequence[WhenCall],
     isolation: Isolation,
 ) -> Changed:
     """Merge rows, or the rows of a query, into the table, as `Table.merge` describes."""
@@ -225,15 +222,15 @@ def merge_source(
             f"table {table.name}: a merge without a WHEN clause has no effect; add one, such as "
             "when_matched_update_all()"
         )
-    with _not_too_deep():
+    with _depth_errors():
         statement = _merge_statement(table, source, on, whens)
         return merge(table.catalog, engine, statement, isolation)
 
 
 def _merge_statement(
-    table: FormTable, source: str | Relation, on: str, whens: Sequence[WhenForm]
+    table: CallTarget, source: str | Relation, on: str, whens: Sequence[WhenCall]
 ) -> Merge:
-    texts = FormTexts()
+    texts = CallText()
     condition = texts.condition(on)
     branches = [_when(texts, when) for when in whens]
     given: dict[str, Relation] = {}
@@ -242,7 +239,7 @@ def _merge_statement(
     else:
         given[SOURCE] = source
         using = _table(texts, (SOURCE,), SOURCE)
-        using.meta[GIVEN] = SOURCE
+        using.meta[CALLER_ROWS] = SOURCE
     target = _target(table, texts)
     tree = exp.Merge(this=target, using=using, on=condition, whens=exp.Whens(expressions=branches))
     statement = merge_into(tree, texts.cursor())
@@ -250,9 +247,9 @@ def _merge_statement(
     return Merge(statement.table, pairs, statement.whens)
 
 
-def grown_to_merge(
-    table: StoredTable, source: str | Relation, whens: Sequence[WhenForm]
-) -> list[WhenForm]:
+def add_source_columns(
+    table: StoredTable, source: str | Relation, whens: Sequence[WhenCall]
+) -> list[WhenCall]:
     """Add the columns of a source to the table, and return the WHEN clauses for that.
 
     A WHEN clause for all columns then means the columns of the source. Other columns do not change,
@@ -280,7 +277,7 @@ def grown_to_merge(
 
 def source_of_rows(
     source: Any,
-    table: FormTable,
+    table: CallTarget,
     schema_of: Callable[[Any], pa.Schema] | None,
     read: Callable[[Any, TableSchema, str], pa.Table] = source_table,
 ) -> Relation:
@@ -298,16 +295,16 @@ def source_of_rows(
     if schema_of is not None:
         schema = schema_of(source)
         _checked_fields(schema, table.name)
-        return GivenRelation(SOURCE, source, schema)
+        return CallerRelation(SOURCE, source, schema)
     rows = _plain(read(source, table.schema, table.name), table)
-    return GivenRelation(SOURCE, rows, rows.schema)
+    return CallerRelation(SOURCE, rows, rows.schema)
 
 
 # -- parts -----------------------------------------------------------------------------------------
 
 
-def _where(texts: FormTexts, where: Condition | None) -> exp.Where | None:
-    """A condition given as a string. A condition object needs no SQL, see `_meant`."""
+def _where(texts: CallText, where: Condition | None) -> exp.Where | None:
+    """A condition given as a string. A condition object needs no SQL, see `_with_condition`."""
     return exp.Where(this=texts.condition(where)) if isinstance(where, str) else None
 
 
@@ -318,7 +315,7 @@ def _meant(statement: Update, where: Condition | None) -> Update:
     return replace(statement, query=replace(statement.query, where=where))
 
 
-def _when(texts: FormTexts, when: WhenForm) -> exp.When:
+def _when(texts: CallText, when: WhenCall) -> exp.When:
     condition = None if when.condition is None else texts.condition(when.condition)
     return exp.When(
         matched=when.kind == "MATCHED" or None,
@@ -328,7 +325,7 @@ def _when(texts: FormTexts, when: WhenForm) -> exp.When:
     )
 
 
-def _then(texts: FormTexts, when: WhenForm) -> exp.Expr:
+def _then(texts: CallText, when: WhenCall) -> exp.Expr:
     if when.action == "DELETE":
         return exp.Var(this="DELETE")
     if when.values is None and when.action == "UPDATE":
@@ -349,12 +346,12 @@ def _assignments(values: Mapping[str, exp.Expr]) -> list[exp.Expr]:
     ]
 
 
-def _target(table: FormTable, texts: FormTexts) -> exp.Table:
+def _target(table: CallTarget, texts: CallText) -> exp.Table:
     database, dot, name = table.name.partition(".")
     return _table(texts, (database, name) if dot else (database,), TARGET)
 
 
-def _table(texts: FormTexts, parts: Sequence[str], alias: str) -> exp.Table:
+def _table(texts: CallText, parts: Sequence[str], alias: str) -> exp.Table:
     """A table that does not occur in the text. Errors about it point at the end."""
     names = [exp.to_identifier(part, quoted=True) for part in parts]
     for name in names:
@@ -368,7 +365,7 @@ def _alias(name: str) -> exp.TableAlias:
 
 
 @contextmanager
-def _not_too_deep() -> Iterator[None]:
+def _depth_errors() -> Iterator[None]:
     try:
         yield
     except RecursionError as error:
@@ -380,7 +377,7 @@ def _not_too_deep() -> Iterator[None]:
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def _plain(rows: pa.Table, table: FormTable) -> pa.Table:
+def _plain(rows: pa.Table, table: CallTarget) -> pa.Table:
     """The rows in types that SQL supports and that hold the same values."""
     known = {f.name: f.type.to_arrow() for f in table.schema.fields}
     empty = [

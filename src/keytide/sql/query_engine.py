@@ -10,7 +10,7 @@ import pyarrow as pa
 from keytide.catalogs.catalog import Catalog
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction, WriteResult
-from keytide.dml.engine import Host, Means, MergeHost
+from keytide.dml.engine import EngineLimits, Host, MergeHost
 from keytide.feeds.flow import FlowRequest
 from keytide.snapshot.stored_table import StoredTable
 from keytide.sql.change_queries import MergeQuery, RowQuery
@@ -74,10 +74,10 @@ class Engine(Protocol):
         """Apply rows that are change events to the target of a flow."""
         ...
 
-    def row_host(self, query: RowQuery, means: Means) -> Host:
+    def row_host(self, query: RowQuery, limits: EngineLimits) -> Host:
         """The host for a DELETE or an UPDATE."""
         ...
 
-    def merge_host(self, query: MergeQuery, means: Means) -> MergeHost:
+    def merge_host(self, query: MergeQuery, limits: EngineLimits) -> MergeHost:
         """The host for a MERGE."""
         ...

@@ -1,11 +1,8 @@
 """One mention of a table in a query: its columns, and what the query needs from it.
 
 A table of the lake is read by a scan, a system table is computed as a whole, an attached table is
-read from its connector in pages, and rows from the caller already exist.
-
-Lookup of SQL names: an exact match, otherwise a case-insensitive match.
-
-Names that a SELECT gives to its columns, for engines where later columns cannot use them.
+read from its connector in pages, and rows from the caller already exist. An SQL name is looked up
+by an exact match, otherwise by a case-insensitive match.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from keytide.snapshot.stored_table import PinnedTable, StoredTable
 from keytide.sources.scan import ExternalHandle, ExternalScan
 from keytide.types import Field, type_from_arrow
 
-# -- one mention of a table in a query -------------------------------------------------------------
+# -- relations -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ class Relation(ABC):
         """The columns of the table."""
 
     @abstractmethod
-    def explained(self) -> list[str]:
+    def plan_lines(self) -> list[str]:
         """Lines that describe what is read, without reading it."""
 
     def narrowed(self, columns: tuple[str, ...] | None, terms: tuple[Predicate, ...]) -> Relation:
@@ -94,7 +91,7 @@ class StoredRelation(Relation):
         """The rows."""
         return narrowed_scan(self._all, self.columns, conjunction(self.terms))
 
-    def explained(self) -> list[str]:
+    def plan_lines(self) -> list[str]:
         """The scan's explanation, and what the query needs."""
         return [*str(self.scan().explain()).splitlines(), *self.needs()]
 
@@ -126,7 +123,7 @@ class FallbackRelation(Relation):
         columns = selected_columns(self.name, self._all.view.schema, self.columns)
         return replace(self._all, columns=columns, predicate=conjunction(self.terms))
 
-    def explained(self) -> list[str]:
+    def plan_lines(self) -> list[str]:
         """The scan's explanation, and what the query needs."""
         return [*str(self.scan().explain()).splitlines(), *self.needs()]
 
@@ -171,7 +168,7 @@ class SystemRelation(Relation):
         """The relation restricted to some columns. All its rows are computed in any case."""
         return replace(self, columns=columns)
 
-    def explained(self) -> list[str]:
+    def plan_lines(self) -> list[str]:
         """Its name."""
         return [f"system table {self.table.name}${self.system}"]
 
@@ -204,7 +201,7 @@ class AttachedRelation(Relation):
         by_name = {column.name: column for column in scan.columns}
         return replace(scan, columns=tuple(by_name[name] for name in self.columns))
 
-    def explained(self) -> list[str]:
+    def plan_lines(self) -> list[str]:
         """The connector, the conditions that it accepts, and its number of splits."""
         scan = self.scan()
         _, left = scan.narrowed()
@@ -237,7 +234,7 @@ class ExternalRelation(AttachedRelation):
         """The columns of the table, in the types of its definition."""
         return self.handle.table.view.schema.fields
 
-    def explained(self) -> list[str]:
+    def plan_lines(self) -> list[str]:
         """What is read, and the conditions that apply before versions are merged (rule R17)."""
         scan = ExternalScan(self.handle.table, self.fields_read, conjunction(self.terms))
         return [*str(scan.explain()).splitlines(), *self.needs()]
@@ -249,7 +246,7 @@ class ExternalRelation(AttachedRelation):
 
 
 @dataclass(frozen=True)
-class GivenRelation(Relation):
+class CallerRelation(Relation):
     """Rows from the caller: an Arrow table, or rows in the engine's own form."""
 
     rows: Any
@@ -274,7 +271,7 @@ class GivenRelation(Relation):
         """The relation restricted to some columns. All its rows exist in any case."""
         return replace(self, columns=columns)
 
-    def explained(self) -> list[str]:
+    def plan_lines(self) -> list[str]:
         """A line that says that the rows are given."""
         return [f"given rows: {', '.join(self.names)}"]
 
@@ -283,7 +280,7 @@ def _fields(schema: pa.Schema) -> tuple[Field, ...]:
     return tuple(Field(-1, c.name, type_from_arrow(c.type)) for c in schema)
 
 
-# -- lookup of SQL names: an exact match, otherwise a case-insensitive match -----------------------
+# -- lookup of names -------------------------------------------------------------------------------
 
 
 def column_of(name: str, columns: Iterable[str], table: str) -> str:
@@ -299,7 +296,7 @@ def column_of(name: str, columns: Iterable[str], table: str) -> str:
     return found[0]
 
 
-# -- names that a SELECT gives to its columns ------------------------------------------------------
+# -- aliases of a SELECT ---------------------------------------------------------------------------
 
 
 def without_aliases(node: exp.Expr) -> exp.Expr:

@@ -34,8 +34,8 @@ from keytide.sql.engine_text import (
     LostClauseError,
     engine_text,
     is_file,
-    refuse_reaching_out,
-    refused,
+    outside_error,
+    refuse_outside_functions,
 )
 from keytide.sql.from_clause import (
     drop_databases,
@@ -47,7 +47,12 @@ from keytide.sql.from_clause import (
     table_nodes,
 )
 from keytide.sql.procedures import FUNCTIONS_ELSEWHERE
-from keytide.sql.pushdown import balanced_chains, marked_conditions, pushed, refused_condition
+from keytide.sql.pushdown import (
+    balanced_chains,
+    marked_conditions,
+    pushed_predicate,
+    refused_condition,
+)
 from keytide.sql.relation import (
     AttachedRelation,
     ExternalRelation,
@@ -56,7 +61,7 @@ from keytide.sql.relation import (
     StoredRelation,
     SystemRelation,
 )
-from keytide.sql.statements import GIVEN, Query
+from keytide.sql.statements import CALLER_ROWS, Query
 from keytide.sql.views import with_views
 from keytide.types import Field, RowType, quoted
 
@@ -147,7 +152,7 @@ def bind(query: Query, catalog: AttachedCatalog) -> BoundQuery:
             message = f"{node.name} is a query of this statement, which has no versions"
             raise error_at(query.text, node.this.meta["start"], message)
     if not catalog.allows_external_files:
-        refuse_reaching_out(tree, query.text)
+        refuse_outside_functions(tree, query.text)
     relations: list[Relation] = []
     for node in names:
         if not is_file(node) or _is_in_lake(node, query, catalog):
@@ -195,7 +200,7 @@ def _refuse_loose_hints(tree: exp.Expr, tables: Sequence[exp.Table], query: Quer
 
 
 def _relation(node: exp.Table, view: str, query: Query, catalog: AttachedCatalog) -> Relation:
-    given = query.given.get(node.meta.get(GIVEN, ""))
+    given = query.caller_rows.get(node.meta.get(CALLER_ROWS, ""))
     if isinstance(given, StoredRelation):
         return replace(given, view=view, table=catalog.pin(given.table))
     if given is not None:
@@ -216,10 +221,10 @@ def _relation(node: exp.Table, view: str, query: Query, catalog: AttachedCatalog
             raise NotFoundError(str(error_at(query.text, start_of(node), str(error)))) from error
         assert target is not None
         attached = AttachedRelation(view, *target, session, name.partition(".")[0])
-    return _of_lake(node, view, query, catalog) if attached is None else attached
+    return _lake_relation(node, view, query, catalog) if attached is None else attached
 
 
-def _of_lake(node: exp.Table, view: str, query: Query, catalog: AttachedCatalog) -> Relation:
+def _lake_relation(node: exp.Table, view: str, query: Query, catalog: AttachedCatalog) -> Relation:
     """A table of the lake, which can be an external one."""
     name, system = lake_name(node, catalog)
     try:
@@ -259,7 +264,7 @@ def _stored(
     name, system = lake_name(node, catalog)
     place = node.this.meta
     given, version = query.hints.get(place["end"] + 1, {}), node.args.get("version")
-    hint = {key: value for key, value in given.items() if _in_own_spelling(key) != keys.BRANCH}
+    hint = {key: value for key, value in given.items() if _stored_option_name(key) != keys.BRANCH}
     branch = next((value for key, value in given.items() if key not in hint), None)
     try:
         table = catalog.pin(table_of(catalog, name))
@@ -268,8 +273,8 @@ def _stored(
         table = table if branch is None else catalog.pin(open_branch(table, branch))
     except NotFoundError as error:
         raise NotFoundError(str(error_at(query.text, place["start"], str(error)))) from error
-    changes = [key for key in hint if READ_OPTIONS.get(_in_own_spelling(key)) in _CHANGES]
-    rows = {k: v for k, v in hint.items() if READ_OPTIONS.get(_in_own_spelling(k)) in _ROWS}
+    changes = [key for key in hint if READ_OPTIONS.get(_stored_option_name(key)) in _CHANGES]
+    rows = {k: v for k, v in hint.items() if READ_OPTIONS.get(_stored_option_name(k)) in _ROWS}
     hint = {key: value for key, value in hint.items() if key not in rows}
     ways = [*(key for key in hint if key not in changes), *([] if version is None else ["AS OF"])]
     if rows and (system is not None or changes):
@@ -285,7 +290,7 @@ def _stored(
             "one of them"
         )
     travel = _from_hint(hint, table) if version is None else _from_version(version, table)
-    travel |= {READ_OPTIONS[_in_own_spelling(k)]: _said(k, v, table) for k, v in rows.items()}
+    travel |= {READ_OPTIONS[_stored_option_name(k)]: _boolean(k, v, table) for k, v in rows.items()}
     if system is None:
         kind = FallbackRelation if reads_two_branches(table) else StoredRelation
         return kind(view, table, travel)
@@ -300,7 +305,7 @@ def _check_changes(
     table: StoredTable,
 ) -> None:
     """Refuse a request for changes that the table cannot return, or not completely."""
-    if ways or not any(_in_own_spelling(key) == keys.INCREMENTAL_BETWEEN for key in hint):
+    if ways or not any(_stored_option_name(key) == keys.INCREMENTAL_BETWEEN for key in hint):
         raise InvalidError(
             f"table {table.name}: {' and '.join((*changes, *ways))} do not select what to read; "
             f"give '{keys.INCREMENTAL_BETWEEN}' = 'start,end', with or without "
@@ -317,7 +322,7 @@ def _check_changes(
 def _from_hint(options: Mapping[str, str], table: StoredTable) -> dict[str, Any]:
     travel: dict[str, Any] = {}
     for key, value in options.items():
-        meaning = READ_OPTIONS.get(_in_own_spelling(key))
+        meaning = READ_OPTIONS.get(_stored_option_name(key))
         if meaning is None:
             raise InvalidError(
                 f"table {table.name}: {key!r} is not a read option; read options: "
@@ -330,24 +335,26 @@ def _from_hint(options: Mapping[str, str], table: StoredTable) -> dict[str, Any]
         elif meaning == "as_of":
             travel["as_of"] = int(value) if value.isdecimal() else value
         else:
-            travel[meaning] = _whole(key, value, table) if meaning == "snapshot_id" else value
+            travel[meaning] = (
+                _whole_number(key, value, table) if meaning == "snapshot_id" else value
+            )
     return travel
 
 
-def _in_own_spelling(key: str) -> str:
+def _stored_option_name(key: str) -> str:
     try:
         return stored_name(key)
     except InvalidError:
         return key  # an unknown option, which no read accepts
 
 
-def _said(key: str, value: str, table: StoredTable) -> bool:
+def _boolean(key: str, value: str, table: StoredTable) -> bool:
     if value.lower() not in ("true", "false"):
         raise InvalidError(f"table {table.name}: {key!r} is {value!r}; expected true or false")
     return value.lower() == "true"
 
 
-def _whole(key: str, value: str, table: StoredTable) -> int:
+def _whole_number(key: str, value: str, table: StoredTable) -> int:
     if not value.isdecimal():
         raise InvalidError(f"table {table.name}: {key!r} is {value!r}; expected an integer")
     return int(value)
@@ -416,7 +423,7 @@ def _is_in_lake(node: exp.Table, query: Query, catalog: AttachedCatalog) -> bool
         return True
     if catalog.allows_external_files:
         return False
-    raise refused(f"the file {node.sql()}", query.text, node)
+    raise outside_error(f"the file {node.sql()}", query.text, node)
 
 
 def _rename(node: exp.Table, view: str) -> None:
@@ -472,7 +479,7 @@ def _needs(tree: exp.Expr, fields: Mapping[str, Sequence[Field]]) -> _Needs:
 def _keeps_names(source: exp.Table) -> bool:
     """Whether the columns of a mention are those of the table, with their own names."""
     alias = source.args.get("alias")
-    return _only_given(source, {"this", "alias", "joins", "sample"}) and not (
+    return _has_only(source, {"this", "alias", "joins", "sample"}) and not (
         alias is not None and alias.columns
     )
 
@@ -482,7 +489,7 @@ def _is_known_star(star: exp.Star) -> bool:
     parent = star.parent
     results = parent.parent if isinstance(parent, exp.Column) else parent
     return isinstance(parent, exp.Count) or (
-        isinstance(results, exp.Select) and _only_given(star, frozenset())
+        isinstance(results, exp.Select) and _has_only(star, frozenset())
     )
 
 
@@ -510,7 +517,7 @@ def _terms(scope: Scope, source: exp.Table, fields: Mapping[str, Field]) -> Iter
         columns = list(term.find_all(exp.Column))
         is_own = all(c.table == source.alias_or_name for c in columns)
         if columns and is_own and not term.find(exp.Query):
-            found = pushed(term, fields)
+            found = pushed_predicate(term, fields)
             if found is not None:
                 yield found
 
@@ -523,15 +530,15 @@ def _commutes(select: exp.Expr, source: exp.Table) -> bool:
     """
     first = select.args.get("from_") or select.args.get("from")
     joins = select.args.get("joins") or []
-    if first is None or not _only_given(source, {"this", "alias"}):
+    if first is None or not _has_only(source, {"this", "alias"}):
         return False
-    if not all(_only_given(join, _JOIN) and join.method in ("", "NATURAL") for join in joins):
+    if not all(_has_only(join, _JOIN) and join.method in ("", "NATURAL") for join in joins):
         return False
     sides = {(join.side or "").upper() for join in joins} - {""}
     kept = [first.this, *(() if sides else (join.this for join in joins))]
     # A table inside of parentheses is joined there before it is joined here.
     is_kept = any(relation is source for relation in kept)
-    return is_kept and sides <= {"LEFT"} and _only_given(select, _AROUND_WHERE)
+    return is_kept and sides <= {"LEFT"} and _has_only(select, _AROUND_WHERE)
 
 
 _JOIN = {"this", "on", "using", "side", "kind", "method"}
@@ -543,5 +550,5 @@ _AROUND_WHERE = {
 """The clauses of a SELECT that produce the rows for WHERE, or process them one by one after it."""
 
 
-def _only_given(node: exp.Expr, names: Set[str]) -> bool:
+def _has_only(node: exp.Expr, names: Set[str]) -> bool:
     return {name for name, value in node.args.items() if value} <= names

@@ -169,6 +169,6 @@ class ChangeResult(Result):
         return self.changed
 
 
-def changed(row_count: int = 0) -> Result:
+def change_result(row_count: int = 0) -> Result:
     """The result of a statement that returns no rows."""
     return ChangeResult(row_count)

@@ -4,9 +4,8 @@ A statement that meets a conflict is retried on the latest rows, as often as the
 'commit.max-retries' allows, or ten times for a table of an attached connector. So two concurrent
 statements never undo each other. A trace receives every call to the connector.
 
-EXPLAIN of DELETE, UPDATE and MERGE: the plan or, with ANALYZE, what was done.
-
-MERGE WITH SCHEMA EVOLUTION: the columns that a merge adds to its table.
+MERGE WITH SCHEMA EVOLUTION first adds columns to its table. EXPLAIN shows the plan of a change or,
+with ANALYZE, what was done.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from keytide.dml.spi import (
     ConnectorSession,
     Isolation,
 )
-from keytide.dml.statements import Target, _finder, on_newest
+from keytide.dml.statements import Target, _finder, run_on_latest
 from keytide.dml.trace import Trace
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema
@@ -60,7 +59,7 @@ from keytide.sql.statements import Delete, Merge, Query, Update, When
 from keytide.types import arrow_schema
 from keytide.write.refusals import writable_view
 
-# -- MERGE WITH SCHEMA EVOLUTION: the columns that a merge adds to its table -----------------------
+# -- MERGE WITH SCHEMA EVOLUTION -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ class Evolution:
         return growth(schema, self.columns, self.table.name)
 
 
-def evolved(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> Merge:
+def evolve_table(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> Merge:
     """The statement for the table once it has the columns that the statement needs.
 
     A statement that the engine refuses changes nothing. Raises as `evolution_of`, and as `grown`.
@@ -140,14 +139,14 @@ def evolution_of(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> 
         replace(when, values=own) if when.values is None and when.action != "DELETE" else when
         for when in statement.whens
     )
-    set_ = {name.lower() for when in whens for name in _evolving(when, table, source)}
+    set_ = {name.lower() for when in whens for name in _evolving_columns(when, table, source)}
     columns = pa.schema([f.with_name(spelled[f.name]) for f in found if f.name.lower() in set_])
     only_there = {name.lower() for name in found.names} - set(map(str.lower, table.schema.names))
     qualified = _qualified(replace(statement, whens=whens), only_there, source)
     evolution = Evolution(table, qualified, columns)
     if evolution.changes:
         evolution.check()
-        _try_out(catalog, engine, evolution.statement)
+        _check_by_engine(catalog, engine, evolution.statement)
     return evolution
 
 
@@ -181,7 +180,7 @@ def _only_table(bound: BoundQuery) -> Relation | None:
     return None if source.args.get("pivots") else views.get(source.name)
 
 
-def _evolving(when: When, table: StoredTable, source: str) -> Iterator[str]:
+def _evolving_columns(when: When, table: StoredTable, source: str) -> Iterator[str]:
     """The columns that a WHEN clause adds if they are missing, or widens.
 
     It adds each column that it names. It widens only a column that gets the source's column of the
@@ -224,7 +223,7 @@ def _qualified(statement: Merge, names: Set[str], source: str) -> Merge:
     return replace(statement, pairs=replace(statement.pairs, tree=pairs), whens=whens)
 
 
-def _try_out(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> None:
+def _check_by_engine(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> None:
     """Let the engine read a MERGE, without rows, as the table still is."""
     tree: exp.Select = statement.pairs.tree.copy()  # type: ignore[assignment]  # made so
     conditions = [when.condition for when in statement.whens if when.condition is not None]
@@ -233,11 +232,10 @@ def _try_out(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> None
         exp.alias_(each.copy(), f"c{place}", quoted=True)
         for place, each in enumerate([*conditions, *values, exp.null()])
     ])  # fmt: skip
-    query = Query(tree.limit(0), statement.pairs.text, statement.pairs.hints, statement.pairs.given)
+    query = Query(
+        tree.limit(0), statement.pairs.text, statement.pairs.hints, statement.pairs.caller_rows
+    )
     engine.schema(engine.rows(bind(query, catalog)))
-
-
-# -- DELETE, UPDATE and MERGE ----------------------------------------------------------------------
 
 
 # -- DELETE, UPDATE and MERGE ----------------------------------------------------------------------
@@ -262,7 +260,7 @@ def delete(
         query = row_query(statement.query, target.catalog, target.name)
         return _change(target, engine, query, DeleteRows())
 
-    return on_newest(catalog, statement.table, isolation, trace, once, "DELETE")
+    return run_on_latest(catalog, statement.table, isolation, trace, once, "DELETE")
 
 
 def update(
@@ -282,7 +280,7 @@ def update(
         query = update_query(target.catalog, statement, target)
         return _change(target, engine, query, UpdateRows(query.updated))
 
-    return on_newest(catalog, statement.table, isolation, trace, once, "UPDATE")
+    return run_on_latest(catalog, statement.table, isolation, trace, once, "UPDATE")
 
 
 def merge(
@@ -294,17 +292,17 @@ def merge(
 ) -> Changed:
     """Merge the rows of a source into a table.
 
-    Raises `InvalidError` if a target row is matched twice, and as `update` and `evolved`.
+    Raises `InvalidError` if a target row is matched twice, and as `update` and `evolve_table`.
     """
     if statement.evolves:
-        statement, catalog = evolved(catalog, engine, statement), catalog.anew()
+        statement, catalog = evolve_table(catalog, engine, statement), catalog.anew()
 
     def once(target: Target) -> Changed:
         query = merge_query(
             statement, target.catalog, target.name, target.fields, target.schema.given
         )
         columns = target.columns(query.target.columns)
-        host = engine.merge_host(query, target.means)
+        host = engine.merge_host(query, target.limits)
         return merge_rows(
             target.connector,
             target.session,
@@ -315,7 +313,7 @@ def merge(
             host,
         )
 
-    return on_newest(catalog, statement.table, isolation, trace, once, "MERGE")
+    return run_on_latest(catalog, statement.table, isolation, trace, once, "MERGE")
 
 
 def update_query(catalog: AttachedCatalog, statement: Update, target: Target) -> RowQuery:
@@ -334,7 +332,7 @@ def _change(target: Target, engine: Engine, query: RowQuery, change: RowChange) 
         change,
         target.columns(query.target.columns),
         query.target.terms,
-        engine.row_host(query, target.means),
+        engine.row_host(query, target.limits),
         is_all_terms=query.is_all_terms,
     )
 
@@ -397,7 +395,7 @@ def _row_lines(query: RowQuery, target: Target, change: RowChange, engine: Engin
     splits = target.connector.splits.get_splits(target.session, narrowed)
     yield f"splits: {len(splits)}"
     stored, is_exact = target.connector.splits.stored_bytes(splits), query.is_all_terms and not left
-    yield from engine.row_host(query, target.means).explained(stored, is_exact=is_exact)
+    yield from engine.row_host(query, target.limits).plan_lines(stored, is_exact=is_exact)
     yield f"columns read: {_listed([c.name for c in target.columns(query.target.columns)])}"
     yield from _others(query.bound.relations)
 
@@ -422,8 +420,8 @@ def _merge_lines(statement: Merge, target: Target, engine: Engine) -> Iterator[s
     splits = target.connector.splits.get_splits(session, target.handle)
     yield f"splits: {len(splits)}"
     stored = target.connector.splits.stored_bytes(splits)
-    yield from engine.merge_host(query, target.means).explained(stored)
-    read = {*target.columns(query.target.columns), *query.kept(target.schema.columns)}
+    yield from engine.merge_host(query, target.limits).plan_lines(stored)
+    read = {*target.columns(query.target.columns), *query.unchanged_columns(target.schema.columns)}
     yield f"columns read: {_listed([c.name for c in target.schema.columns if c in read])}"
     yield from _others(query.bound.relations)
 
@@ -461,6 +459,6 @@ def _text(tree: exp.Expr) -> str:
 def _others(relations: Sequence[Relation]) -> Iterator[str]:
     """The tables that are read besides the target."""
     for relation in relations:
-        first, *rest = relation.explained()
+        first, *rest = relation.plan_lines()
         yield f"reads: {first}"
         yield from (f"  {line}" for line in rest)

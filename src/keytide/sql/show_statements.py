@@ -1,6 +1,6 @@
-"""SHOW, DESCRIBE and EXPLAIN: definitions as rows and as text.
+"""SHOW, DESCRIBE and EXPLAIN: definitions as rows and as text, and the definition of views.
 
-Creates and describes views. The query of a view is tested before it is stored.
+The query of a view is tested before it is stored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from keytide.sql.statements import CreateView, Show
 from keytide.sql.views import with_views
 from keytide.types import Field, quoted, type_from_arrow
 
-# -- SHOW, DESCRIBE and EXPLAIN: definitions as rows and as text -----------------------------------
+# -- SHOW, DESCRIBE and EXPLAIN --------------------------------------------------------------------
 
 
 def show(catalog: AttachedCatalog, statement: Show) -> pa.Table:
@@ -52,7 +52,9 @@ def show(catalog: AttachedCatalog, statement: Show) -> pa.Table:
         return _tables(catalog, statement)
     if statement.what == "VIEWS":
         chosen = statement.name or catalog.chosen_database
-        return _named("view", catalog.views(chosen and catalog.database_of(chosen)), statement)
+        return _names_table(
+            "view", catalog.views(chosen and catalog.database_of(chosen)), statement
+        )
     if statement.what == "COLUMNS":
         return describe(catalog, statement.name or "", extended=False)
     if statement.what in ("PARTITIONS", "TAGS", "BRANCHES"):
@@ -84,19 +86,19 @@ def describe(catalog: AttachedCatalog, name: str, *, extended: bool) -> pa.Table
     """
     target = target_of(catalog, name)
     if target is not None:
-        return described([*_attached_columns(*target)])
+        return description_rows([*_attached_columns(*target)])
     table = entry_of(catalog, name)
     schema = table.schema
     rows = [(f.name, f.type.sql(), _role(schema, f.name), f.description) for f in schema.fields]
     if extended:
         rows += [(key, value, "option", None) for key, value in _options(schema).items()]
-        rows += [(key, value, "table", None) for key, value in _about(table).items()]
+        rows += [(key, value, "table", None) for key, value in _properties(table).items()]
         place = location_of(schema) if is_external(schema) else table.uri
         rows.append(("location", place, "table", schema.comment))
-    return described(rows)
+    return description_rows(rows)
 
 
-def _about(table: PinnedTable) -> dict[str, str]:
+def _properties(table: PinnedTable) -> dict[str, str]:
     """The properties of a table, by name."""
     schema = table.schema
     about = {
@@ -137,7 +139,7 @@ def _attached_columns(
         yield column.name, type_.sql(), "primary key" * (column.name in schema.primary_key), None
 
 
-def described(rows: Sequence[tuple[str | None, ...]]) -> pa.Table:
+def description_rows(rows: Sequence[tuple[str | None, ...]]) -> pa.Table:
     """Rows in the format of DESCRIBE."""
     names = ("name", "type", "role", "comment")
     columns = zip(*rows, strict=True)
@@ -183,7 +185,7 @@ def view_statement(view: StoredView) -> str:
 
 def explain(bound: BoundQuery) -> Result:
     """What is read from each table of a query, without reading it."""
-    lines = [line for relation in bound.relations for line in relation.explained()]
+    lines = [line for relation in bound.relations for line in relation.plan_lines()]
     return plan_rows(lines or ["reads no table"])
 
 
@@ -200,10 +202,10 @@ def _tables(catalog: AttachedCatalog, statement: Show) -> pa.Table:
         start = f"{statement.name}.".lower()
         names = [name for name in catalog.tables() if name.lower().startswith(start)]
         names += attached_tables(catalog, statement.name)
-    return _named("table", names, statement)
+    return _names_table("table", names, statement)
 
 
-def _named(what: str, names: Sequence[str], statement: Show) -> pa.Table:
+def _names_table(what: str, names: Sequence[str], statement: Show) -> pa.Table:
     """Full names that match LIKE, with a separate column for the database."""
     split = [name.split(".", 1) for name in names]
     fitting = {*_like(statement.like, (name for _, name in split))}
@@ -263,7 +265,7 @@ def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-# -- creates and describes views. The query of a view is tested before it is stor ------------------
+# -- views -----------------------------------------------------------------------------------------
 
 
 def create_view(catalog: AttachedCatalog, engine: Engine, statement: CreateView) -> None:
@@ -315,7 +317,7 @@ def _refuse_circle(catalog: AttachedCatalog, view: StoredView) -> None:
     with_views(tree, query, catalog.pinned(), (replace(view, name=known.name),))
 
 
-def described_view(
+def view_description(
     catalog: AttachedCatalog, engine: Engine, view: StoredView, *, extended: bool
 ) -> pa.Table:
     """The columns of a view with their types. `extended` adds its query and its comment."""
@@ -327,4 +329,4 @@ def described_view(
     if extended:
         rows += [("view", view.name, "view", view.comment), ("query", view.query, "view", None)]
         rows.append(("database", view.database, "view", None))
-    return described(rows)
+    return description_rows(rows)

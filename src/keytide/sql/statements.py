@@ -15,7 +15,7 @@ from keytide.sql.relation import Relation
 from keytide.types import Field
 
 __all__ = [
-    "GIVEN",
+    "CALLER_ROWS",
     "AddConstraint",
     "AlterTable",
     "ApplyEvents",
@@ -38,6 +38,7 @@ __all__ = [
     "Explain",
     "Insert",
     "Merge",
+    "NamePolicy",
     "Query",
     "RenameTable",
     "Rows",
@@ -48,11 +49,10 @@ __all__ = [
     "Use",
     "VersionNameKind",
     "When",
-    "WhenTaken",
 ]
 
 
-GIVEN = "given"
+CALLER_ROWS = "given"
 """The mark, in the meta of a table node, for rows that are passed with the query."""
 
 
@@ -64,7 +64,7 @@ class Query:
     text: str
     hints: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """Options of `/*+ OPTIONS(...) */`, by the position where their table name ends."""
-    given: Mapping[str, Relation] = field(default_factory=dict)
+    caller_rows: Mapping[str, Relation] = field(default_factory=dict)
     """Rows passed with the query, by the mark of the node that represents them."""
     where: Condition | None = None
     """A condition object on the table that a statement changes."""
@@ -291,7 +291,7 @@ class Truncate:
 
 
 VersionNameKind: TypeAlias = Literal["TAG", "BRANCH"]
-WhenTaken: TypeAlias = Literal["refuse", "keep", "replace", "need"]
+NamePolicy: TypeAlias = Literal["refuse", "keep", "replace", "need"]
 """What happens if the name is taken:
 
 CREATE, CREATE IF NOT EXISTS, CREATE OR REPLACE, or REPLACE, which requires an existing one.
@@ -307,7 +307,7 @@ class CreateVersionName:
     name: str
     version: str | None = None
     time_retained: str | None = None
-    taken: WhenTaken = "refuse"
+    name_policy: NamePolicy = "refuse"
 
 
 @dataclass(frozen=True)

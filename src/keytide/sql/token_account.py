@@ -5,9 +5,8 @@ from `FROM u VALUES (1)` the table. So each word of a text is looked up in the t
 word is tested: if changing this word alone gives the same tree, the parser did not use the word.
 Only the test refuses a text. The lookup just saves tests.
 
-Parentheses directly inside of parentheses, as generated SQL has them.
-
-The parser needs a part of Python's stack for each pair, so it cannot parse many.
+Parentheses directly inside of parentheses, as generated SQL has them, are removed before. The
+parser needs a part of Python's stack for each pair, so it cannot parse many.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from functools import cache
 
 from sqlglot import Token, TokenType, exp
 
-# -- checks that a parsed tree uses every token of its text ----------------------------------------
+# -- unused tokens ---------------------------------------------------------------------------------
 
 
 _Parse = Callable[[Sequence[Token]], "exp.Expr | None"]
 
 
-def unread(tokens: Sequence[Token], tree: exp.Expr, parse: _Parse) -> tuple[int, str] | None:
+def unused_token(tokens: Sequence[Token], tree: exp.Expr, parse: _Parse) -> tuple[int, str] | None:
     """The position of the first word that the tree does not depend on, and what is wrong with it.
 
     `parse` creates a tree from tokens, or None if they do not parse.
@@ -47,7 +46,7 @@ def _doubtful(tokens: Sequence[Token], tree: exp.Expr) -> Iterator[int]:
     """Words that occur less often in the tree than in the text, and symbols without effect."""
     words = [_TYPES.get(token.token_type) or token.text.upper() for token in tokens]
     missing = Counter(words)
-    missing.subtract(_said(tree))
+    missing.subtract(_tree_words(tree))
     types = [None, *(token.token_type for token in tokens), None]
     for index, word in enumerate(words):
         before, kind, after = types[index : index + 3]
@@ -147,7 +146,7 @@ parser does not require, as in `a NOT NULL`, `WHEN a DELETE` and `UPDATE SET *`.
 # -- words of a tree -------------------------------------------------------------------------------
 
 
-def _said(tree: exp.Expr) -> Counter[str]:
+def _tree_words(tree: exp.Expr) -> Counter[str]:
     """The words that a tree contains, or that its nodes are written with."""
     found: list[str] = []
     nodes = [tree]
@@ -156,7 +155,7 @@ def _said(tree: exp.Expr) -> Counter[str]:
         if isinstance(node, exp.Boolean):
             found.append(str(node.this))
             continue
-        found += _written(type(node))  # type: ignore[arg-type]  # a class, whose own hash is meant
+        found += _written_words(type(node))  # type: ignore[arg-type]  # a class, whose own hash is meant
         for value in node.args.values():
             for item in value if type(value) is list else (value,):
                 if isinstance(item, exp.Expr):
@@ -169,7 +168,7 @@ def _said(tree: exp.Expr) -> Counter[str]:
 
 
 @cache
-def _written(kind: type[exp.Expr]) -> tuple[str, ...]:
+def _written_words(kind: type[exp.Expr]) -> tuple[str, ...]:
     names = kind.sql_names() if issubclass(kind, exp.Func) else []
     return (kind.key, *names, *_WRITTEN.get(kind, ()))
 
@@ -195,10 +194,10 @@ _WRITTEN: dict[type[exp.Expr], tuple[str, ...]] = {
 """Words of nodes other than their names and values, for clauses that many statements have."""
 
 
-# -- parentheses directly inside of parentheses, as generated SQL has them -------------------------
+# -- repeated parentheses --------------------------------------------------------------------------
 
 
-def without_idle_brackets(tokens: Sequence[Token]) -> list[Token]:
+def without_repeated_parentheses(tokens: Sequence[Token]) -> list[Token]:
     """The tokens, where no parentheses contain only one pair, which contains only one, and so on.
 
     Of such a chain three pairs remain: the outer ones can be a part of the syntax, as in a call of

@@ -25,7 +25,7 @@ from keytide.sql.from_clause import (
     table_nodes,
 )
 from keytide.sql.grammar import parse_query
-from keytide.sql.statements import GIVEN, Query
+from keytide.sql.statements import CALLER_ROWS, Query
 
 # -- views in queries: each mention is replaced by the query of the view ---------------------------
 
@@ -71,7 +71,7 @@ def _view_of(
     node: exp.Table, catalog: AttachedCatalog, query: Query, inside: tuple[StoredView, ...]
 ) -> StoredView | None:
     name = name_of(node)
-    if node.meta.get(GIVEN) or is_file(node) or catalog.find_attached(name) is not None:
+    if node.meta.get(CALLER_ROWS) or is_file(node) or catalog.find_attached(name) is not None:
         return None
     whole, _ = lake_name(node, catalog)
     whole, _ = split_branch(whole)

@@ -213,7 +213,7 @@ def _after(change: Callable[[tuple[Any, ...]], tuple[Any, ...] | None]) -> list[
     return sorted((row for row in map(change, ROWS) if row is not None), key=repr)
 
 
-# -- reading ---------------------------------------------------------------------------------------
+# -- reads -----------------------------------------------------------------------------------------
 
 
 @_check
@@ -286,7 +286,7 @@ def filters_lose_no_row_that_meets_them(table: _Table) -> None:
            sorted(found - meant))  # fmt: skip
 
 
-# -- changing --------------------------------------------------------------------------------------
+# -- changes ---------------------------------------------------------------------------------------
 
 
 @_check
@@ -371,7 +371,7 @@ def deletes_without_reading_count_exactly(table: _Table) -> None:
     _holds(table.rows() == [], "execute_delete must delete all rows", table.rows())
 
 
-# -- failing ---------------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------
 
 
 @_check

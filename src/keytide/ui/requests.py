@@ -1,21 +1,14 @@
-"""Requests and answers: parameters, addresses, lists, and the site.
+"""Requests and answers: access, running queries, parameters, addresses, lists, and the site.
 
-The parameters of a request as values: numbers and strings of its address, and forms.
-
-Addresses of pages, for links.
+- A request is allowed with the secret that was printed when the server started. This module only
+  decides. The guard in `server` acts on the decisions.
+- Queries that run for a page have a time limit each, and can be cancelled by the page's number.
+- The parameters of a request are values: numbers and strings of its address, and forms.
+- The tables of a lake are listed a page at a time: names are listed, and those on the page are
+  opened.
 
 >>> table_address("shop.orders$branch_x", "timeline", before=12)
 '/table/shop.orders%24branch_x/timeline?before=12'
-
-What one server shows, and how its pages are rendered.
-
-The tables of a lake, a page at a time: names are listed, and those on the page are opened.
-
-Which requests are allowed: those with the secret that was printed when the server started.
-
-This module only decides. The guard acts on the decisions.
-
-Queries that run for a page: each has a time limit, and can be cancelled by the page's number.
 """
 
 from __future__ import annotations
@@ -51,7 +44,7 @@ from keytide.sql.local_query import Stop
 from keytide.tasks import Threads
 from keytide.types import quoted
 
-# -- which requests are allowed --------------------------------------------------------------------
+# -- access ----------------------------------------------------------------------------------------
 
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -85,13 +78,13 @@ class Access:
         """The token that every form of this server contains. It does not reveal the secret."""
         return hmac.new(self.secret.encode(), b"form", hashlib.sha256).hexdigest()
 
-    def knows(self, given: str | None) -> bool:
-        """Whether `given` is the secret. Takes the same time for every other string."""
-        return given is not None and hmac.compare_digest(given.encode(), self.secret.encode())
+    def is_secret(self, value: str | None) -> bool:
+        """Whether `value` is the secret. Takes the same time for every other string."""
+        return value is not None and hmac.compare_digest(value.encode(), self.secret.encode())
 
-    def knows_form(self, given: str | None) -> bool:
-        """Whether `given` is the token of this server's forms."""
-        return given is not None and hmac.compare_digest(given.encode(), self.form_token.encode())
+    def is_form_token(self, value: str | None) -> bool:
+        """Whether `value` is the token of this server's forms."""
+        return value is not None and hmac.compare_digest(value.encode(), self.form_token.encode())
 
     def is_called(self, host: str | None) -> bool:
         """Whether a Host header names this server.
@@ -124,7 +117,7 @@ def _is_ip_address(name: str) -> bool:
     return True
 
 
-# -- queries that run for a page -------------------------------------------------------------------
+# -- running queries -------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -229,10 +222,7 @@ def _settle(running: Future[T], query: Callable[[Stop], T], stop: Stop) -> None:
         running.set_exception(error)
 
 
-# -- requests and answers: parameters, addresses, lists, and the site ------------------------------
-
-
-# -- the parameters of a request as values ---------------------------------------------------------
+# -- parameters ------------------------------------------------------------------------------------
 
 
 _FORM_BYTES_MAX = 1 << 20
@@ -243,7 +233,7 @@ Form = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestParameters:
     """The query parameters of an address."""
 
     request: Request
@@ -288,22 +278,22 @@ async def form_of(request: Request) -> Form:
     return {name: values[-1] for name, values in fields.items()}
 
 
-# -- addresses of pages, for links -----------------------------------------------------------------
+# -- addresses -------------------------------------------------------------------------------------
 
 
-def page_address(*parts: str, **asked: object) -> str:
+def page_address(*parts: str, **parameters: object) -> str:
     """The address of a page with its query parameters, without those that are None."""
     path = "/" + "/".join(quote(part, safe="") for part in parts)
-    given = {name: str(value) for name, value in asked.items() if value is not None}
+    given = {name: str(value) for name, value in parameters.items() if value is not None}
     return f"{path}?{urlencode(given)}" if given else path
 
 
-def table_address(name: str, *parts: str, **asked: object) -> str:
+def table_address(name: str, *parts: str, **parameters: object) -> str:
     """The address of a page about a table."""
-    return page_address("table", name, *parts, **asked)
+    return page_address("table", name, *parts, **parameters)
 
 
-# -- what one server shows, and how its pages are rendered -----------------------------------------
+# -- the site --------------------------------------------------------------------------------------
 
 
 TABLE_TABS = (
@@ -391,7 +381,7 @@ def _templates() -> Environment:
 _TEMPLATES = _templates()
 
 
-# -- the tables of a lake, a page at a time --------------------------------------------------------
+# -- lists of tables -------------------------------------------------------------------------------
 
 
 PAGE_LINES = 25
@@ -402,7 +392,7 @@ _OPENED = 8
 
 
 @dataclass(frozen=True)
-class Line:
+class TableLine:
     """A table or a view, with a few facts about it.
 
     `stored` counts stored rows, including old versions and deletes. `problem` says why the table
@@ -429,7 +419,7 @@ class Listing:
     databases: tuple[str, ...]
     database: str | None
     search: str
-    lines: tuple[Line, ...]
+    lines: tuple[TableLine, ...]
     page: int
     pages: int
     found: int
@@ -485,20 +475,20 @@ def _fitting(names: Iterable[str], search: str) -> list[str]:
     return sorted(name for name in names if wanted in name.casefold())
 
 
-def _line(lake: Lake, name: str, kind: str | None) -> Line | None:
+def _line(lake: Lake, name: str, kind: str | None) -> TableLine | None:
     """The line of a name; None where it has no table any more."""
     if kind is not None:
-        return Line(name, kind)
+        return TableLine(name, kind)
     try:
         seen = lake.catalog.entry(name)
         schema = seen.schema
         if is_external(schema):
-            return Line(name, _EXTERNAL, tuple(schema.primary_keys), len(schema.fields))
+            return TableLine(name, _EXTERNAL, tuple(schema.primary_keys), len(schema.fields))
         snapshot = seen.metadata.latest_snapshot()
     except KeytideError as error:
         is_gone = isinstance(error, NotFoundError) and not _is_held(lake, name)
-        return None if is_gone else Line(name, _KEYED, problem=str(error))
-    return Line(
+        return None if is_gone else TableLine(name, _KEYED, problem=str(error))
+    return TableLine(
         name,
         _KEYED if schema.primary_keys else _APPENDED,
         tuple(schema.primary_keys),

@@ -1,12 +1,8 @@
-"""The server of the pages: addresses, checks of requests, and errors.
+"""The server of the pages: addresses, checks of requests, changes after a confirmation, and errors.
 
-The application: which address leads to which page, and how errors are shown.
-
-Serves the pages until Ctrl-C.
-
-Checks every request before any page sees it, and sets the security headers of all answers.
-
-Pages that change a table: they first show what would be done, and do it after a confirmation.
+Every request is checked before any page sees it, and all answers get security headers. Pages that
+change a table first show what would be done, and do it after a confirmation. The server runs until
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -50,8 +46,8 @@ from keytide.show.elements import page_style, size_text
 from keytide.ui.requests import (
     QUERY_SECONDS_MAX,
     Access,
-    Asked,
     Form,
+    RequestParameters,
     Run,
     Runs,
     Site,
@@ -60,12 +56,12 @@ from keytide.ui.requests import (
     without_brackets,
 )
 from keytide.ui.sql_pages import RUN, cancel, export, run, show
-from keytide.ui.table_pages import Look, looks, redirected, table_of
+from keytide.ui.table_pages import PageView, page_views, redirected, table_of
 
 # -- pages that change a table ---------------------------------------------------------------------
 
 
-Change = Callable[[Site, Asked, Form], Response]
+ChangeHandler = Callable[[Site, RequestParameters, Form], Response]
 
 
 @dataclass(frozen=True)
@@ -83,7 +79,7 @@ class Proposal:
     is_worth_it: bool = True
 
 
-def change_routes() -> dict[str, tuple[Look, Change]]:
+def change_routes() -> dict[str, tuple[PageView, ChangeHandler]]:
     """The pages by address: what each shows, and what it does with a form."""
     return {
         "/table/{table}/actions": (_actions, _propose),
@@ -91,14 +87,16 @@ def change_routes() -> dict[str, tuple[Look, Change]]:
     }
 
 
-def _actions(site: Site, asked: Asked) -> Response:
-    table = table_of(site, asked)
-    return site.page("actions.html", table=table.name, view="actions", to=asked.text("to") or "")
+def _actions(site: Site, parameters: RequestParameters) -> Response:
+    table = table_of(site, parameters)
+    return site.page(
+        "actions.html", table=table.name, view="actions", to=parameters.text("to") or ""
+    )
 
 
-def _propose(site: Site, asked: Asked, form: Form) -> Response:
+def _propose(site: Site, parameters: RequestParameters, form: Form) -> Response:
     """Show what would be done, without doing it."""
-    table = table_of(site, asked)
+    table = table_of(site, parameters)
     return _confirm(site, table, _proposal(table, form))
 
 
@@ -109,13 +107,13 @@ def _confirm(site: Site, table: Table, proposal: Proposal, changed: str = "") ->
     )  # fmt: skip
 
 
-def _carry_out(site: Site, asked: Asked, form: Form) -> Response:
+def _carry_out(site: Site, parameters: RequestParameters, form: Form) -> Response:
     """Do it, if the table has not changed since the proposal was shown."""
-    table = table_of(site, asked)
+    table = table_of(site, parameters)
     proposal = _proposal(table, form)
     if form.get("newest") != str(proposal.newest):
-        told = f"Snapshot {proposal.newest} was committed since. This is what would be done now."
-        return _confirm(site, table, proposal, told)
+        message = f"Snapshot {proposal.newest} was committed since. This is what would be done now."
+        return _confirm(site, table, proposal, message)
     _ACTIONS[_what(form)].carry_out(table, form)
     return redirected(table.name, "timeline")
 
@@ -147,7 +145,7 @@ def _is_full(form: Form) -> bool:
 def _propose_compaction(table: Table, form: Form, newest: int) -> Proposal:
     full = _is_full(form)
     planned = table.compact(full=full, dry_run=True)
-    told = (
+    message = (
         f"{counted(planned.files_before, 'file')} with {size_text(planned.bytes_before)} in "
         f"{counted(planned.buckets, 'bucket')} would be merged into fewer and larger files with "
         f"the same rows, in one commit."
@@ -155,17 +153,17 @@ def _propose_compaction(table: Table, form: Form, newest: int) -> Proposal:
         else "There is nothing to compact: no bucket would change."
     )
     return Proposal(
-        f"Compact {table.name}{' in full' if full else ''}", "Compact", (told,),
+        f"Compact {table.name}{' in full' if full else ''}", "Compact", (message,),
         (("what", "compact"), ("full", "yes" if full else "")), newest, planned.buckets > 0,
     )  # fmt: skip
 
 
 def _propose_tag(table: Table, form: Form, newest: int) -> Proposal:
     name, snapshot = form.get("name", ""), _snapshot(form)
-    told = f"Snapshot {newest if snapshot is None else snapshot} would be named {name!r}."
+    message = f"Snapshot {newest if snapshot is None else snapshot} would be named {name!r}."
     kept = "A tag keeps its snapshot readable, with its files, until the tag is deleted."
     fields = (("what", "tag"), ("name", name), ("snapshot", form.get("snapshot", "")))
-    return Proposal(f"Tag {table.name}", "Create the tag", (told, kept), fields, newest)
+    return Proposal(f"Tag {table.name}", "Create the tag", (message, kept), fields, newest)
 
 
 def _create_tag(table: Table, form: Form) -> object:
@@ -184,17 +182,17 @@ def _to(form: Form) -> int | str:
 
 def _propose_rollback(table: Table, form: Form, newest: int) -> Proposal:
     planned = table.rollback_to(_to(form), dry_run=True)
-    told = [
+    message = [
         f"The table would be reset to snapshot {planned.current_snapshot_id}.",
         f"{counted(planned.snapshots, 'later snapshot')} would be deleted, up to "
         f"{planned.previous_snapshot_id}. This cannot be undone.",
     ]
     if planned.tags:
-        told.append(f"These tags would be deleted with them: {', '.join(planned.tags)}.")
+        message.append(f"These tags would be deleted with them: {', '.join(planned.tags)}.")
     if planned.consumers:
-        told.append(f"These consumers have already read them: {', '.join(planned.consumers)}.")
+        message.append(f"These consumers have already read them: {', '.join(planned.consumers)}.")
     return Proposal(
-        f"Roll {table.name} back", "Roll back", tuple(told),
+        f"Roll {table.name} back", "Roll back", tuple(message),
         (("what", "rollback"), ("to", form.get("to", ""))), newest, planned.snapshots > 0,
     )  # fmt: skip
 
@@ -210,10 +208,7 @@ _ACTIONS = {
 }
 
 
-# -- the server of the pages: addresses, checks of requests, and errors ----------------------------
-
-
-# -- checks every request before any page sees it --------------------------------------------------
+# -- the guard -------------------------------------------------------------------------------------
 
 
 TOKEN = "token"
@@ -273,8 +268,8 @@ class Guard:
             return HTMLResponse(_WRONG_HOST, 403)
         given = QueryParams(scope["query_string"]).get(TOKEN)
         if given is not None:
-            return self._entered() if self._access.knows(given) else HTMLResponse(_REFUSED, 403)
-        if not self._access.knows(_cookie(headers, self._access.cookie)):
+            return self._entered() if self._access.is_secret(given) else HTMLResponse(_REFUSED, 403)
+        if not self._access.is_secret(_cookie(headers, self._access.cookie)):
             return HTMLResponse(_REFUSED, 403)
         return None
 
@@ -304,7 +299,7 @@ def _adding_headers(send: Send) -> Send:
     return sending
 
 
-# -- the application: which address leads to which page, and how errors are shown ------------------
+# -- the application -------------------------------------------------------------------------------
 
 
 _STATUS = {
@@ -321,18 +316,20 @@ def application(
 ) -> Guard:
     """The pages of a lake, for requests that `access` allows; `runs` limits its queries."""
     site = Site(lake, access, allows_changes, runs or Runs(QUERY_SECONDS_MAX))
-    routes: list[Any] = [Route(path, _looking(site, look)) for path, look in looks().items()]
+    routes: list[Any] = [
+        Route(path, _view_endpoint(site, look)) for path, look in page_views().items()
+    ]
     routes += [
-        Route("/sql", _looking(site, show)),
-        Route("/sql", _queried(site, run), methods=["POST"]),
-        Route("/sql/export", _queried(site, export), methods=["POST"]),
-        Route("/sql/cancel", _posted(site, cancel), methods=["POST"]),
+        Route("/sql", _view_endpoint(site, show)),
+        Route("/sql", _query_endpoint(site, run), methods=["POST"]),
+        Route("/sql/export", _query_endpoint(site, export), methods=["POST"]),
+        Route("/sql/cancel", _change_endpoint(site, cancel), methods=["POST"]),
     ]
     if allows_changes:
         for path, (look, change) in change_routes().items():
             routes += [
-                Route(path, _looking(site, look)),
-                Route(path, _posted(site, change), methods=["POST"]),
+                Route(path, _view_endpoint(site, look)),
+                Route(path, _change_endpoint(site, change), methods=["POST"]),
             ]
     routes.append(Route("/static/pictures.css", _style))
     routes.append(Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")))
@@ -345,33 +342,37 @@ async def _style(request: Request) -> Response:
     return Response(page_style(), media_type="text/css")
 
 
-Answering = Callable[[Request], Awaitable[Response]]
-Querying = Callable[[Site, Form, Run], Response]
+Endpoint = Callable[[Request], Awaitable[Response]]
+QueryHandler = Callable[[Site, Form, Run], Response]
 
 _WATCH_SECONDS = 0.5
 """How often the server checks whether the browser of a running query is still connected."""
 
 
-def _looking(site: Site, look: Look) -> Answering:
+def _view_endpoint(site: Site, look: PageView) -> Endpoint:
     async def answer(request: Request) -> Response:
-        return await run_in_threadpool(_caught, site, lambda: look(site, Asked(request)))
+        return await run_in_threadpool(
+            _answer_or_error, site, lambda: look(site, RequestParameters(request))
+        )
 
     return answer
 
 
-def _posted(site: Site, change: Change) -> Answering:
+def _change_endpoint(site: Site, change: ChangeHandler) -> Endpoint:
     """The answer to a form, which must be one of this server's own."""
 
     async def answer(request: Request) -> Response:
         form = await _own_form(site, request)
         if isinstance(form, Response):
             return form
-        return await run_in_threadpool(_caught, site, lambda: change(site, Asked(request), form))
+        return await run_in_threadpool(
+            _answer_or_error, site, lambda: change(site, RequestParameters(request), form)
+        )
 
     return answer
 
 
-def _queried(site: Site, query: Querying) -> Answering:
+def _query_endpoint(site: Site, query: QueryHandler) -> Endpoint:
     """The same for a query, which is cancelled when the browser closes the connection."""
 
     async def answer(request: Request) -> Response:
@@ -381,7 +382,9 @@ def _queried(site: Site, query: Querying) -> Answering:
         run = Run(form.get(RUN, ""))
         async with anyio.create_task_group() as group:
             group.start_soon(_watch, request, run)
-            response = await run_in_threadpool(_caught, site, lambda: query(site, form, run))
+            response = await run_in_threadpool(
+                _answer_or_error, site, lambda: query(site, form, run)
+            )
             group.cancel_scope.cancel()
         return response
 
@@ -399,8 +402,8 @@ async def _own_form(site: Site, request: Request) -> Form | Response:
     try:
         form = await form_of(request)
     except KeytideError as error:
-        return _told(site, error)
-    if site.access.knows_form(form.get(TOKEN)):
+        return _error_page(site, error)
+    if site.access.is_form_token(form.get(TOKEN)):
         return form
     return site.page(
         "error.html", 403, title="Refused", message="This form is not one of this server's pages, "
@@ -408,12 +411,12 @@ async def _own_form(site: Site, request: Request) -> Form | Response:
     )  # fmt: skip
 
 
-def _caught(site: Site, answer: Callable[[], Response]) -> Response:
+def _answer_or_error(site: Site, answer: Callable[[], Response]) -> Response:
     """The answer, or a page with the error."""
     try:
         return answer()
     except KeytideError as error:
-        return _told(site, error)
+        return _error_page(site, error)
     except Exception as error:
         # As on the command line: a sentence, without a traceback.
         message = f"unexpected {type(error).__name__}: {error}"
@@ -421,7 +424,7 @@ def _caught(site: Site, answer: Callable[[], Response]) -> Response:
         return site.page("error.html", 500, title="Something went wrong", message=message)
 
 
-def _told(site: Site, error: KeytideError) -> Response:
+def _error_page(site: Site, error: KeytideError) -> Response:
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), _OTHER_ERROR)
     title = "Not found" if status == 404 else "This cannot be shown"
     return site.page("error.html", status, title=title, message=str(error))
@@ -435,7 +438,7 @@ def _no_page(site: Site, request: Request, error: Exception) -> Response:
     return site.page("error.html", status, title="Not found", message=message)
 
 
-# -- serves the pages until Ctrl-C -----------------------------------------------------------------
+# -- the server ------------------------------------------------------------------------------------
 
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")

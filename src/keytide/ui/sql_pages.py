@@ -1,10 +1,7 @@
 """Pages for SQL: queries, exports, and plans.
 
-SQL of a page: which statements can run, and how much of their result is shown.
-
-The SQL page, and exports of its rows as files.
-
-The plan of a query as a tree: what is read of each table, and what is pruned.
+It is decided here which statements of a page can run, and how much of their result is shown. The
+plan of a query is a tree: what is read of each table, and what is pruned.
 """
 
 from __future__ import annotations
@@ -47,9 +44,9 @@ from keytide.sql.statements import (
     Statement,
     Use,
 )
-from keytide.ui.requests import Asked, Form, Run, Site
+from keytide.ui.requests import Form, RequestParameters, Run, Site
 
-# -- the plan of a query as a tree -----------------------------------------------------------------
+# -- plans as trees --------------------------------------------------------------------------------
 
 
 def plan_of(bound: BoundQuery) -> Plan:
@@ -60,7 +57,7 @@ def plan_of(bound: BoundQuery) -> Plan:
 
 def _of_relation(relation: Relation) -> Plan:
     if not isinstance(relation, StoredRelation):
-        title, *notes = relation.explained()
+        title, *notes = relation.plan_lines()
         return Plan(title, tuple(notes))
     return relation.scan().explain().plan(tuple(relation.needs()))
 
@@ -76,7 +73,7 @@ def _of_measured(relation: RelationAnalysis) -> Plan:
     return Plan(relation.title, (relation.summary, *relation.lines()), tuple(stages))
 
 
-# -- SQL of a page ---------------------------------------------------------------------------------
+# -- statements and their answers ------------------------------------------------------------------
 
 
 ROWS_MAX = 200
@@ -235,7 +232,7 @@ class _EnoughError(Exception):
     """The query has returned enough rows."""
 
 
-# -- the SQL page, and exports of its rows as files ------------------------------------------------
+# -- the SQL page, and exports ---------------------------------------------------------------------
 
 
 RUN = "run"
@@ -246,9 +243,9 @@ _RUN_BYTES = 12
 _BEFORE = {"explain": "EXPLAIN ", "analyze": "EXPLAIN ANALYZE "}
 
 
-def show(site: Site, asked: Asked) -> Response:
+def show(site: Site, parameters: RequestParameters) -> Response:
     """The page with a text. The text is not run."""
-    return _page(site, asked.text("text") or "")
+    return _page(site, parameters.text("text") or "")
 
 
 def run(site: Site, form: Form, here: Run) -> Response:
@@ -281,7 +278,7 @@ def _page(
     )  # fmt: skip
 
 
-def cancel(site: Site, asked: Asked, form: Form) -> Response:
+def cancel(site: Site, parameters: RequestParameters, form: Form) -> Response:
     """Cancel what runs for a page."""
     cancelled = site.runs.cancel(form.get(RUN, ""))
     note = "The query was cancelled." if cancelled else "No query of this page is running."

@@ -1,12 +1,8 @@
 """Pages of a table: read-only views, the story of a row, streams, and tables of others.
 
-Read-only pages: each builds a view model and shows it.
-
-Why the row of a key is what it is, as a story of its versions.
-
-The streaming readers and writers of a table, and their progress.
-
-What has no snapshots in the lake: external and federated tables, attached tables, and views.
+Each page builds a view model and shows it. The story of a row says why it is what it is. External
+and federated tables, attached tables, and views have no snapshots in the lake, and get pages of
+their own.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ from keytide.definition.external import given_options
 from keytide.definition.kind import require_key
 from keytide.dml.attachments import AttachedCatalog
 from keytide.errors import InvalidError, KeytideError, NotFoundError, UnsupportedError
-from keytide.feeds.kafka.topics import offsets_told, topics_told
+from keytide.feeds.kafka.topics import stored_offsets, stored_topics
 from keytide.lake.external_tables import ExternalTable, FederatedTable
 from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.lake import Lake
@@ -43,12 +39,19 @@ from keytide.show.chart import timeline_picture
 from keytide.show.explanations import Story
 from keytide.snapshot.stored_table import PinnedTable
 from keytide.sql.local_engine import LocalEngine
-from keytide.sql.show_statements import create_statement, describe, described_view, view_statement
+from keytide.sql.show_statements import create_statement, describe, view_description, view_statement
 from keytide.types import Field
 from keytide.ui.overview import ColumnLine, figures_of, overview_of
-from keytide.ui.requests import TABLE_TABS, Asked, Site, listing_of, page_address, table_address
+from keytide.ui.requests import (
+    TABLE_TABS,
+    RequestParameters,
+    Site,
+    listing_of,
+    page_address,
+    table_address,
+)
 
-# -- why the row of a key is what it is, as a story of its versions --------------------------------
+# -- the story of a row ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ def _value(text: str, field: Field, table: str) -> object:
         ) from error
 
 
-# -- the streaming readers and writers of a table, and their progress ------------------------------
+# -- streams ---------------------------------------------------------------------------------------
 
 
 _COMMITS = 200
@@ -166,7 +169,7 @@ def streams_of(table: Table) -> Streams:
     seen = table.stored.pinned()
     newest = seen.metadata.latest_snapshot()
     newest_id = 0 if newest is None else newest.id
-    told = offsets_told(seen, topics_told(seen))
+    told = stored_offsets(seen, stored_topics(seen))
     entries = entries_before(seen.metadata, newest_id + 1, _COMMITS)
     writers = _writers(entries)
     watermark = None if newest is None else newest.told_watermark
@@ -209,11 +212,11 @@ def _writers(entries: Iterable[HistoryEntry]) -> list[WriterLine]:
     ]
 
 
-# -- what has no snapshots in the lake -------------------------------------------------------------
+# -- tables and views without snapshots ------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Outside:
+class UnversionedTable:
     """A table or view without snapshots: what it is and its definition.
 
     `facts` are label and value. `definition` is the SQL that would define it again, None where SQL
@@ -244,7 +247,7 @@ class Source:
     rows: int | None
 
 
-def outside_of(lake: Lake, name: str) -> Outside:
+def unversioned_table(lake: Lake, name: str) -> UnversionedTable:
     """What is known of a view, an external or an attached table without reading its rows.
 
     Raises `NotFoundError` for an unknown name, and as `Lake.table`.
@@ -255,7 +258,7 @@ def outside_of(lake: Lake, name: str) -> Outside:
         attached = name.partition(".")[0].lower()
         if not _is_federated(lake, name):
             connector = lake.catalog.attached[attached].name
-            return Outside(
+            return UnversionedTable(
                 name, f"table of connector {connector}", (("Attached as", attached),), columns
             )
         table = lake.table(name)
@@ -263,7 +266,7 @@ def outside_of(lake: Lake, name: str) -> Outside:
         schema = table.table_schema
         facts = (("Attached as", attached), ("Format", table.format), ("Location", table.location))
         options = tuple(sorted(given_options(schema).items()))
-        return Outside(
+        return UnversionedTable(
             name, "federated table", facts, columns, schema.comment, options, has_source=True
         )
     try:
@@ -274,7 +277,7 @@ def outside_of(lake: Lake, name: str) -> Outside:
         return _view(catalog, view, lake.allows_external_files)
     assert isinstance(table, ExternalTable)
     schema = table.table_schema
-    return Outside(
+    return UnversionedTable(
         table.name,
         "external table",
         (("Format", table.format), ("Location", table.location)),
@@ -301,16 +304,18 @@ def _is_federated(lake: Lake, name: str) -> bool:
         return False
 
 
-def _view(catalog: AttachedCatalog, view: StoredView, allows_external_files: bool) -> Outside:
+def _view(
+    catalog: AttachedCatalog, view: StoredView, allows_external_files: bool
+) -> UnversionedTable:
     facts = (("Names without a database are in", view.database),)
     columns: tuple[ColumnLine, ...] = ()
     problem = None
     try:
         engine = LocalEngine(allows_external_files)
-        columns = tuple(_columns(described_view(catalog, engine, view, extended=False)))
+        columns = tuple(_columns(view_description(catalog, engine, view, extended=False)))
     except KeytideError as error:  # such as a table of it that was dropped
         problem = str(error)
-    return Outside(
+    return UnversionedTable(
         view.name, "view", facts, columns, view.comment,
         definition=view_statement(view), problem=problem,
     )  # fmt: skip
@@ -331,17 +336,17 @@ def _column(row: Mapping[str, str | None]) -> ColumnLine:
     )  # fmt: skip
 
 
-# -- read-only pages: each builds a view model and shows it ----------------------------------------
+# -- pages -----------------------------------------------------------------------------------------
 
 
-Look: TypeAlias = Callable[[Site, Asked], Response]
+PageView: TypeAlias = Callable[[Site, RequestParameters], Response]
 
 _MODES = ("diff", "delta", "changelog")
 
 _FOREIGN_TABS = (("overview", "Overview"), ("changes", "Changes"), ("why", "Why"))
 
 
-def looks() -> dict[str, Look]:
+def page_views() -> dict[str, PageView]:
     """The pages by address."""
     return {
         "/": _tables,
@@ -358,23 +363,26 @@ def looks() -> dict[str, Look]:
     }
 
 
-def table_of(site: Site, asked: Asked) -> Table:
+def table_of(site: Site, parameters: RequestParameters) -> Table:
     """The table that a page is about.
 
     Raises as `Lake.table`, and `UnsupportedError` for one whose rows another engine writes.
     """
-    found = site.lake.table(asked.table)
+    found = site.lake.table(parameters.table)
     if not isinstance(found, Table):
         raise UnsupportedError(
-            f"table {asked.table}: another engine writes its rows, so the lake has no snapshots "
-            f"and files of it; its page is {table_address(asked.table)}"
+            f"table {parameters.table}: another engine writes its rows, so the lake has no "
+            f"snapshots and files of it; its page is {table_address(parameters.table)}"
         )
     return found
 
 
-def _tables(site: Site, asked: Asked) -> Response:
+def _tables(site: Site, parameters: RequestParameters) -> Response:
     listing = listing_of(
-        site.lake, asked.text("database"), asked.text("search") or "", asked.number("page") or 1
+        site.lake,
+        parameters.text("database"),
+        parameters.text("search") or "",
+        parameters.number("page") or 1,
     )
 
     def address(page: int) -> str:
@@ -383,11 +391,11 @@ def _tables(site: Site, asked: Asked) -> Response:
     return site.page("tables.html", view="tables", listing=listing, address=address)
 
 
-def _overview(site: Site, asked: Asked) -> Response:
+def _overview(site: Site, parameters: RequestParameters) -> Response:
     try:
-        table = table_of(site, asked)
+        table = table_of(site, parameters)
     except UnsupportedError:  # a view, or a table whose rows another engine writes
-        outside = outside_of(site.lake, asked.table)
+        outside = unversioned_table(site.lake, parameters.table)
         tabs = _FOREIGN_TABS if outside.has_source else _FOREIGN_TABS[:1]
         return site.page(
             "outside.html", table=outside.name, view="overview", tabs=tabs, outside=outside
@@ -400,27 +408,27 @@ def _overview(site: Site, asked: Asked) -> Response:
     )  # fmt: skip
 
 
-def _source(site: Site, asked: Asked) -> Response:
+def _source(site: Site, parameters: RequestParameters) -> Response:
     """What an external or federated table's source has now, which may take a while."""
-    found = site.lake.table(asked.table)
+    found = site.lake.table(parameters.table)
     if isinstance(found, ForeignTable):
         table = found
     else:
         raise NotFoundError(
-            f"table {asked.table} is one of the lake's own, without a source elsewhere"
+            f"table {parameters.table} is one of the lake's own, without a source elsewhere"
         )
-    template = "_source.html" if asked.text("part") else "source.html"
+    template = "_source.html" if parameters.text("part") else "source.html"
     return site.page(
         template, table=table.name, view="overview", tabs=_FOREIGN_TABS, source=source_of(table)
     )
 
 
-def _figures(site: Site, asked: Asked) -> Response:
+def _figures(site: Site, parameters: RequestParameters) -> Response:
     """Only the numbers of the overview, for a page that updates itself."""
-    table = table_of(site, asked)
+    table = table_of(site, parameters)
     seen = table.stored.pinned()
     state = _state(seen)
-    if (same := _unchanged(asked, state)) is not None:
+    if (same := _unchanged(parameters, state)) is not None:
         return same
     figures, picture = figures_of(seen), timeline_picture(timeline_of(table.stored).moments)
     return site.page(
@@ -428,26 +436,26 @@ def _figures(site: Site, asked: Asked) -> Response:
     )
 
 
-def _health(site: Site, asked: Asked) -> Response:
-    table = table_of(site, asked)
-    template = "_health.html" if asked.text("part") else "health.html"
+def _health(site: Site, parameters: RequestParameters) -> Response:
+    table = table_of(site, parameters)
+    template = "_health.html" if parameters.text("part") else "health.html"
     return site.page(template, table=table.name, view="overview", diagnosis=table.doctor())
 
 
-def _timeline(site: Site, asked: Asked) -> Response:
-    table = table_of(site, asked)
-    timeline = timeline_of(table.stored, asked.number("before"))
+def _timeline(site: Site, parameters: RequestParameters) -> Response:
+    table = table_of(site, parameters)
+    timeline = timeline_of(table.stored, parameters.number("before"))
     return site.page(
         "timeline.html", table=table.name, view="timeline", timeline=timeline,
         picture=timeline_picture(timeline.moments), modes=_MODES,
     )  # fmt: skip
 
 
-def _timeline_now(site: Site, asked: Asked) -> Response:
+def _timeline_now(site: Site, parameters: RequestParameters) -> Response:
     """Only the latest page of the timeline."""
-    table = table_of(site, asked)
+    table = table_of(site, parameters)
     state = _state(table.stored.pinned())
-    if (same := _unchanged(asked, state)) is not None:
+    if (same := _unchanged(parameters, state)) is not None:
         return same
     timeline = timeline_of(table.stored)
     return site.page(
@@ -456,9 +464,9 @@ def _timeline_now(site: Site, asked: Asked) -> Response:
     )  # fmt: skip
 
 
-def _layout(site: Site, asked: Asked) -> Response:
-    table = table_of(site, asked)
-    layout = layout_of(table.stored, asked.number("page") or 1, asked.number("bucket"))
+def _layout(site: Site, parameters: RequestParameters) -> Response:
+    table = table_of(site, parameters)
+    layout = layout_of(table.stored, parameters.number("page") or 1, parameters.number("bucket"))
     bars = {line.number: levels_bar(line.levels, layout.largest) for line in layout.lines}
     picture = None if layout.bucket is None else bucket_picture(layout.bucket)
     return site.page(
@@ -467,10 +475,10 @@ def _layout(site: Site, asked: Asked) -> Response:
     )  # fmt: skip
 
 
-def _changes(site: Site, asked: Asked) -> Response:
-    table = site.lake.table(asked.table)
+def _changes(site: Site, parameters: RequestParameters) -> Response:
+    table = site.lake.table(parameters.table)
     if not isinstance(table, Table):
-        start, end = asked.text("start"), asked.text("end")
+        start, end = parameters.text("start"), parameters.text("end")
         found = None
         if start is not None:
             changes = table.changes(start, end)
@@ -480,8 +488,8 @@ def _changes(site: Site, asked: Asked) -> Response:
             "changes.html", table=table.name, view="changes", tabs=_FOREIGN_TABS, changes=found,
             start=start or "", end=end or "", mode="diff", modes=("diff",), newest=None,
         )  # fmt: skip
-    start, end = asked.text("start"), asked.text("end")
-    mode = asked.text("mode") or _MODES[0]
+    start, end = parameters.text("start"), parameters.text("end")
+    mode = parameters.text("mode") or _MODES[0]
     newest = table.metadata.latest_snapshot_id() or 0
     found = None
     if start is not None or end is not None:
@@ -501,9 +509,9 @@ def _version(given: str) -> int | str:
     return int(given) if given.isascii() and given.isdecimal() and len(given) < 20 else given
 
 
-def _why(site: Site, asked: Asked) -> Response:
-    table = site.lake.table(asked.table)
-    texts, snapshot = asked.texts("key"), asked.text("snapshot")
+def _why(site: Site, parameters: RequestParameters) -> Response:
+    table = site.lake.table(parameters.table)
+    texts, snapshot = parameters.texts("key"), parameters.text("snapshot")
     story = story_of_texts(table, texts, snapshot) if texts else None
     columns = key_columns(table)
     given = texts if len(texts) == len(columns) else [""] * len(columns)
@@ -514,8 +522,8 @@ def _why(site: Site, asked: Asked) -> Response:
     )  # fmt: skip
 
 
-def _streams(site: Site, asked: Asked) -> Response:
-    table = table_of(site, asked)
+def _streams(site: Site, parameters: RequestParameters) -> Response:
+    table = table_of(site, parameters)
     return site.page("streams.html", table=table.name, view="streams", streams=streams_of(table))
 
 
@@ -528,8 +536,8 @@ def _state(seen: PinnedTable) -> str:
     return f'"{hashlib.sha256(told.encode()).hexdigest()[:24]}"'
 
 
-def _unchanged(asked: Asked, state: str) -> Response | None:
-    if asked.request.headers.get("if-none-match") == state:
+def _unchanged(parameters: RequestParameters, state: str) -> Response | None:
+    if parameters.request.headers.get("if-none-match") == state:
         return Response(status_code=304, headers={"ETag": state})
     return None
 

@@ -1,10 +1,7 @@
 """Access to Kafka: the interface, the client that implements it, and its properties.
 
-The Kafka client, using the library confluent-kafka.
-
-The interface to Kafka: existing topics, and their messages.
-
-Reads Kafka client properties from a file, in the format of Kafka's own commands.
+The client uses the library confluent-kafka. Its properties are read from a file in the format of
+Kafka's own commands.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from keytide.base.process import library
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError
 from keytide.feeds.kafka.topics import Offsets
 
-# -- the interface to Kafka: existing topics, and their messages -----------------------------------
+# -- the interface ---------------------------------------------------------------------------------
 
 
 if TYPE_CHECKING:
@@ -108,7 +105,7 @@ class Consumer(Broker, Protocol):
     ) -> None: ...
 
 
-# -- the Kafka client, using the library confluent-kafka -------------------------------------------
+# -- the client ------------------------------------------------------------------------------------
 
 
 if TYPE_CHECKING:
@@ -340,7 +337,7 @@ _SHARED = ("bootstrap", "broker", "client", "debug", "sasl", "security", "socket
 _READ = tuple(map(methodcaller, ("topic", "partition", "offset", "key", "value")))
 
 
-# -- reads Kafka client properties from a file -----------------------------------------------------
+# -- client properties -----------------------------------------------------------------------------
 
 
 def read_properties(path: str | Path) -> dict[str, str]:

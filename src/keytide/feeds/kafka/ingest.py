@@ -1,18 +1,12 @@
-"""Ingestion of topics without Spark, by batch and for several tables.
-
-Loads topics into tables without Spark.
+"""Ingestion of topics without Spark, by batch and for one or several tables.
 
 A batch is read, decoded, written and committed together with the offsets that it reached, where the
-next batch begins. Messages that cannot be applied are written to a dead-letter table first.
+next batch begins. Messages that cannot be applied are written to a dead-letter table first. The
+request is checked before any broker is contacted.
 
-Processes one batch of messages: its changes, its dead letters, and its report.
-
-Loads topics into several tables, with one feed for each table, in parallel in this process.
-
-Each table is loaded as in a run of its own, with its offsets in its own snapshots. A table that
-fails does not stop the others.
-
-The request for a feed of topics, checked before any broker is contacted.
+Several tables are loaded with one feed for each table, in parallel in this process. Each table is
+loaded as in a run of its own, with its offsets in its own snapshots. A table that fails does not
+stop the others.
 """
 
 from __future__ import annotations
@@ -35,19 +29,19 @@ from keytide.catalogs.local_writes import grown
 from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.commit.author import Author
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError
-from keytide.feeds.apply import ChangeWriter, WrittenChanges, as_table_takes
+from keytide.feeds.apply import ChangeWriter, WrittenChanges, adapt_to_table
 from keytide.feeds.decode import decode
 from keytide.feeds.feed import (
     ORDINAL_COLUMN,
-    PLACED_COLUMNS,
+    TOPIC_LETTER_COLUMNS,
     BatchReport,
     Decoded,
     FeedRequest,
     FeedSpec,
     IngestReport,
-    PlacedLetters,
+    TopicDeadLetters,
 )
-from keytide.feeds.flow_writer import names_omitted, stores_omitted, storing_omitted
+from keytide.feeds.flow_writer import has_omitted_column, omitted_names, with_omitted_column
 from keytide.feeds.formats import envelope_of
 from keytide.feeds.inference import Sample, feed_growth
 from keytide.feeds.kafka.client import (
@@ -57,17 +51,17 @@ from keytide.feeds.kafka.client import (
     Consumer,
     Topic,
 )
-from keytide.feeds.kafka.start import IfLost, Start, beginning, check_topics, checked_if_lost
+from keytide.feeds.kafka.start import IfLost, Start, check_topics, checked_if_lost, start_offsets
 from keytide.feeds.kafka.topics import (
     KafkaAddress,
     Offsets,
     TopicOffsets,
-    dealt,
     key_columns,
-    offsets_told,
     progress_of,
-    resolved,
+    resolve_patterns,
     rows_with_keys,
+    stored_offsets,
+    topics_by_table,
 )
 from keytide.feeds.target import feed_columns, feed_target
 from keytide.maintenance.background import BEHIND
@@ -78,7 +72,7 @@ from keytide.snapshot.stored_table import StoredTable
 from keytide.store import open_store
 from keytide.write.refusals import writable_view
 
-# -- processes one batch of messages ---------------------------------------------------------------
+# -- one batch of messages -------------------------------------------------------------------------
 
 
 # The minimum number of messages that a thread decodes.
@@ -101,7 +95,7 @@ def changes_of(messages: pa.ChunkedArray, spec: FeedSpec, view: TableView) -> De
         sum(piece.tombstones for piece in pieces),
         sum(piece.control for piece in pieces),
     )
-    return as_table_takes(joined, messages, view)
+    return adapt_to_table(joined, messages, view)
 
 
 def letters_of(messages: pa.Table, decoded: Decoded, written: WrittenChanges) -> pa.Table:
@@ -109,7 +103,7 @@ def letters_of(messages: pa.Table, decoded: Decoded, written: WrittenChanges) ->
     refused = pa.concat_tables([decoded.rejected, written.unknown]).sort_by("ordinal")
     found = messages.take(refused["ordinal"])
     columns = [*(found[name] for name in ("topic", "partition", "offset")), refused["reason"]]
-    names = [field.name for field in PLACED_COLUMNS]
+    names = [field.name for field in TOPIC_LETTER_COLUMNS]
     return pa.Table.from_arrays([*columns, found["key"], found["message"]], names)
 
 
@@ -137,7 +131,7 @@ def _behind(rows: pa.Table, name: str, count: int) -> pa.Table:
     return rows.set_column(place, rows.schema.field(name), pc.add(rows[name], count))
 
 
-# -- the request for a feed of topics, checked before any broker is contacted ----------------------
+# -- the request -----------------------------------------------------------------------------------
 
 
 BATCH_MESSAGES_MAX = 100_000
@@ -209,14 +203,14 @@ class KafkaRequest:
         )
 
 
-# -- loads topics into tables without Spark --------------------------------------------------------
+# -- ingestion into one table ----------------------------------------------------------------------
 
 
 _LOG = logging.getLogger("keytide.kafka")
 _WAIT_SECONDS = 1.0
 # A run that ends when all is read gives up after this time without a response.
 _SILENCE_SECONDS_MAX = 120
-SECONDS_BETWEEN_LOOKS = 30.0
+POLL_SECONDS = 30.0
 """Time between checks for new topics, new partitions, and recreated topics."""
 
 OnBatch = Callable[[BatchReport], None]
@@ -227,9 +221,9 @@ def run_feed(
 ) -> IngestReport:
     """Load a table from topics until everything at the start is read, or continuously.
 
-    Exactly-once, because the offsets are part of the commits. Raises what `Client`, `beginning` and
-    `feed_target` raise, `ConflictError` if another process loads the table from the same topics at
-    the same time, and what writes raise. Committed batches stay complete.
+    Exactly-once, because the offsets are part of the commits. Raises what `Client`, `start_offsets`
+    and `feed_target` raise, `ConflictError` if another process loads the table from the same topics
+    at the same time, and what writes raise. Committed batches stay complete.
     """
     catalog = catalog or Catalog(FolderWarehouse(open_store(request.feed.warehouse)))
     with Client(request.address.brokers, request.properties, BATCH_BYTES_MAX) as consumer:
@@ -245,7 +239,7 @@ def feed_topics(
 ) -> IngestReport:
     """The same with the given consumer, or until `stop` is set. Raises as `run_feed`."""
     if request.address.has_patterns:
-        request = replace(request, address=resolved(request.address, consumer.names()))
+        request = replace(request, address=resolve_patterns(request.address, consumer.names()))
     run = _Run(request, catalog, consumer, on_batch, stop or Event())
     try:
         run.to_the_end()
@@ -304,11 +298,11 @@ class _Run:
             # Apply messages, if any, and advance the position.
             after = {**self._at}
             for name, partitions in messages.next.items():
-                after[name] = after[name].beyond(partitions)
+                after[name] = after[name].advanced_to(partitions)
             self._at = after
             if messages.rows.num_rows:
                 self._apply(messages.rows)
-            if self._request.feed.continuous and now - looked > SECONDS_BETWEEN_LOOKS:
+            if self._request.feed.continuous and now - looked > POLL_SECONDS:
                 self._look_again()
                 looked = now
         self._open(MESSAGES_SCHEMA.empty_table())
@@ -330,10 +324,10 @@ class _Run:
         request = self._request
         topics = self._topics()
         try:
-            self._told = offsets_told(self._catalog.table(request.feed.table), topics)
+            self._told = stored_offsets(self._catalog.table(request.feed.table), topics)
         except NotFoundError:
             self._told = {}
-        self._at = beginning(self._told, topics, request.start, request.if_lost)
+        self._at = start_offsets(self._told, topics, request.start, request.if_lost)
         self._consumer.begin_at(self._at)
         return topics
 
@@ -352,7 +346,7 @@ class _Run:
             return
         for name, topic in topics.items():
             if topic.id != self._at[name].id or topic.first.keys() - self._at[name].next.keys():
-                self._at = beginning(self._at, topics, self._request.start, "fail")
+                self._at = start_offsets(self._at, topics, self._request.start, "fail")
                 self._consumer.begin_at(self._at)
                 return
 
@@ -365,7 +359,7 @@ class _Run:
 
     # -- processing -----------------------------------------------------------------------------
 
-    def _open(self, messages: pa.Table) -> tuple[StoredTable, FeedSpec, PlacedLetters]:
+    def _open(self, messages: pa.Table) -> tuple[StoredTable, FeedSpec, TopicDeadLetters]:
         """The table, created from the first messages if it does not exist."""
         if self.table is None:
             feed = self._request.feed
@@ -373,7 +367,7 @@ class _Run:
                 feed = replace(feed, primary_key=key_columns(messages["key"]))
             sample = self._documents(messages[:1_000], feed.primary_key)
             self.table, self._spec = feed_target(self._catalog, feed, sample.combine_chunks())
-            self._letters = PlacedLetters(self._catalog, self.letters_name, self.table.name)
+            self._letters = TopicDeadLetters(self._catalog, self.letters_name, self.table.name)
         return self.table, self._spec, self._letters
 
     def _documents(
@@ -391,12 +385,12 @@ class _Run:
         is_ordered = bool(TableOptions.parse(pinned.schema.options).sequence_field)
         documents = self._documents(messages, spec.primary_key, is_ordered=is_ordered)
         if self._request.feed.merge_schema:
-            brought = Sample(documents, spec.format).brought(spec)
-            pinned = grown(pinned, partial(feed_growth, brought=brought), author=author)
+            brought = Sample(documents, spec.format).needed_columns(spec)
+            pinned = grown(pinned, partial(feed_growth, needed=brought), author=author)
             self._spec = spec = replace(spec, columns=feed_columns(pinned.schema.fields))
         decoded = changes_of(documents, spec, writable_view(pinned))
-        if stores_omitted(writable_view(pinned)):
-            pinned = storing_omitted(pinned, names_omitted(decoded.rows), author)
+        if has_omitted_column(writable_view(pinned)):
+            pinned = with_omitted_column(pinned, omitted_names(decoded.rows), author)
         with writing(pinned, writable_view(pinned), author) as transaction:
             transaction.progress = progress_of(self._told, self._at)
             parts: list[WrittenChanges] = []
@@ -425,7 +419,7 @@ class _Run:
             self._on_batch(report)
 
 
-# -- loads topics into several tables --------------------------------------------------------------
+# -- ingestion into several tables -----------------------------------------------------------------
 
 
 # The number of parallel feeds if each feed ends.
@@ -447,7 +441,7 @@ class TablesReport:
 
 
 @dataclass(frozen=True)
-class Told:
+class IngestListeners:
     """The callbacks for batches and for failed tables. They can be called in any thread."""
 
     batch: Callable[[str, BatchReport], None] | None = None
@@ -455,7 +449,7 @@ class Told:
 
 
 def run_feeds(
-    request: KafkaRequest, catalog: Catalog | None = None, told: Told | None = None
+    request: KafkaRequest, catalog: Catalog | None = None, listeners: IngestListeners | None = None
 ) -> TablesReport:
     """Load the tables of a template, each from its topics, until all is read or continuously.
 
@@ -466,11 +460,11 @@ def run_feeds(
     """
     catalog = catalog or Catalog(FolderWarehouse(open_store(request.feed.warehouse)))
     connect = partial(Client, request.address.brokers, request.properties)
-    return feed_tables(request, catalog, connect, told or Told())
+    return feed_tables(request, catalog, connect, listeners or IngestListeners())
 
 
 def feed_tables(
-    request: KafkaRequest, catalog: Catalog, connect: Connect, told: Told
+    request: KafkaRequest, catalog: Catalog, connect: Connect, listeners: IngestListeners
 ) -> TablesReport:
     """The same with the given consumers. Raises as `run_feeds`."""
     if request.feed.columns is not None:
@@ -481,11 +475,11 @@ def feed_tables(
     with connect(_BATCH_BYTES_MIN) as broker:
         tables = _tables(request, broker)
         beside = len(tables) if request.feed.continuous else min(_BESIDE_MAX, len(tables))
-        feeds = _Feeds(request, catalog, connect, told, BATCH_BYTES_MAX // beside)
+        feeds = _Feeds(request, catalog, connect, listeners, BATCH_BYTES_MAX // beside)
         with ThreadPoolExecutor(_TABLES_MAX if request.feed.continuous else beside) as pool:
             try:
                 feeds.begin(tables, pool)
-                while feeds.go_on():
+                while feeds.wait_for_feeds():
                     if request.feed.continuous:
                         feeds.begin(_tables_now(request, broker), pool)
             except BaseException:
@@ -498,9 +492,9 @@ def _tables(request: KafkaRequest, broker: Consumer) -> Mapping[str, tuple[str, 
     """The topics of each table."""
     address = request.address
     if address.has_patterns:
-        address = resolved(address, broker.names())
+        address = resolve_patterns(address, broker.names())
     request.start.check_topics(address.topics)
-    return dealt(request.feed.table, address.topics)
+    return topics_by_table(request.feed.table, address.topics)
 
 
 def _tables_now(request: KafkaRequest, broker: Consumer) -> Mapping[str, tuple[str, ...]]:
@@ -519,7 +513,7 @@ class _Feeds:
     request: KafkaRequest
     catalog: Catalog
     connect: Connect
-    told: Told
+    listeners: IngestListeners
     batch_bytes: int
     stop: Event = field(default_factory=Event)
     running: dict[str, Future[IngestReport | KeytideError]] = field(default_factory=dict)
@@ -530,9 +524,9 @@ class _Feeds:
             if table not in self.running:
                 self.running[table] = pool.submit(self._feed, table, topics)
 
-    def go_on(self) -> bool:
+    def wait_for_feeds(self) -> bool:
         """Wait for a while. Returns whether some feeds have not ended. Raises unexpected errors."""
-        found = wait(self.running.values(), SECONDS_BETWEEN_LOOKS, FIRST_EXCEPTION)
+        found = wait(self.running.values(), POLL_SECONDS, FIRST_EXCEPTION)
         for future in found.done:
             future.result()
         return bool(found.not_done)
@@ -553,10 +547,10 @@ class _Feeds:
         )
         try:
             with self.connect(max(_BATCH_BYTES_MIN, self.batch_bytes)) as consumer:
-                told = self.told.batch
-                on_batch = None if told is None else partial(told, table)
+                listeners = self.listeners.batch
+                on_batch = None if listeners is None else partial(listeners, table)
                 return feed_topics(request, self.catalog, consumer, on_batch, self.stop)
         except KeytideError as error:
-            if self.told.failure is not None:
-                self.told.failure(table, error)
+            if self.listeners.failure is not None:
+                self.listeners.failure(table, error)
             return error

@@ -1,7 +1,4 @@
-"""Decides where a feed continues, from the table, the topics and the request.
-
-Computes how far a table is behind its topics.
-"""
+"""The start of a feed, from the table, the topics and the request, and the lag of a table."""
 
 from __future__ import annotations
 
@@ -13,10 +10,16 @@ from typing import Literal, get_args
 from keytide.base.record import Record
 from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.feeds.kafka.client import BATCH_BYTES_MAX, Broker, Client, Topic
-from keytide.feeds.kafka.topics import KafkaAddress, Offsets, TopicOffsets, offsets_told, resolved
+from keytide.feeds.kafka.topics import (
+    KafkaAddress,
+    Offsets,
+    TopicOffsets,
+    resolve_patterns,
+    stored_offsets,
+)
 from keytide.snapshot.stored_table import StoredTable
 
-# -- decides where a feed continues, from the table, the topics and the request --------------------
+# -- the start of a feed ---------------------------------------------------------------------------
 
 
 IfLost = Literal["fail", "earliest", "latest"]
@@ -26,11 +29,11 @@ IfLost = Literal["fail", "earliest", "latest"]
 class Start:
     """Where to begin in partitions for which the table has no offset.
 
-    `given` has offsets by topic and partition. `otherwise` is for all others.
+    `offsets` has offsets by topic and partition. `default` is for all others.
     """
 
-    otherwise: Literal["earliest", "latest"] = "earliest"
-    given: Mapping[str, Mapping[int, int]] | None = None
+    default: Literal["earliest", "latest"] = "earliest"
+    offsets: Mapping[str, Mapping[int, int]] | None = None
 
     @classmethod
     def parse(cls, text: str) -> Start:
@@ -52,17 +55,17 @@ class Start:
                 f"starting offsets are {text!r}; expected earliest, latest, or JSON with an "
                 'offset for each partition of a topic: {"orders": {"0": 23}}'
             ) from error
-        return cls(given=given)
+        return cls(offsets=given)
 
     def of(self, topics: Collection[str]) -> Start:
         """The starts of some topics only."""
-        if self.given is None:
+        if self.offsets is None:
             return self
-        return replace(self, given={n: each for n, each in self.given.items() if n in topics})
+        return replace(self, offsets={n: each for n, each in self.offsets.items() if n in topics})
 
     def check_topics(self, topics: Collection[str]) -> None:
         """Raises `InvalidError` for offsets of a topic that is not read."""
-        for name in self.given or {}:
+        for name in self.offsets or {}:
             if name not in topics:
                 raise InvalidError(
                     f"starting offsets are given for topic {name}, but the topics to read are "
@@ -89,8 +92,8 @@ def check_topics(names: tuple[str, ...], found: Mapping[str, Topic], brokers: st
         )
 
 
-def beginning(
-    told: Offsets, topics: Mapping[str, Topic], start: Start, if_lost: IfLost
+def start_offsets(
+    stored: Offsets, topics: Mapping[str, Topic], start: Start, if_lost: IfLost
 ) -> dict[str, TopicOffsets]:
     """The next offset of each partition of the topics.
 
@@ -100,7 +103,7 @@ def beginning(
     where to continue.
     """
     start.check_topics(topics)
-    for name, given in (start.given or {}).items():
+    for name, given in (start.offsets or {}).items():
         for partition in given:
             if partition not in topics[name].first:
                 raise InvalidError(
@@ -109,15 +112,15 @@ def beginning(
                 )
     return {
         name: _of_new_topic(name, topic, start)
-        if name not in told
-        else _of_known_topic(name, topic, told[name], if_lost)
+        if name not in stored
+        else _of_known_topic(name, topic, stored[name], if_lost)
         for name, topic in topics.items()
     }
 
 
 def _of_new_topic(name: str, topic: Topic, start: Start) -> TopicOffsets:
-    given = (start.given or {}).get(name, {})
-    places = topic.end if start.otherwise == "latest" else topic.first
+    given = (start.offsets or {}).get(name, {})
+    places = topic.end if start.default == "latest" else topic.first
     found = dict(places)
     for partition, offset in given.items():
         first, end = topic.first[partition], topic.end[partition]
@@ -130,25 +133,25 @@ def _of_new_topic(name: str, topic: Topic, start: Start) -> TopicOffsets:
     return TopicOffsets(topic.id, found)
 
 
-def _of_known_topic(name: str, topic: Topic, told: TopicOffsets, if_lost: IfLost) -> TopicOffsets:
+def _of_known_topic(name: str, topic: Topic, stored: TopicOffsets, if_lost: IfLost) -> TopicOffsets:
     places = topic.end if if_lost == "latest" else topic.first
-    if topic.id != told.id:
+    if topic.id != stored.id:
         if if_lost == "fail":
             raise DataError(
                 f"topic {name} was recreated, or is from another cluster: its id is {topic.id}, "
-                f"but the table was loaded from {told.id}. Unread messages of the old topic are "
+                f"but the table was loaded from {stored.id}. Unread messages of the old topic are "
                 "lost. To load the table from the new topic, run once with --if-lost earliest "
                 "(if_lost='earliest' in Python)"
             )
         return TopicOffsets(topic.id, dict(places))
-    lost = {p: o for p, o in told.next.items() if p in topic.first and not _is_there(topic, p, o)}
+    lost = {p: o for p, o in stored.next.items() if p in topic.first and not _is_there(topic, p, o)}
     if lost and if_lost == "fail":
         raise DataError(
             f"topic {name}: {'; '.join((_loss(topic, p, o) for p, o in sorted(lost.items())))}. "
             "To continue with the existing messages, run once with --if-lost earliest "
             "(if_lost='earliest' in Python), and keep messages longer (retention.ms of the topic)"
         )
-    goes_on = {p: told.next.get(p, topic.first[p]) for p in topic.first}
+    goes_on = {p: stored.next.get(p, topic.first[p]) for p in topic.first}
     return TopicOffsets(topic.id, {p: places[p] if p in lost else o for p, o in goes_on.items()})
 
 
@@ -172,7 +175,7 @@ def _offset(value: object) -> int:
     return value
 
 
-# -- computes how far a table is behind its topics -------------------------------------------------
+# -- the lag of a table ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -208,15 +211,15 @@ def lag(
 def lag_of(table: StoredTable, address: KafkaAddress, broker: Broker) -> tuple[PartitionLag, ...]:
     """The same with a given broker."""
     if address.has_patterns:
-        address = resolved(address, broker.names())
+        address = resolve_patterns(address, broker.names())
     topics = broker.topics(address.topics)
     check_topics(address.topics, topics, address.brokers)
 
     # Compare stored offsets with the topics. Pure.
-    told = offsets_told(table, address.topics)
+    stored = stored_offsets(table, address.topics)
     found: list[PartitionLag] = []
     for name, topic in topics.items():
-        offsets = told.get(name)
+        offsets = stored.get(name)
         known = {} if offsets is None or offsets.id != topic.id else offsets.next
         found += (_of_partition(name, topic, each, known.get(each)) for each in sorted(topic.first))
     return tuple(found)

@@ -1,17 +1,9 @@
-"""Topics: their address, their tables, and the keys of their messages.
+"""Topics: their address, their tables, the keys of their messages, and their offsets.
 
-The source of messages: brokers and topics, as one address.
+A template of the table name assigns topics to tables:
 
-Assignment of topics to tables, by a template of the table name.
-
->>> dealt("shop.{table}", ["shop.public.orders", "shop.public.people"])
+>>> topics_by_table("shop.{table}", ["shop.public.orders", "shop.public.people"])
 {'shop.orders': ('shop.public.orders',), 'shop.people': ('shop.public.people',)}
-
-Documents from messages: their values, with the fields of their keys if the feed needs them.
-
-The primary key of a table from message keys: Debezium's keys name the columns.
-
-The offsets that a table has reached in topics, stored in its snapshots.
 
 A snapshot has a property for each topic, `keytide.kafka.<topic>`, with the topic's id and the next
 offset of each partition as JSON. The id detects a topic that was recreated with the same name.
@@ -37,10 +29,7 @@ from keytide.feeds.formats import DELETED
 from keytide.feeds.json_columns import literal, query
 from keytide.snapshot.stored_table import StoredTable
 
-# -- topics: their address, their tables, and the keys of their messages ---------------------------
-
-
-# -- the source of messages: brokers and topics, as one address ------------------------------------
+# -- the address: brokers and topics ---------------------------------------------------------------
 
 
 _SCHEME = "kafka://"
@@ -102,7 +91,7 @@ def _broker(text: str, address: str) -> str:
     return f"{found['host']}:{found['port'] or _PORT}"
 
 
-# -- assignment of topics to tables, by a template of the table name -------------------------------
+# -- assignment of topics to tables ----------------------------------------------------------------
 
 
 _FIELDS = ("table", "database", "topic")
@@ -113,7 +102,7 @@ def is_template(name: str) -> bool:
     return "{" in name or "}" in name
 
 
-def resolved(address: KafkaAddress, names: Iterable[str]) -> KafkaAddress:
+def resolve_patterns(address: KafkaAddress, names: Iterable[str]) -> KafkaAddress:
     """The address with its patterns replaced by existing topics.
 
     Raises `NotFoundError` for a pattern that no topic matches.
@@ -133,7 +122,7 @@ def resolved(address: KafkaAddress, names: Iterable[str]) -> KafkaAddress:
     return KafkaAddress(address.brokers, tuple(dict.fromkeys(topics)))
 
 
-def dealt(template: str, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
+def topics_by_table(template: str, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """The topics of each table of a template.
 
     `{table}` is the part of a topic's name after its last dot, `{database}` the part before it, and
@@ -229,7 +218,7 @@ def _members_sql(key: Sequence[str]) -> str:
         ELSE {alone} END"""
 
 
-# -- the primary key of a table from message keys --------------------------------------------------
+# -- the primary key in message keys ---------------------------------------------------------------
 
 
 _LOOKED_AT = 100
@@ -251,7 +240,7 @@ def _members(key: bytes) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, dict) else ()
 
 
-# -- the offsets that a table has reached in topics, stored in its snapshots -----------------------
+# -- offsets in snapshots --------------------------------------------------------------------------
 
 
 Offsets = Mapping[str, "TopicOffsets"]
@@ -287,7 +276,7 @@ class TopicOffsets:
                 "a topic; roll the table back to an earlier snapshot"
             ) from error
 
-    def beyond(self, partitions: Mapping[int, int]) -> TopicOffsets:
+    def advanced_to(self, partitions: Mapping[int, int]) -> TopicOffsets:
         """The offsets after advancing some partitions."""
         return replace(self, next={**self.next, **partitions})
 
@@ -297,18 +286,18 @@ def property_of(topic: str) -> str:
     return f"{_PREFIX}{topic}"
 
 
-def offsets_told(table: StoredTable, topics: Iterable[str]) -> dict[str, TopicOffsets]:
+def stored_offsets(table: StoredTable, topics: Iterable[str]) -> dict[str, TopicOffsets]:
     """The offsets for some topics in the latest snapshot of a table, without unknown topics."""
     names = {property_of(topic): topic for topic in topics}
-    told = told_progress(table.metadata, table.metadata.latest_snapshot(), names)
-    return {names[name]: TopicOffsets.from_text(text, name) for name, text in told.items()}
+    stored = told_progress(table.metadata, table.metadata.latest_snapshot(), names)
+    return {names[name]: TopicOffsets.from_text(text, name) for name, text in stored.items()}
 
 
-def topics_told(table: StoredTable) -> tuple[str, ...]:
+def stored_topics(table: StoredTable) -> tuple[str, ...]:
     """The topics in the latest snapshot."""
     newest = table.metadata.latest_snapshot()
-    told = {} if newest is None else newest.properties or {}
-    return tuple(sorted(n.removeprefix(_PREFIX) for n in told if n.startswith(_PREFIX)))
+    stored = {} if newest is None else newest.properties or {}
+    return tuple(sorted(n.removeprefix(_PREFIX) for n in stored if n.startswith(_PREFIX)))
 
 
 def progress_of(before: Offsets, after: Offsets) -> Progress:
