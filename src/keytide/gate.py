@@ -3,8 +3,6 @@
 Each option and each column type of a definition is harmless, supported, or a reason to refuse. An
 option that no list has is unknown: it may change what files mean. Then nothing is written or
 deleted, and readers are warned.
-
-Column types that this release does not read or write completely.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from keytide.options import TableOptions, option_of
 from keytide.options.features import VECTORS_ELSEWHERE, Needs, feature_of, is_harmless
 from keytide.types import ArrayType, AtomicType, DataType, MapType, MultisetType, RowType
 
-# -- column types that this release does not read or write completely ------------------------------
+# -- column types without complete support ---------------------------------------------------------
 
 
 @dataclass(frozen=True)

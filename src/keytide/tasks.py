@@ -1,4 +1,4 @@
-"""Runs tasks: the work of a table as picklable values, executed by threads or by a cluster.
+"""Tasks: the work of a table as picklable values, executed by threads or by a cluster.
 
 A *task* does its work when it is called. A *feed task* processes rows that it receives piece by
 piece: there is one task for each part of the rows, numbered in the order of the rows. Runners do
@@ -8,9 +8,8 @@ A task that fails leaves nothing behind: it deletes what it wrote. A runner pass
 the other tasks before it raises the error, as far as it has them. A cluster can lose results, and
 kill tasks that do not clean up. Their files are found by the name of the `Statement`.
 
-Reports how many rows the current work has processed, for progress displays.
-
-Tasks report it as they write, and do not know who listens. If nobody does, it costs nothing.
+For progress displays, tasks report how many rows they have processed, and do not know who listens.
+If nobody does, it costs nothing.
 """
 
 from __future__ import annotations
@@ -34,10 +33,7 @@ from keytide.errors import (
     UnsupportedError,
 )
 
-# -- runs tasks ------------------------------------------------------------------------------------
-
-
-# -- runs tasks ------------------------------------------------------------------------------------
+# -- tasks and runners -----------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -176,7 +172,7 @@ def unawaited_threads(count: int) -> Iterator[ThreadPoolExecutor]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-# -- reports how many rows the current work has processed, for progress displays -------------------
+# -- progress --------------------------------------------------------------------------------------
 
 
 _LISTENER: ContextVar[Callable[[int], None] | None] = ContextVar("keytide-strides", default=None)

@@ -1,4 +1,4 @@
-"""Checks of the arguments of public calls against their annotations.
+"""Checks of the arguments of public calls, and warnings that point at the caller's line.
 
 Valid arguments are passed on in plain form: a numpy integer as an int, a subclass of str as a str.
 An invalid one raises an `InvalidError` with the argument, the value found and the expected type.
@@ -11,7 +11,7 @@ these are exactly the mistakes to find.
 Traceback (most recent call last):
 keytide.errors.InvalidError: scan: columns is 'k' of type str; expected a list of strings...
 
-Warnings that point at the line that called Keytide, however deep the call stack.
+A warning points at the line that called Keytide, however deep the call stack.
 """
 
 from __future__ import annotations

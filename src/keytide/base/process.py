@@ -1,26 +1,15 @@
-"""The process: its settings, its threads, optional libraries, and names and properties for all
-packages.
-
-Process-wide facts and settings: no forked process, the host, pauses of garbage collection.
+"""The process: its settings, threads, optional libraries, temporary names and cached properties.
 
 A forked process cannot work on tables if its parent already did: the threads of Polars, Arrow and
 the object stores do not survive a fork, and the child would wait for them forever. Such a child
 raises an error instead of hanging.
 
-Threads for short calls, which are reused because starting one may take longer than a call.
+A caller that waits for short calls has exclusive threads until they end, so nested calls never
+block each other. Nothing here uses a lock, because the garbage collector can close an abandoned
+generator at any point, which can call this code.
 
-A caller that waits for calls has exclusive threads until they end, so nested calls never block each
-other. Nothing here uses a lock, because the garbage collector can close an abandoned generator at
-any point, which can call this code.
-
-Names of temporary columns that are added to a table's columns.
-
-Properties that are computed on first access.
-
-Imports of optional libraries, with an error that says how to install a missing one.
-
-Any other import of such a library, except for its types, would raise Python's own error for users
-who have not installed it.
+An optional library is imported here, with an error that says how to install a missing one. Any
+other import of such a library, except for its types, would raise Python's own error.
 """
 
 from __future__ import annotations
@@ -143,7 +132,7 @@ def _give_back(count: int, threads: ThreadPoolExecutor) -> None:
         threads.shutdown(wait=False)
 
 
-# -- names of temporary columns that are added to a table's columns --------------------------------
+# -- names of temporary columns --------------------------------------------------------------------
 
 
 def scratch(name: str) -> str:
@@ -163,7 +152,7 @@ def is_scratch(column: str) -> bool:
 _PREFIX = "_KEY__KEY_"
 
 
-# -- properties that are computed on first access --------------------------------------------------
+# -- cached properties -----------------------------------------------------------------------------
 
 
 if TYPE_CHECKING:

@@ -1,12 +1,10 @@
-"""Writes rows that this process has in memory.
+"""Local writes: the rows that this process has in memory, into new and existing tables.
 
-Extends tables for new rows: first their definition, then the rows.
+A write can extend the table for its rows. The new definition is a separate file, which is written
+first. A process that dies between the two leaves a table with columns that are still NULL, or with
+wider types than needed. The write can then be repeated.
 
-The definition is a separate file, which is written first. A process that dies between the two
-leaves a table with columns that are still NULL, or with wider types than needed. The write can then
-be repeated.
-
-Creates a table together with its first rows, or not at all.
+A table that is created for rows is created together with them, or not at all.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ from keytide.write.partition_spec import Place, fitting, partition_to_replace
 from keytide.write.refusals import writable_view
 from keytide.write.task import WriteTask
 
-# -- writes rows that this process has in memory ---------------------------------------------------
+# -- writes of in-memory rows ----------------------------------------------------------------------
 
 
 Fitting: TypeAlias = "Callable[[Transaction, pa.Table], pa.Table]"
@@ -120,7 +118,7 @@ def truncate(table: StoredTable, partitions: Sequence[Place] = ()) -> WriteResul
         return transaction.replace(fits)
 
 
-# -- extends tables for new rows: first their definition, then the rows ----------------------------
+# -- extension of tables for new rows --------------------------------------------------------------
 
 
 def grown_for(
@@ -176,7 +174,7 @@ def _is_done(table: PinnedTable, author: Author | None) -> bool:
     return author.own(table.metadata, newest, CommitKind.APPEND) is not None
 
 
-# -- creates a table together with its first rows, or not at all -----------------------------------
+# -- creation of a table with its first rows -------------------------------------------------------
 
 
 def create_filled(

@@ -1,9 +1,7 @@
-"""Alters a table: creates the next schema file, if no other writer creates it first.
+"""Schema changes of a table: ALTER, and CHECK constraints that are added or removed.
 
 Like a snapshot, a schema is one file whose creation is the change. A writer that loses the race for
 an id applies its changes to the schema that won.
-
-Adds CHECK constraints to existing tables, and removes them.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ from keytide.snapshot.stored_table import StoredTable
 from keytide.store import created
 from keytide.write.task import try_definition
 
-# -- alters a table --------------------------------------------------------------------------------
+# -- ALTER -----------------------------------------------------------------------------------------
 
 
 def alter_table(
@@ -254,7 +252,7 @@ def _messages(old: TableSchema, new: TableSchema) -> list[str]:
     )
 
 
-# -- adds CHECK constraints to existing tables, and removes them -----------------------------------
+# -- CHECK constraints -----------------------------------------------------------------------------
 
 
 def add_constraint(table: StoredTable, name: str, condition: str) -> None:

@@ -1,7 +1,4 @@
-"""Reads the changes of a table after one snapshot up to another one.
-
-The first changes between two snapshots, row by row, for a page.
-"""
+"""Scans of changes: from one snapshot up to another, and the first rows of them for a page."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ from keytide.snapshot.state import TableState, TableView
 from keytide.snapshot.stored_table import StoredTable
 from keytide.types import Field, parse_sql_type
 
-# -- reads the changes of a table after one snapshot up to another one -----------------------------
+# -- scans of changes ------------------------------------------------------------------------------
 
 
 MODES = ("diff", "delta", "changelog")
@@ -372,7 +369,7 @@ def _emitted(state: TableState) -> TableState:
     return replace(state, live=files_of(state.snapshot, files.filter(emitted)))
 
 
-# -- the first changes between two snapshots, row by row, for a page -------------------------------
+# -- the first rows for a page ---------------------------------------------------------------------
 
 
 ROWS_MAX = 200

@@ -5,10 +5,9 @@ its live files differ, and only the keys in files that one snapshot has and the 
 is true if both snapshots are read in the same way. If an alteration in between changes how stored
 rows are merged, every key is compared.
 
-The difference between two snapshots of a table with a key index: rows that died, and new rows.
-
-A compaction rewrites rows unchanged, and emits nothing. If one of the snapshots is of a table that
-merges, because there was a conversion in between, all rows of both are compared.
+In a table with a key index, the difference is the rows that died and the new rows. A compaction
+rewrites rows unchanged, and emits nothing. If one of the snapshots is of a table that merges,
+because there was a conversion in between, all rows of both are compared.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from keytide.read.runs import Found
 from keytide.read.sections import BucketPlan, PlannedFile, decoded, is_out_of_order
 from keytide.snapshot.state import TableState, TableView
 
-# -- the difference between two snapshots of a table with a key index ------------------------------
+# -- tables with a key index -----------------------------------------------------------------------
 
 
 # Compared rows are in memory as they are read, and again when they are sorted.
@@ -102,7 +101,7 @@ class IndexedDiffTask:
         return pl.concat([pl.DataFrame(schema=polars_schema(self.view.schema.fields)), *found])
 
 
-# -- the difference between two snapshots ----------------------------------------------------------
+# -- the difference --------------------------------------------------------------------------------
 
 
 # The keys of changed files are in memory while rows are read. They use at most this part of the

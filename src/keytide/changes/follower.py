@@ -17,7 +17,7 @@ from keytide.options.values import check_seconds
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.stored_table import PinnedTable, StoredTable
 
-# -- follows the changes of a table ----------------------------------------------------------------
+# -- followers -------------------------------------------------------------------------------------
 
 
 SNAPSHOT_ID = b"keytide.snapshot_id"

@@ -1,21 +1,15 @@
 """Stored rows as changes: of commits, of files, and of snapshots.
 
-Rows as commits wrote them, or the changelogs that commits stored.
-
-Rows as they are stored in files, or in one of two snapshots, with their kinds.
+The rows of a commit are those that it wrote, or the changelog that it stored. An image is the rows
+that a snapshot shows, in key order, with the columns of another schema.
 
 If keys move between buckets, the rows of a commit come in two turns: first, in all buckets, those
 of keys that leave, then those of keys that stay or arrive. So the delete of a key in one bucket is
 emitted before its row in another one.
 
-Images: the rows that a snapshot shows, in key order, with the columns of another schema.
-
-Lanes: parts of a table whose changes are independent, because no key has been in two of them.
-
+A lane is a part of a table whose changes are independent, because no key has been in two of them.
 The changes of a key keep their order if the tasks of a lane run one after the other. Tasks of two
 lanes can run in parallel, in any order.
-
-Row kinds as readers of changes see them.
 """
 
 from __future__ import annotations
@@ -77,7 +71,7 @@ def lanes(
     return lane
 
 
-# -- row kinds as readers of changes see them ------------------------------------------------------
+# -- row kinds for readers of changes --------------------------------------------------------------
 
 
 _SHOWN = {int(kind): kind.short for kind in RowKind}
@@ -89,10 +83,7 @@ def with_shown_kind(rows: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     return rows.select(kinds.alias(ROW_KIND), *names)
 
 
-# -- stored rows as changes: of commits, of files, and of snapshots --------------------------------
-
-
-# -- rows as they are stored in files --------------------------------------------------------------
+# -- rows of files ---------------------------------------------------------------------------------
 
 
 _ROWS_MIN = 8 << 10
@@ -241,7 +232,7 @@ def _rows_in(memory_bytes: int) -> int:
     return max(_ROWS_MIN, memory_bytes // _ROW_BYTES // _COPIES)
 
 
-# -- rows as commits wrote them, or the changelogs that commits stored -----------------------------
+# -- rows of commits, and stored changelogs --------------------------------------------------------
 
 
 _WRITES_ROWS = (CommitKind.APPEND, CommitKind.OVERWRITE)

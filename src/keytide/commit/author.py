@@ -1,9 +1,8 @@
-"""The author of a commit: the commit user, and the number of the commit for this user.
+"""The author of a commit: its user, the number of the commit, and the progress of a feed.
 
-The progress of a feed, stored in the properties of the snapshot that contains its rows.
-
-Rows and progress are one commit. So a reader that continues from the stored progress skips nothing
-and repeats nothing. A rollback takes the progress back with the rows.
+The progress is stored in the properties of the snapshot that contains the rows of the feed. Rows
+and progress are one commit. So a reader that continues from the stored progress skips nothing and
+repeats nothing. A rollback takes the progress back with the rows.
 """
 
 from __future__ import annotations

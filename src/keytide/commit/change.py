@@ -1,11 +1,10 @@
 """What a commit changes, and whether it fits with what others have committed: values only.
 
-Manifest entries for the files of the previous kind of table, after a conversion.
+After a conversion, a commit has manifest entries for the files of the previous kind of table, with
+keys. Some engines decode the keys of all files in a manifest, including deleted ones, with the
+present key of the table, and fail if a file has none.
 
-Some engines decode the keys of all files in a manifest, including deleted ones, with the present
-key of the table, and fail if a file has none.
-
-Keys that may be in another bucket by the time of a commit, in tables with dynamic buckets.
+In tables with dynamic buckets, a key may be in another bucket by the time of a commit.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from keytide.snapshot.live_files import (
 from keytide.snapshot.state import TableView
 from keytide.write.task import Written
 
-# -- keys that may be in another bucket by the time of a commit ------------------------------------
+# -- keys in other buckets -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -108,10 +107,7 @@ def _as_it_was(view: TableView, files: Iterable[IndexFile]) -> KeyPlaces | None:
         return None
 
 
-# -- what a commit changes, and whether it fits with what others have committed --------------------
-
-
-# -- what a commit changes, and whether it fits with what others have committed --------------------
+# -- changes and conflicts -------------------------------------------------------------------------
 
 
 NOTHING_DEAD = DeadRows()
@@ -429,7 +425,7 @@ def _has_changed(change: Change, source: LiveFiles, live: LiveFiles) -> bool:
     )
 
 
-# -- manifest entries for the files of the previous kind of table ----------------------------------
+# -- files of the previous kind of table -----------------------------------------------------------
 
 
 def of_unknown_keys(

@@ -86,7 +86,7 @@ from keytide.snapshot.state import TableView
 from keytide.telemetry import span
 from keytide.write.task import Written
 
-# -- commits: the only place where snapshots are created -------------------------------------------
+# -- commits ---------------------------------------------------------------------------------------
 
 
 Restamper: TypeAlias = "Callable[[TableView, ManifestEntry, int], ManifestEntry]"

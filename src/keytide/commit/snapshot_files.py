@@ -1,13 +1,8 @@
-"""Builds the files of a commit: its manifest, two manifest lists, and the snapshot itself.
+"""The files of a snapshot: its manifest, its manifest lists, and the counts of its partitions.
 
 Everything is built in memory, so that the commit can be stored in one step.
 
-What a commit changes in each partition, for catalogs that maintain counts.
-
-Merges manifests of a snapshot into fewer ones. Entries are copied in encoded form.
-
-Which manifests of a snapshot are merged into fewer ones: values only.
-
+Manifests of earlier commits are merged into fewer ones, with their entries copied in encoded form.
 Merging does not change the meaning of an entry, only its place. So a snapshot means the same with
 other groups of entries. The changes of a commit itself are never merged with earlier ones, because
 readers of changes look for them separately.
@@ -54,10 +49,7 @@ from keytide.snapshot.live_files import BucketIndex, EncodedIndex, LiveFiles
 from keytide.snapshot.metadata import TableMetadata, sized_indexes, sized_list, sized_manifest
 from keytide.snapshot.state import TableView
 
-# -- merges manifests of a snapshot into fewer ones. Entries are copied ----------------------------
-
-
-# -- which manifests of a snapshot are merged into fewer ones: values only -------------------------
+# -- the choice of manifests to merge --------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -167,7 +159,7 @@ def _is_small(manifest: ManifestFileMeta, rules: MergeRules) -> bool:
     return manifest.file_size < rules.target_bytes
 
 
-# -- merges manifests of a snapshot into fewer ones. Entries are copied ----------------------------
+# -- merging of manifests --------------------------------------------------------------------------
 
 
 # Pieces compress differently. A manifest below the target size would be merged again repeatedly.
@@ -261,10 +253,7 @@ def _left(opened: dict[int, EncodedRecords], rewrite: Rewrite) -> Iterator[Encod
         first += len(run)
 
 
-# -- builds the files of a commit ------------------------------------------------------------------
-
-
-# -- builds the files of a commit ------------------------------------------------------------------
+# -- the files of a commit -------------------------------------------------------------------------
 
 
 _WRITER_VERSION = "keytide"
@@ -484,7 +473,7 @@ def _properties(change: Change, latest: Snapshot | None) -> Mapping[str, str] | 
     return {**(before or {}), **change.progress.after}
 
 
-# -- what a commit changes in each partition, for catalogs that maintain counts --------------------
+# -- counts of partitions, for catalogs that maintain them -----------------------------------------
 
 
 def partition_changes(view: TableView, entries: Sequence[ManifestEntry]) -> list[PartitionChange]:

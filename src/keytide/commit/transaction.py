@@ -1,13 +1,10 @@
 """Transactions: one change of a table, from the first read to the outcome.
 
-The result of a write, for its caller.
+The processes of a statement must share the folders that it works in.
 
-Folders that the processes of a statement must share.
-
-Files of a statement that nobody reported: their tasks were killed, or failed with others.
-
-They are found by the name of the statement, which is part of every file name, by listing the table.
-So nothing has to be stored about them while all goes well.
+Tasks that were killed, or failed with others, leave files that nobody reported. They are found by
+the name of the statement, which is part of every file name, by listing the table. So nothing has to
+be stored about them while all goes well.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ from keytide.write.partition_spec import PartitionSpec, TouchedPartitions, every
 from keytide.write.task import WriteTask, Written
 from keytide.write.upsert import task_anew, task_on, written_by
 
-# -- folders that the processes of a statement must share ------------------------------------------
+# -- shared folders --------------------------------------------------------------------------------
 
 
 def check_shared(view: TableView, written: Iterable[Written]) -> None:
@@ -76,7 +73,7 @@ def _refuse(view: TableView, lacking: Sequence[Written]) -> None:
     )
 
 
-# -- files of a statement that nobody reported -----------------------------------------------------
+# -- unreported files of a statement ---------------------------------------------------------------
 
 
 # Spark lets a killed task run on for two seconds before it ends the task's process
@@ -121,10 +118,7 @@ def has_committed(metadata: TableMetadata, statement: Statement, after_id: int) 
     )
 
 
-# -- transactions: one change of a table, from the first read to the outcome -----------------------
-
-
-# -- the result of a write, for its caller ---------------------------------------------------------
+# -- the result of a write -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -176,7 +170,7 @@ def warn_of_errors(table: str, result: WriteResult) -> None:
         )
 
 
-# -- transactions: one change of a table, from the first read to the outcome -----------------------
+# -- transactions ----------------------------------------------------------------------------------
 
 
 def discard(view: TableView, written: Iterable[Written]) -> None:

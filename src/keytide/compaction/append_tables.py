@@ -1,17 +1,11 @@
 """Compactions of append tables: small files become large, and sorted rows let readers skip files.
 
-Compacts append tables: combines small files, and sorts rows so that readers can skip files.
-
 No versions are merged, so any files of a bucket can be combined. Rows that a deletion vector marks
 as dead are left out of the new files, and the vectors of the old files are removed.
-
-How the rows of an append table are sorted, so that readers can skip files.
 
 'order' sorts by one column after the other. 'zorder' and 'hilbert' treat all columns equally and
 sort along a curve. The distribution of values is learned from a sample: each column is cut into
 ranges with about the same number of rows, and the curve goes through these ranges.
-
-Space-filling curves: map points in several dimensions to numbers, close points to close numbers.
 
 Morton's Z-order interleaves the bits of the dimensions. Hilbert's curve never jumps: consecutive
 points on it are neighbors. Its numbers are computed as in J. Skilling, "Programming the Hilbert
@@ -100,7 +94,7 @@ def _has(axis: Places, bit: int) -> npt.NDArray[np.bool_]:
     return has_bit
 
 
-# -- how the rows of an append table are sorted, so that readers can skip files --------------------
+# -- sort orders -----------------------------------------------------------------------------------
 
 
 _CURVES: dict[str, Callable[[Sequence[npt.NDArray[np.uint64]], int], npt.NDArray[np.uint64]]] = {
@@ -192,7 +186,7 @@ def _check_column(name: str, schema: TableSchema, table: str) -> None:
         )
 
 
-# -- compacts append tables ------------------------------------------------------------------------
+# -- compaction ------------------------------------------------------------------------------------
 
 
 # A file with at least this percentage of the target size is not rewritten for its size alone.
@@ -203,7 +197,7 @@ _FEW = 5
 _SAMPLE_ROWS = 100_000
 
 
-# -- which files are compacted ---------------------------------------------------------------------
+# -- selection of files ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,13 @@
-"""Writes the first rows of a table directly to where a full compaction would put them.
+"""Bulk loads: the first rows of a table, written to where a full compaction would put them.
 
 Each bucket gets sorted files on its highest level without common keys, so nothing is left to merge
 or compact. In a table with a key index, whose files have no levels, rows are written as usual, and
 the index checks that each key occurs once.
 
-Writes files to the highest level of buckets, as a full compaction leaves them.
-
-Raises files that no commit references yet to the highest level, where all readers see them.
-
-Most readers of deletion vectors do not read level 0, which later compactions raise. What replaces
-the rows of whole buckets must be visible with its own commit. Otherwise readers would see neither
-the old rows nor the new ones until then.
+Files that no commit references yet can also be raised to the highest level, where all readers see
+them. Most readers of deletion vectors do not read level 0, which later compactions raise. What
+replaces the rows of whole buckets must be visible with its own commit. Otherwise readers would see
+neither the old rows nor the new ones until then.
 """
 
 from __future__ import annotations
@@ -62,10 +59,7 @@ from keytide.write.refusals import refuse_unmergeable
 from keytide.write.task import Written
 from keytide.write.upsert import task_of_stored
 
-# -- writes the first rows of a table directly to where a full compaction would p ------------------
-
-
-# -- writes files to the highest level of buckets --------------------------------------------------
+# -- files on the highest level --------------------------------------------------------------------
 
 
 # Reading and sorting use a core at the same time.
@@ -193,7 +187,7 @@ def _marked(metas: Sequence[DataFileMeta], run: pa.Table, marks: Marks) -> Itera
         yield replace(meta, delete_row_count=0)
 
 
-# -- writes the first rows of a table directly to where a full compaction would p ------------------
+# -- bulk loads ------------------------------------------------------------------------------------
 
 
 _PIECE_BYTES_MIN = 1 << 20
@@ -350,7 +344,7 @@ class _Counted:
             yield frame
 
 
-# -- raises files that no commit references yet to the highest level -------------------------------
+# -- raising of uncommitted files ------------------------------------------------------------------
 
 
 def raise_replacement(transaction: Transaction, runner: TaskRunner | None = None) -> None:

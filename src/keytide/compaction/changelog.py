@@ -4,10 +4,9 @@ The rows that were emitted before are on some level and all higher ones: with `l
 levels above 0, with `full-compaction`, where full compactions leave their rows. A compaction that
 includes lower levels emits the changes of the keys there: the rows before and after it.
 
-Reads level 0 of a section together with the matching versions in files that are not rewritten.
-
-Of these files, only keys that are new on level 0 are read. If all new versions fit in a window,
-they are read once and kept, together with the versions found for them. Otherwise files are read in
+Level 0 of a section is read together with the matching versions in files that are not rewritten. Of
+these files, only keys that are new on level 0 are read. If all new versions fit in a window, they
+are read once and kept, together with the versions found for them. Otherwise files are read in
 windows like everything else, so memory depends on the windows.
 """
 
@@ -42,7 +41,7 @@ from keytide.read.sections import PlannedFile, Run, Section
 from keytide.snapshot.state import TableView
 from keytide.write.bucket_writer import NewFiles, added_file, changelog_writer, stored_schema
 
-# -- the changelog that a compaction of a bucket creates -------------------------------------------
+# -- the changelog ---------------------------------------------------------------------------------
 
 
 class ChangelogWriter:
@@ -209,7 +208,7 @@ def lowest_told(options: TableOptions, oldest: int) -> int:
     return 1 if options.changelog_producer == "lookup" else max(1, oldest)
 
 
-# -- reads level 0 of a section together with the matching versions in files -----------------------
+# -- versions on level 0 with the versions that they replace ---------------------------------------
 
 
 # The keys of level 0 are kept while the levels above are read, if they fit in this part of the

@@ -1,11 +1,7 @@
-"""Compactions: what is due, and the rewrite.
-
-Compacts a table: fewer and larger files with the same rows.
+"""Compactions of a table: what is due, and the rewrite into fewer and larger files.
 
 A compaction is planned on the files of one snapshot, runs as one task for each bucket, and is
 committed once for all of them.
-
-What is compacted in a table: values only.
 """
 
 from __future__ import annotations
@@ -50,7 +46,7 @@ from keytide.tasks import TaskRunner, Threads
 from keytide.telemetry import span
 from keytide.write.refusals import writable_view
 
-# -- what is compacted in a table: values only -----------------------------------------------------
+# -- selection of what is compacted ----------------------------------------------------------------
 
 
 def why_not_compacted(view: TableView) -> str | None:
@@ -239,7 +235,7 @@ def _by_bucket(
     return files.values()
 
 
-# -- compacts a table: fewer and larger files with the same rows -----------------------------------
+# -- compaction ------------------------------------------------------------------------------------
 
 
 _LOG = logging.getLogger("keytide.compaction")

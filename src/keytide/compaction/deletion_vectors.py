@@ -1,4 +1,4 @@
-"""Applies level 0 to a table with deletion vectors: the new state of each key, and which rows die.
+"""Compaction with deletion vectors: level 0 is applied, which gives each key's state and dead rows.
 
 In a table with deletion vectors, every key has at most one version above level 0 that is not marked
 dead. So the versions on level 0 are merged with that one, wherever it is. The result is written, or
@@ -30,7 +30,7 @@ from keytide.read.runs import PLACE_COLUMNS, SYSTEM_COLUMNS, table_columns
 from keytide.read.sections import PlannedFile, Section
 from keytide.snapshot.state import TableView
 
-# -- applies level 0 to a table with deletion vectors ----------------------------------------------
+# -- level 0 on top of a table with deletion vectors -----------------------------------------------
 
 
 _FILE = scratch("file")

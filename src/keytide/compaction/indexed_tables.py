@@ -1,4 +1,4 @@
-"""Compacts tables with a key index: combines files, with only the current row of each key.
+"""Compaction of tables with a key index: fewer files, with only the current row of each key.
 
 A row that deletes is the current row of its key. It stays, marked as dead, so that late rows find
 it. All other dead rows are dropped. The index is updated with the new positions.
@@ -41,7 +41,7 @@ from keytide.snapshot.live_files import BucketId, BucketIndex, DeadRows, vector_
 from keytide.snapshot.state import TableState, TableView
 from keytide.write.moved_keys import Bucket, found_bucket, places_of
 
-# -- compacts tables with a key index --------------------------------------------------------------
+# -- compaction ------------------------------------------------------------------------------------
 
 
 def picks_of(state: TableState, now_ms: int, *, full: bool) -> Picks:

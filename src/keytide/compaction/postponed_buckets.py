@@ -1,4 +1,4 @@
-"""Assigns buckets to rows that another engine wrote without a bucket.
+"""Postponed buckets: assigns buckets to rows that another engine wrote without one.
 
 In a table with postponed buckets (`bucket = -2`), a partition gets its number of buckets when it is
 first written. Keytide assigns buckets to rows immediately. Other engines may leave them in a
@@ -30,7 +30,7 @@ from keytide.snapshot.stored_table import StoredTable
 from keytide.tasks import TaskRunner
 from keytide.write.task import WriteTask, Written
 
-# -- assigns buckets to rows that another engine wrote without a bucket ----------------------------
+# -- assignment of buckets -------------------------------------------------------------------------
 
 
 # How many rows are read, assigned to buckets and written at a time.

@@ -1,4 +1,4 @@
-"""Compacts the picked runs of a bucket, as a task.
+"""The rewrite of a bucket's picked runs, as a task, and the age of its tombstones.
 
 Files that share no key with other files and are large enough move to their new level by a change in
 the manifest only. The others are read as merged versions, in key-range windows, and rewritten with
@@ -8,11 +8,10 @@ bucket.
 A tombstone is rewritten like a row. Only a compaction of all runs can forget one: when it is older
 than the table's retention, or when no later row could belong before it.
 
-The age of a bucket's tombstones, as compactions record it in the files that they write.
-
-A row has a sequence number and no time. So a compaction records in its files which numbers existed
-when it ran. A tombstone is at least as old as the first compaction that saw its number. It may be
-older, and is then kept longer than necessary.
+Compactions record the age of a bucket's tombstones in the files that they write. A row has a
+sequence number and no time. So a compaction records in its files which numbers existed when it ran.
+A tombstone is at least as old as the first compaction that saw its number. It may be older, and is
+then kept longer than necessary.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ class Ages:
         return {_KEY: " ".join(f"{number}@{time_ms}" for number, time_ms in sorted(self.marks))}
 
 
-# -- compacts the picked runs of a bucket, as a task -----------------------------------------------
+# -- the rewrite task ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

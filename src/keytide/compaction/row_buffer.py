@@ -12,7 +12,7 @@ from keytide.format.manifest import DataFileMeta
 from keytide.snapshot.state import TableView
 from keytide.write.bucket_writer import stored_schema
 
-# -- collects rows until there are enough for a file -----------------------------------------------
+# -- row buffers -----------------------------------------------------------------------------------
 
 
 T = TypeVar("T")

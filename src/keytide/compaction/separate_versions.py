@@ -38,7 +38,7 @@ from keytide.snapshot.state import TableView
 from keytide.write.bucket_writer import NewFiles, added_file, run_writer, stored_schema
 from keytide.write.task import Written
 
-# -- compacts a bucket whose versions must stay separate, as a task --------------------------------
+# -- compaction of separate versions ---------------------------------------------------------------
 
 
 # While this many levels are written, the rows collected for their files share the memory of a task.

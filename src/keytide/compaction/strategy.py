@@ -17,7 +17,7 @@ from keytide.format.manifest import ManifestEntry
 from keytide.options import TableOptions
 from keytide.snapshot.live_files import BucketId
 
-# -- which sorted runs of a bucket are compacted, and to which level: values only ------------------
+# -- selection of sorted runs ----------------------------------------------------------------------
 
 
 # For buckets that are only compacted as a whole: the minimum size of newer data in percent of the

@@ -1,6 +1,6 @@
-"""Checks and completes a table's definition, beyond its structure.
+"""Checks of a table's definition beyond its structure, and its completion.
 
-Which tables can be published in other formats, according to their definition.
+They include which tables can be published in other formats, according to their definition.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from keytide.merge.validation import validate_merge_options
 from keytide.options import ForOthers, Refused, TableOptions, keys, option_of
 from keytide.types import AtomicType, Field, RowType
 
-# -- which tables can be published in other formats ------------------------------------------------
+# -- publishable tables ----------------------------------------------------------------------------
 
 
 DELTA = "delta"
@@ -99,7 +99,7 @@ def why_read_otherwise(schema: TableSchema, options: TableOptions, form: str) ->
     return None
 
 
-# -- checks and completes a table's definition, beyond its structure -------------------------------
+# -- checks and completion -------------------------------------------------------------------------
 
 
 _STORABLE = frozenset(

@@ -1,25 +1,20 @@
 """Rules of columns: defaults, generated values, marks and counts.
 
-Default values: what replaces NULL.
-
 `fields.<column>.default-value` replaces values that are still NULL after the merge, when rows are
 read. Stored rows keep their NULL. A column's DEFAULT replaces NULL when rows are written, also in
 deletes.
 
-Generated columns: an expression computes their value from the row's other columns at write time.
+Generated columns are computed from the row's other columns at write time. The stored value depends
+on the row alone. So a generated column cannot order versions or mark rows. In a primary key, it
+must be computed from key columns. If rows are merged column by column, the other columns may have
+arrived at other times, so the generated column must be in the key.
 
-The stored value depends on the row alone. So a generated column cannot order versions or mark rows.
-In a primary key, it must be computed from key columns. If rows are merged column by column, the
-other columns may have arrived at other times, so the generated column must be in the key.
+In tables with a key index, columns can mark rows as deletes or as late.
 
-Checks columns that mark rows as deletes or as late, in tables with a key index.
-
-The aggregate function `count`: how many values were written.
-
-A stored count cannot be distinguished from a value to count. So values are counted when they are
-written: a row is stored with 1 in place of a value, and merging adds up, in any order and grouping.
-Tables store the function as `sum`, which every engine of the format knows, and record separately
-that written values must be counted.
+The aggregate function `count` counts written values. A stored count cannot be distinguished from a
+value to count. So values are counted when they are written: a row is stored with 1 in place of a
+value, and merging adds up, in any order and grouping. Tables store the function as `sum`, which
+every engine of the format knows, and record separately that written values must be counted.
 """
 
 from __future__ import annotations
@@ -40,7 +35,7 @@ from keytide.predicate.literals import scalar_of_text
 from keytide.predicate.row_expression import RowExpression, row_expression
 from keytide.types import AtomicType, Field
 
-# -- default values: what replaces NULL ------------------------------------------------------------
+# -- default values --------------------------------------------------------------------------------
 
 
 _BYTES = ("BINARY", "VARBINARY")
@@ -214,7 +209,7 @@ def _generated(name: str, text: str, fields: tuple[Field, ...]) -> GeneratedColu
     return GeneratedColumn(by_name[name], text, expression, read)
 
 
-# -- checks columns that mark rows as deletes or as late -------------------------------------------
+# -- columns that mark rows as deletes or as late --------------------------------------------------
 
 
 _MARKS = frozenset(
@@ -280,7 +275,7 @@ def check_marking_columns(schema: TableSchema, options: TableOptions) -> None:
         )
 
 
-# -- the aggregate function `count`: how many values were written ----------------------------------
+# -- the aggregate function `count` ----------------------------------------------------------------
 
 
 def with_stored_counts(raw: Mapping[str, str]) -> dict[str, str]:

@@ -11,11 +11,10 @@ A kind answers three questions:
 For a table with a primary key, all answers are yes. For an append table, all are no. Another kind
 is another class here.
 
-Columns that are computed from the merged row, in tables that merge rows at write time.
+In a table with a key index, rows can be merged at write time. Some columns are then computed from
+the merged row.
 
-How rows are merged at write time, in tables with a key index.
-
-Whether the rows of a write can be distributed over tasks in any way.
+A kind also says whether the rows of a write can be distributed over tasks in any way.
 """
 
 from __future__ import annotations
@@ -36,10 +35,7 @@ from keytide.options import SECTIONS, Acts, TableOptions, keys, option_of
 from keytide.predicate.row_expression import RowExpression, row_expression
 from keytide.types import Field
 
-# -- kinds of tables -------------------------------------------------------------------------------
-
-
-# -- how rows are merged at write time, in tables with a key index ---------------------------------
+# -- merging at write time -------------------------------------------------------------------------
 
 
 def merged_fields(schema: TableSchema, options: TableOptions) -> tuple[Field, ...]:
@@ -360,7 +356,7 @@ def require_key(schema: TableSchema, table: str, what: str, way_out: str) -> Non
         )
 
 
-# -- columns that are computed from the merged row -------------------------------------------------
+# -- columns computed from the merged row ----------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -438,7 +434,7 @@ def _check_expression(schema: TableSchema, name: str, told: str, text: str) -> N
         raise InvalidError(f"{told}: {error}") from error
 
 
-# -- whether the rows of a write can be distributed over tasks in any way --------------------------
+# -- distribution of rows over tasks ---------------------------------------------------------------
 
 
 def check_distribution(schema: TableSchema, options: TableOptions) -> None:

@@ -1,14 +1,13 @@
-"""Which changes of options a table allows, and which columns its options name.
+"""Changes of options: which ones a table allows, and its conversion to the other kind.
 
 Stored rows have been merged and laid out with the options of their time. So an option that affects
 this cannot change while there are rows. An exception is what it says about columns that are added
 in the same step: these are NULL in every stored row, so the rows do not change.
 
-Converts the definition of a table to the other kind: merged on read, or with a key index.
-
-Columns and keys stay. Options with the same meaning in both kinds stay too, and options that follow
-from the kind are added or removed. Options with an equivalent in the other kind are replaced by it.
-Options that do not affect rows are dropped. Everything else is refused.
+A conversion makes a table that merges on read one with a key index, or back. Columns and keys stay.
+Options with the same meaning in both kinds stay too, and options that follow from the kind are
+added or removed. Options with an equivalent in the other kind are replaced by it. Options that do
+not affect rows are dropped. Everything else is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from keytide.merge.functions.collections import MergeMapWithKeyTime
 from keytide.options import Age, Change, Option, TableOptions, keys, option_of
 from keytide.types import Field, MapType, RowType
 
-# -- which changes of options a table allows, and which columns its options name -------------------
+# -- changes of options ----------------------------------------------------------------------------
 
 
 def with_option(options: Mapping[str, str], key: str, value: str | None) -> dict[str, str]:
@@ -350,7 +349,7 @@ def _renamed_list(text: str, old: str, new: str) -> str:
     return ",".join(new if name.strip() == old else name for name in text.split(","))
 
 
-# -- converts the definition of a table to the other kind ------------------------------------------
+# -- conversion of the definition ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -418,7 +417,7 @@ def _merging(schema: TableSchema) -> dict[str, str]:
     return {**kept, keys.WATERMARK_KEY: ",".join(options.sequence_field), **marked}
 
 
-# -- what prevents a conversion --------------------------------------------------------------------
+# -- obstacles to a conversion ---------------------------------------------------------------------
 
 _NEW_TABLE = "Write the rows to a new table instead"
 _RESET = "RESET the option first, if you do not need it"

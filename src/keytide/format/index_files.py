@@ -1,22 +1,17 @@
-"""Index files: the hashes of dynamic buckets, the dead rows of data files, and the manifest of
-both.
-
-Index manifests: all index files of a snapshot.
+"""Index files: hashes of dynamic buckets, dead rows of data files, and the manifest of both.
 
 Unlike a manifest, an index manifest is the full list and not a change. A commit that changes an
 index rewrites the whole list. Any other commit keeps the old name. A bucketed table has at most one
 file for each (type, partition, bucket).
 
-Hash index files: the hashes of the keys in one dynamic bucket.
+A hash index file has the hashes of the keys in one dynamic bucket: 4 bytes each, one after the
+other, in big-endian order, without a header. They are a set, and other writers use any order. A
+hash is that of the binary row of the primary key without its partition columns, the same hash as
+for fixed buckets.
 
-A file contains the 4-byte hashes one after the other, in big-endian order, without a header. They
-are a set, and other writers use any order. A hash is that of the binary row of the primary key
-without its partition columns, the same hash as for fixed buckets.
-
-Deletion vectors: bitmaps of the dead rows of data files, stored back to back in index files.
-
-An index file consists of a version byte and vectors. The index manifest records which data file
-each vector belongs to and where it is. There are two forms, distinguished by their magic number::
+Deletion vectors are bitmaps of the dead rows of data files, stored back to back in an index file,
+after a version byte. The index manifest records which data file each vector belongs to and where it
+is. There are two forms, distinguished by their magic number::
 
     32 bit   size BE | 5e43f2d0 BE | RoaringBitmap                          | CRC32 BE
     64 bit   size BE | 64393dd1 LE | count LE, count x (high LE, Roaring..) | CRC32 BE
@@ -24,7 +19,7 @@ each vector belongs to and where it is. There are two forms, distinguished by th
 `size` and the checksum cover magic and body. The class of a bitmap determines its form: `BitMap`
 is written as 32 bit, `BitMap64` as 64 bit.
 
-Deletion vectors in the form that Delta Lake and Apache Iceberg share: 64-bit bitmaps.
+Delta Lake and Apache Iceberg share another form, with 64-bit bitmaps.
 """
 
 from __future__ import annotations
@@ -46,7 +41,7 @@ from keytide.format.cache import METADATA, version_of
 from keytide.options import keys
 from keytide.store.interface import Store, disk_errors
 
-# -- hash index files: the hashes of the keys in one dynamic bucket --------------------------------
+# -- hash indexes ----------------------------------------------------------------------------------
 
 
 Hashes = npt.NDArray[np.int32]
@@ -320,7 +315,7 @@ def _read_vector(data: bytes, place: VectorRange, path: str, *, start: int = 0) 
         raise DataError(f"{where} is not a bitmap ({error})") from error
 
 
-# -- index manifests: all index files of a snapshot ------------------------------------------------
+# -- index manifests -------------------------------------------------------------------------------
 
 
 ENTRY_VERSION = 1
@@ -505,7 +500,7 @@ def _range_record(place: VectorRange) -> Record:
     }
 
 
-# -- deletion vectors in the form that Delta Lake and Apache Iceberg share -------------------------
+# -- deletion vectors of Delta Lake and Apache Iceberg ---------------------------------------------
 
 
 _MAGIC = struct.pack("<i", 1681511377)

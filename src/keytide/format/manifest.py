@@ -7,7 +7,7 @@ the added files of both lists whose identity was never deleted.
 In the lists of a snapshot, no identity is added again after its deletion. So the order of manifests
 and entries does not matter to any reader. The level is part of the identity: moving a file to
 another level deletes one identity and adds another. Code that brings files back ensures that no
-delete entry for them is left (`table.upkeep.restored_files`).
+delete entry for them is left (`keytide.maintenance.restore`).
 """
 
 from __future__ import annotations

@@ -1,21 +1,16 @@
 """Keys in an index: hashes, entries, comparison values, and the size of an index.
 
-Key hashes of 96 bits, which identify keys in an index.
+A key is identified by a hash of 96 bits. The first 64 bits are those of the table's hash function.
+The others are an independent checksum, so that keys which collide in one differ in the other. A key
+is first serialized as in Apache Pinot (section 1.6 of its dossier): a single column unchanged,
+several columns one after the other, each with a length prefix if its length varies.
 
-The first 64 bits are those of the table's hash function. The others are an independent checksum, so
-that keys which collide in one differ in the other. A key is first serialized as in Apache Pinot
-(section 1.6 of its dossier): a single column unchanged, several columns one after the other, each
-with a length prefix if its length varies.
+Rows of a key are compared by values. Numbers and times are stored in the index as 8-byte integers
+with the same order as the values. Strings, bytes, decimals, and the columns of several producers
+have no such numbers. For these, the index contains the location of the current row, and the row is
+read.
 
-Entries of an index of keys, as columns.
-
-The values by which rows of a key are compared.
-
-Numbers and times are stored in the index as 8-byte integers with the same order as the values.
-Strings, bytes, decimals, and the columns of several producers have no such numbers. For these, the
-index contains the location of the current row, and the row is read.
-
-Estimates the size of an index of keys before it exists.
+The size of an index can be estimated before it exists.
 """
 
 from __future__ import annotations
@@ -36,10 +31,7 @@ from keytide.base.record import Record
 from keytide.errors import InvalidError
 from keytide.types import Field
 
-# -- keys in an index ------------------------------------------------------------------------------
-
-
-# -- key hashes of 96 bits, which identify keys in an index ----------------------------------------
+# -- key hashes of 96 bits -------------------------------------------------------------------------
 
 
 if TYPE_CHECKING:
@@ -246,7 +238,7 @@ def _fixed(numbers: npt.NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(pa.large_binary(), len(numbers), [None, offsets, data])
 
 
-# -- entries of an index of keys, as columns -------------------------------------------------------
+# -- entries as columns ----------------------------------------------------------------------------
 
 
 Numbers = npt.NDArray[np.int64]
@@ -331,7 +323,7 @@ def newest_of_each(entries: Entries) -> Entries:
     return entries.take(order[is_last])
 
 
-# -- the values by which rows of a key are compared ------------------------------------------------
+# -- comparison values -----------------------------------------------------------------------------
 
 
 NOTHING = np.iinfo(np.int64).min
@@ -451,7 +443,7 @@ def _ranks(array: pa.Array, field: Field) -> Numbers:
     return np.asarray(pc.rank(array, sort_keys="ascending", tiebreaker="dense")).astype(np.int64)
 
 
-# -- estimates the size of an index of keys before it exists ---------------------------------------
+# -- estimates of the size -------------------------------------------------------------------------
 
 
 _HASH_BYTES = 8 + 4

@@ -1,20 +1,17 @@
 """Sorted runs of a key index, on disk and in object stores.
 
-Sorted runs of an index: entries in hash order, in a memory-mapped file.
-
-A run consists of blocks of fixed-width columns, so runs of any length are written and merged block
-by block, and a lookup reads a few pages. Positions, files and comparison values use as many bytes
-as their block needs. The end of the file describes the blocks.
+A run has entries in hash order, in a memory-mapped file. A run consists of blocks of fixed-width
+columns, so runs of any length are written and merged block by block, and a lookup reads a few
+pages. Positions, files and comparison values use as many bytes as their block needs. The end of the
+file describes the blocks.
 
     magic | blocks | description | version, length and checksum of the description | magic
 
-Runs in an object store, of which a lookup fetches only what it needs.
+Of a run in an object store, a lookup fetches only what it needs. Hashes are evenly distributed
+within a block, so the position of an entry is known up to a few thousand entries. The range around
+it is fetched, for all columns together. If the entry is outside of it, the whole block is fetched.
 
-Hashes are evenly distributed within a block, so the position of an entry is known up to a few
-thousand entries. The range around it is fetched, for all columns together. If the entry is outside
-of it, the whole block is fetched.
-
-The head of an index of keys: the data files that it covers, and its runs.
+The head of an index says which data files it covers, and has its runs.
 """
 
 from __future__ import annotations
@@ -42,10 +39,7 @@ from keytide.key_index.indexed_keys import (
     newest_of_each,
 )
 
-# -- sorted runs of a key index, on disk and in object stores --------------------------------------
-
-
-# -- sorted runs of an index: entries in hash order, in a memory-mapped file -----------------------
+# -- runs in memory-mapped files -------------------------------------------------------------------
 
 
 _MAGIC = b"KTKEYIDX"
@@ -363,7 +357,7 @@ def merged(parts: Sequence[Part]) -> Iterator[Entries]:
         yield newest_of_each(Entries.together([part.between(low, high) for part in given]))
 
 
-# -- runs in an object store, of which a lookup fetches only what it needs -------------------------
+# -- runs in an object store -----------------------------------------------------------------------
 
 
 Fetch: TypeAlias = "Callable[[Sequence[tuple[int, int]]], list[bytes]]"
@@ -471,7 +465,7 @@ def _stored(block: Block) -> list[int]:
     return [column for column in _COLUMNS if block.widths[column]]
 
 
-# -- the head of an index of keys: the data files that it covers, and its runs ---------------------
+# -- the head of an index --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,17 @@
-"""Rollback and fast-forward on request: the change, and what follows it.
+"""Actions on request: rollback, fast-forward, expiry, compaction and purge, and what follows them.
 
-The state that a user goes back to must stay unchanged: no commit follows, and no older state is
-deleted. The next write does the maintenance.
+After a rollback or fast-forward, the state that a user goes back to must stay unchanged: no commit
+follows, and no older state is deleted. The next write does the maintenance.
 
-Expiry of partitions on request, and what follows it.
-
-Deletes and renames branches after their background compactions have ended.
-
-Otherwise, a compaction could commit to a branch that is gone, and leave a part of it.
-
-Compaction on request, and what follows it.
+Branches are deleted and renamed after their background compactions have ended. Otherwise, a
+compaction could commit to a branch that is gone, and leave a part of it.
 
 A compaction of a write-only table also does the maintenance that its writers leave to others.
 
-Purging: deletes all rows and the history of a table, as if it had just been created.
-
-The rows are deleted first, in a normal commit. From then on the table is empty, wherever this
-stops, and a repeated call continues. Then everything that keeps older snapshots (branches, tags and
-consumers) is deleted, and last these snapshots themselves, with the files that only they have.
+A purge deletes all rows and the history of a table, as if it had just been created. The rows are
+deleted first, in a normal commit. From then on the table is empty, wherever this stops, and a
+repeated call continues. Then everything that keeps older snapshots (branches, tags and consumers)
+is deleted, and last these snapshots themselves, with the files that only they have.
 """
 
 from __future__ import annotations
@@ -75,7 +69,7 @@ from keytide.tasks import TaskRunner
 from keytide.write.partition_spec import Place, every_partition, fitting
 from keytide.write.refusals import writable_view
 
-# -- rollback and fast-forward on request: the change, and what follows it -------------------------
+# -- rollback and fast-forward ---------------------------------------------------------------------
 
 
 def rollback_to(
@@ -141,7 +135,7 @@ def fast_forward(
     return done
 
 
-# -- expiry of partitions on request, and what follows it ------------------------------------------
+# -- expiry of partitions --------------------------------------------------------------------------
 
 
 def expire_partitions(
@@ -177,7 +171,7 @@ def expire_partitions(
     return done
 
 
-# -- deletes and renames branches after their background compactions have ended --------------------
+# -- deletion and renaming of branches -------------------------------------------------------------
 
 
 def delete_branch(table: StoredTable, name: str) -> None:
@@ -212,7 +206,7 @@ def _settle(table: StoredTable, name: str) -> None:
     BEHIND.settle(BranchStore(main_store(table.store), name).uri_of(""))
 
 
-# -- compaction on request, and what follows it ----------------------------------------------------
+# -- compaction ------------------------------------------------------------------------------------
 
 
 def compact(

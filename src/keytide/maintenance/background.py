@@ -1,11 +1,9 @@
-"""Background compactions of a process, one at a time for each table.
+"""Background compactions of a process, one at a time for each table, and what follows a change.
 
 A write queues what it made due and returns. A thread compacts it while the next writes continue.
 What is queued in the meantime waits for the thread and is compacted together. Small work is
 postponed until there is more, or until no write of the table comes for a while. If a process dies,
 it leaves what a killed compaction leaves: files that no snapshot references.
-
-Everything that follows a change of a table.
 
 Code that has changed a table reports it here. Errors in what follows do not make the call fail:
 they become warnings, and a later change tries again.
@@ -33,7 +31,7 @@ from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
 from keytide.tasks import TaskRunner, Threads
 
-# -- everything that follows a change of a table ---------------------------------------------------
+# -- maintenance after a change --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ def as_warning(table: StoredTable, done: str, what: str, instead: str) -> Iterat
         )
 
 
-# -- background compactions of a process, one at a time for each table -----------------------------
+# -- background compactions ------------------------------------------------------------------------
 
 
 # How often due work is searched again, in competition with other compactions. Each of these runs at

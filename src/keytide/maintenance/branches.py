@@ -1,4 +1,4 @@
-"""Branches: created from a snapshot, used separately, and brought back by a fast-forward.
+"""Branches: created from a snapshot, used separately, renamed, and brought back by a fast-forward.
 
 A branch exists if it has its first schema, which is created last and deleted first. Before that, a
 file says that a process is working on the branch. This file remains if the process dies. So a
@@ -8,8 +8,7 @@ A fast-forward rolls the table back to where it and the branch part. Then it cop
 schemas and snapshots one by one. Wherever it stops, the table is in a state that it or the branch
 had, and a repeated call continues.
 
-Renames a branch: copies its documents to the new name, and then removes them from the old name.
-
+A rename copies the documents of a branch to the new name, and then removes them from the old name.
 During this, both names have the same mark. Before the new branch exists, the old one is unchanged.
 From then on, a repeated call finds the two marks and continues where the previous one stopped.
 Commits to the old name in the meantime are moved too. Data files and manifests stay in place.
@@ -42,9 +41,6 @@ from keytide.snapshot.branch_tables import branch_names, has_branch, open_branch
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.stored_table import StoredTable
 from keytide.store import created
-
-# -- branches --------------------------------------------------------------------------------------
-
 
 # -- branches --------------------------------------------------------------------------------------
 
@@ -97,7 +93,7 @@ def _info(store: BranchStore, table: TableMetadata) -> BranchInfo | None:
     return BranchInfo(store.branch, utc(made), first, newest)
 
 
-# -- creating and deleting -------------------------------------------------------------------------
+# -- creation and deletion -------------------------------------------------------------------------
 
 
 def create_branch(
@@ -332,7 +328,7 @@ def taken(table: StoredTable, name: str) -> AlreadyExistsError:
     )
 
 
-# -- renames a branch ------------------------------------------------------------------------------
+# -- renaming --------------------------------------------------------------------------------------
 
 
 _FIRST = paths.schema_path(0)

@@ -2,8 +2,6 @@
 
 If a table keeps changelogs for longer, an expired snapshot leaves its own document behind as a
 changelog, which references only the emitted rows of the commit.
-
-How long snapshots and changelogs are kept: values only.
 """
 
 from __future__ import annotations
@@ -35,10 +33,7 @@ from keytide.snapshot.live_files import again
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
 
-# -- expiry of the oldest snapshots ----------------------------------------------------------------
-
-
-# -- how long snapshots and changelogs are kept: values only ---------------------------------------
+# -- retention of snapshots and changelogs ---------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -146,7 +141,7 @@ class Retention:
         return self.keep_max is not None and count > self.keep_max
 
 
-# -- expiry of the oldest snapshots ----------------------------------------------------------------
+# -- expiry ----------------------------------------------------------------------------------------
 
 
 # Commits wait for this part of the retention time, so that not every commit expires a snapshot:

@@ -1,12 +1,8 @@
-"""What happened to a table: its commits, its growth, and its consumers.
-
-The history of a table: what each commit did.
+"""The history of a table: what each commit did, how the table grew, and who consumes it.
 
 Everything comes from snapshots and manifests. No data is read.
 
-How a table grew: what each commit added, removed and rewrote.
-
-Consumers: named readers, whose position in the table protects snapshots from expiry.
+Consumers are named readers, whose position in the table protects snapshots from expiry.
 """
 
 from __future__ import annotations
@@ -32,10 +28,7 @@ from keytide.snapshot.live_files import is_gone
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.stored_table import StoredTable
 
-# -- what happened to a table: its commits, its growth, and its consumers --------------------------
-
-
-# -- the history of a table: what each commit did --------------------------------------------------
+# -- commits ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -176,7 +169,7 @@ def _line(entry: HistoryEntry) -> str:
     )
 
 
-# -- how a table grew: what each commit added, removed and rewrote ---------------------------------
+# -- growth ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

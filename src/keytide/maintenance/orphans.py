@@ -35,7 +35,7 @@ from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
 from keytide.store import ObjectInfo
 
-# -- orphan files: files in a table that nothing in it references ----------------------------------
+# -- orphan files ----------------------------------------------------------------------------------
 
 
 AGE_MIN_MS = 24 * 60 * 60 * 1000

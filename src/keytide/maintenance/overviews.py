@@ -1,10 +1,7 @@
-"""Overviews of a table: its buckets, its timeline, and its latest changes.
+"""Overviews of a table: its summary, its buckets, and its timeline of snapshots.
 
-How the rows of a table are stored: buckets, their sorted runs, and what is compacted next.
-
-The snapshots of a table as a timeline, one page of ids at a time.
-
-What a glance at a table shows: its columns, its latest snapshots, its largest buckets.
+An overview of the buckets shows their sorted runs, and what is compacted next. The timeline has one
+page of ids at a time. The summary has the columns, the latest snapshots and the largest buckets.
 """
 
 from __future__ import annotations
@@ -34,10 +31,7 @@ from keytide.snapshot.live_files import BucketId, vector_files_by_bucket
 from keytide.snapshot.state import TableState
 from keytide.snapshot.stored_table import StoredTable
 
-# -- overviews of a table: its buckets, its timeline, and its latest changes -----------------------
-
-
-# -- how the rows of a table are stored ------------------------------------------------------------
+# -- buckets ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -276,7 +270,7 @@ def _ranks(rows: pa.Table) -> list[int]:
     ].to_list()
 
 
-# -- the snapshots of a table as a timeline, one page of ids at a time -----------------------------
+# -- timeline --------------------------------------------------------------------------------------
 
 
 PAGE_SNAPSHOTS = 40
@@ -419,7 +413,7 @@ def _by_id(pairs: Iterable[tuple[int | None, str]]) -> Mapping[int | None, list[
     return found
 
 
-# -- what a glance at a table shows ----------------------------------------------------------------
+# -- summary ---------------------------------------------------------------------------------------
 
 
 _SNAPSHOTS = 20

@@ -1,15 +1,12 @@
-"""Which files snapshots reference, and what keeps snapshots that are no longer in line.
+"""References of snapshots to files, and the deletion of files that nothing references any more.
 
 A file is identified by its name alone: every name contains an id that no other file of the table
 has. A file that moves to another level keeps its name, so some snapshot still references it.
 
-Finds the files that become unreachable when snapshots expire, from the changes of commits.
-
-The snapshots of a table form a line, on which each file is live from one commit to another. So if
-an expired snapshot has a file and the oldest kept snapshot does not, no later snapshot has it. Tags
+Files that become unreachable when snapshots expire are found from the changes of commits. The
+snapshots of a table form a line, on which each file is live from one commit to another. So if an
+expired snapshot has a file and the oldest kept snapshot does not, no later snapshot has it. Tags
 and branches may still have it.
-
-Deletes documents that reference files, and then the files that nothing references any more.
 
 These rules protect data:
 
@@ -26,12 +23,11 @@ These rules protect data:
 
 Several processes can sweep at the same time. What one finds gone was deleted by another.
 
-Tags that protect what a restore has brought back.
-
-The snapshots of a table form a line, and expiry assumes that a file that one of them dropped is in
-no later one. A restore breaks this rule, because dropped files come back. So the snapshot that they
-come from has a tag, which protects them, until every snapshot from before the restore has expired.
-After that, the rule holds for the rest again. Other engines respect tags too.
+A tag protects what a restore has brought back. The snapshots of a table form a line, and expiry
+assumes that a file that one of them dropped is in no later one. A restore breaks this rule, because
+dropped files come back. So the snapshot that they come from has a tag, which protects them, until
+every snapshot from before the restore has expired. After that, the rule holds for the rest again.
+Other engines respect tags too.
 """
 
 from __future__ import annotations
@@ -58,7 +54,7 @@ from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.state import TableView
 from keytide.store import Store
 
-# -- which files snapshots reference ---------------------------------------------------------------
+# -- names of files --------------------------------------------------------------------------------
 
 
 K = TypeVar("K")
@@ -70,7 +66,7 @@ def name_of(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
-# -- what keeps snapshots --------------------------------------------------------------------------
+# -- holders of snapshots --------------------------------------------------------------------------
 
 
 Line: TypeAlias = "Iterable[Snapshot]"
@@ -147,7 +143,7 @@ def _documents(
             return found
 
 
-# -- what a snapshot references --------------------------------------------------------------------
+# -- references of a snapshot ----------------------------------------------------------------------
 
 
 def metadata_files(metadata: TableMetadata, snapshot: Snapshot, view: TableView) -> dict[str, int]:
@@ -257,10 +253,7 @@ class Naming:
         return self._entries[meta.file_name]
 
 
-# -- finds the files that become unreachable when snapshots expire ---------------------------------
-
-
-# -- finds the files that become unreachable when snapshots expire ---------------------------------
+# -- unreachable files -----------------------------------------------------------------------------
 
 
 def garbage_of(
@@ -324,7 +317,7 @@ def told_garbage_of(
     return {path: size for path, size in files.items() if name_of(path) not in named}
 
 
-# -- deletes documents that reference files --------------------------------------------------------
+# -- deletion of documents and their files ---------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -441,7 +434,7 @@ class _Note:
         )  # fmt: skip
 
 
-# -- tags that protect what a restore has brought back ---------------------------------------------
+# -- tags of restored files ------------------------------------------------------------------------
 
 
 _BEFORE = re.compile(r"restoring-\d+-([0-9a-f]+)")

@@ -1,20 +1,17 @@
-"""Repairs of metadata: snapshots that engines cannot read, and many small manifests.
+"""Repairs of metadata: snapshots that engines cannot read, many small manifests, missing filters.
 
-Rewrites snapshots that some engines cannot read, so that all engines can.
+Snapshots that some engines cannot read are rewritten. An operation that another engine does not
+know does not affect the rows of a snapshot, but that engine refuses the snapshot. The latest
+snapshot gets a successor, by a commit that changes no file, because a following commit may be in
+progress. Earlier snapshots, changelogs and tags are rewritten in place. In the meantime, a tag
+protects the files of each such snapshot. If the snapshot expires in between, the rewritten file
+references files that still exist, and it is deleted by the next expiry.
 
-An operation that another engine does not know does not affect the rows of a snapshot, but that
-engine refuses the snapshot. The latest snapshot gets a successor, by a commit that changes no file,
-because a following commit may be in progress. Earlier snapshots, changelogs and tags are rewritten
-in place. In the meantime, a tag protects the files of each such snapshot. If the snapshot expires
-in between, the rewritten file references files that still exist, and it is deleted by the next
-expiry.
+Manifests are merged on request, not only as part of other commits.
 
-Merges manifests on request, not only as part of other commits.
-
-Creates missing bloom filters for stored files, according to the table's present options.
-
-No data file is rewritten. The manifest entry of a file is replaced in one commit, which fits next
-to appends. It conflicts if a file was replaced in the meantime. Existing filters stay.
+Missing bloom filters are created for stored files, according to the table's present options. No
+data file is rewritten. The manifest entry of a file is replaced in one commit, which fits next to
+appends. It conflicts if a file was replaced in the meantime. Existing filters stay.
 """
 
 from __future__ import annotations
@@ -58,10 +55,7 @@ from keytide.write.partition_spec import Place, fitting
 from keytide.write.refusals import writable_view
 from keytide.write.task import Written
 
-# -- repairs of metadata ---------------------------------------------------------------------------
-
-
-# -- merges manifests on request, not only as part of other commits --------------------------------
+# -- merging of manifests --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -114,7 +108,7 @@ def _committed(transaction: Transaction) -> Snapshot:
     return outcome.snapshot
 
 
-# -- rewrites snapshots that some engines cannot read, so that all engines can ---------------------
+# -- rewriting of snapshots ------------------------------------------------------------------------
 
 
 # If this process dies, its tags expire by themselves.
@@ -242,7 +236,7 @@ def _write_again(
     table.store.put(path, parse(data, table.store.uri_of(path)).to_json())
 
 
-# -- creates missing bloom filters for stored files ------------------------------------------------
+# -- missing bloom filters -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

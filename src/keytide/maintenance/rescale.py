@@ -1,11 +1,10 @@
 """Changes of where rows are stored: other buckets, or another kind of table.
 
-Rescaling: rewrites partitions after the number of buckets of the table has changed.
-
-The stored versions move, each with its number and kind, and none is merged. Their meaning depends
-on nothing else, so deletes stay deleted and late rows find their place. They go to level 0, where
-the key ranges of files may overlap. All of this is one commit, which fails if another writer has
-committed to one of the partitions.
+A rescaling rewrites partitions after the number of buckets of the table has changed. The stored
+versions move, each with its number and kind, and none is merged. Their meaning depends on nothing
+else, so deletes stay deleted and late rows find their place. They go to level 0, where the key
+ranges of files may overlap. All of this is one commit, which fails if another writer has committed
+to one of the partitions.
 
 If compactions create a changelog, a level says that its rows were emitted. So these rows are merged
 again in each new bucket, and go to the highest level. Rows that were not emitted yet are above
@@ -13,25 +12,21 @@ them, and the next compaction emits them.
 
 In a table with a key index, the rows move that the index names, see `moved_keys`.
 
-Conversion: turns a table that merges on read into one with a key index, or back.
+A conversion turns a table that merges on read into one with a key index, or back. The row by which
+each key is judged (a row or a delete) is rewritten, and replaces everything that is stored, in one
+commit. Two files record this: first the schema of the new kind, then the snapshot that names it.
+Until the snapshot exists, the table is unchanged, see `SchemasInForce`. If any other commit comes
+first, the work is done again on top of it. A conversion that is interrupted between the two leaves
+a schema. The next conversion finishes it, or takes it back with one more schema of the table's
+present kind.
 
-The row by which each key is judged (a row or a delete) is rewritten, and replaces everything that
-is stored, in one commit. Two files record this: first the schema of the new kind, then the snapshot
-that names it. Until the snapshot exists, the table is unchanged, see `SchemasInForce`. If any other
-commit comes first, the work is done again on top of it. A conversion that is interrupted between
-the two leaves a schema. The next conversion finishes it, or takes it back with one more schema of
-the table's present kind.
+From a table with a key index, the rows move by which each key is judged. That is the current row of
+a key, or the row that deletes it. Late rows are compared with it. All other stored rows are dead,
+and stay behind. A rescaling moves such rows to other buckets, a conversion to the files of a table
+that merges.
 
-Moves the rows by which each key is judged, from a table with a key index.
-
-That is the current row of a key, or the row that deletes it. Late rows are compared with it. All
-other stored rows are dead, and stay behind. A rescaling moves such rows to other buckets, a
-conversion to the files of a table that merges.
-
-Moves the winning version of each key, from a table that merges into one with a key index.
-
-It is a row or a delete. Late rows are compared with it. All other versions have no meaning any
-more, and stay behind.
+From a table that merges, the winning version of each key moves. It is a row or a delete. Late rows
+are compared with it. All other versions have no meaning any more, and stay behind.
 """
 
 from __future__ import annotations
@@ -86,7 +81,7 @@ from keytide.write.refusals import writable_view
 from keytide.write.task import WriteTask, Written, try_definition
 from keytide.write.upsert import UpsertTask, task_of_stored
 
-# -- moves the winning version of each key ---------------------------------------------------------
+# -- winning versions ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -124,10 +119,7 @@ class MoveWinnersTask:
                     yield to_arrow(kept.select(columns), schema)
 
 
-# -- changes of where rows are stored: other buckets, or another kind of table ---------------------
-
-
-# -- moves the rows by which each key is judged, from a table with a key index ---------------------
+# -- rows by which keys are judged -----------------------------------------------------------------
 
 
 _BATCH_ROWS = 1 << 20
@@ -428,7 +420,7 @@ def convert(table: StoredTable, upsert_mode: str, *, dry_run: bool = False) -> C
     )
 
 
-# -- taking a conversion back ----------------------------------------------------------------------
+# -- withdrawal of a conversion --------------------------------------------------------------------
 
 
 def _taken_back(
@@ -455,7 +447,7 @@ def _numbered(schema: TableSchema, newest: TableSchema) -> TableSchema:
     return replace(schema, id=newest.id + 1, highest_field_id=highest, time_millis=now_ms)
 
 
-# -- converting ------------------------------------------------------------------------------------
+# -- the steps of a conversion ---------------------------------------------------------------------
 
 
 def _carried_out(

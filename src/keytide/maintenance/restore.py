@@ -4,8 +4,6 @@ Nothing is rewritten and no history is lost. The files of an older snapshot beco
 of them as copies (see below), and the present ones are no longer live. A tag protects
 the older files during the restore and afterwards, see `guards`.
 
-Brings back files of an older snapshot.
-
 By a rule of the format, an identity that one manifest of a snapshot deletes is gone for readers, in
 whatever order it is named. The level is part of the identity. So a file that is still live, but on
 another level or with another index than before, does not come back under its old identity.
@@ -58,10 +56,7 @@ from keytide.snapshot.stored_table import StoredTable
 from keytide.write.partition_spec import Place, fitting
 from keytide.write.refusals import writable_view
 
-# -- restore ---------------------------------------------------------------------------------------
-
-
-# -- brings back files of an older snapshot --------------------------------------------------------
+# -- returned files --------------------------------------------------------------------------------
 
 
 _Renamed: TypeAlias = "dict[BucketId, dict[str, str]]"
@@ -144,7 +139,7 @@ def _copy_of(entry: ManifestEntry, names: FileNames, view: TableView) -> Manifes
     return replace(entry, file=replace(entry.file, file_name=new, extra_files=extra))
 
 
-# -- restore ---------------------------------------------------------------------------------------
+# -- the restore -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
-"""Rollback: returns a table to its state at a snapshot, and deletes everything that came later.
+"""Rollback to a snapshot, and fast-forward to the state of a branch.
 
+A rollback returns a table to its state at a snapshot, and deletes everything that came later.
 Snapshots are deleted one by one, latest first. So wherever this stops, the latest remaining
 snapshot is a state that the table once had, and a repeated call continues from there. Later tags
 are deleted only after all of them are gone. Data files stay: readers may be using them, and orphan
@@ -7,10 +8,8 @@ removal finds them.
 
 Commits of others in the meantime are rolled back as well, as if they had come before: the lowest of
 the later snapshots is deleted last, when no other is left. A writer that began before, and commits
-on top of a deleted snapshot, detects that itself and commits again (`table.commit.publish`).
+on top of a deleted snapshot, detects that itself and commits again (`keytide.commit.commits`).
 Snapshots that other engines leave after a gap are deleted.
-
-Fast-forward: the state of a table becomes that of one of its branches.
 """
 
 from __future__ import annotations
@@ -286,7 +285,7 @@ class Rollback:
         self.metadata.remove([n for n in later if parted is not None and n >= parted])
 
 
-# -- fast-forward: the state of a table becomes that of one of its branches ------------------------
+# -- fast-forward ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

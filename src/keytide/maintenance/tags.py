@@ -1,10 +1,8 @@
-"""Tags: names of snapshots, which keep their files alive.
+"""Tags: names of snapshots, which keep their files alive, created on request and by time.
 
 A tag is one file with a copy of its snapshot, and creating that file creates the tag. The creator
 checks afterwards whether the snapshot still exists. Expiry deletes the file of a snapshot first,
 and reads the tags afterwards. So one of the two sees the other.
-
-Creates tags after commits, and deletes expired tags.
 
 With `process-time` or `watermark`, each period has a tag: the first snapshot after the end of the
 period plus the delay gets the name of the period. With `batch`, each batch write moves the tag of
@@ -33,10 +31,7 @@ from keytide.snapshot.lineage import Looks
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.stored_table import StoredTable, pinned
 
-# -- tags: names of snapshots, which keep their files alive ----------------------------------------
-
-
-# -- tags: names of snapshots, which keep their files alive ----------------------------------------
+# -- tags and their files --------------------------------------------------------------------------
 
 
 # File names have at most 255 bytes, and some systems append a suffix.
@@ -276,7 +271,7 @@ def snapshot_at_or_after_watermark(metadata: TableMetadata, watermark: int) -> S
     return min(found, key=lambda snapshot: snapshot.id)
 
 
-# -- creating a tag --------------------------------------------------------------------------------
+# -- creation --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -396,7 +391,7 @@ def _span(nanoseconds: int) -> timedelta:
     return timedelta(microseconds=min(nanoseconds // 1000, timedelta.max // _MICROSECOND))
 
 
-# -- creates tags after commits, and deletes expired tags ------------------------------------------
+# -- automatic tags --------------------------------------------------------------------------------
 
 
 _BATCH_TAG = "batch-write-"
@@ -419,7 +414,7 @@ def tags_after_commit(metadata: TableMetadata, options: TableOptions, *, is_batc
         forget_over(metadata)
 
 
-# -- by periods ------------------------------------------------------------------------------------
+# -- tags of periods -------------------------------------------------------------------------------
 
 
 def create_due_tags(metadata: TableMetadata, options: TableOptions) -> list[NamedTag]:
@@ -531,7 +526,7 @@ _CLOCKS: dict[str, Callable[[Snapshot], datetime | None]] = {
 }
 
 
-# -- by batches ------------------------------------------------------------------------------------
+# -- tags of batches -------------------------------------------------------------------------------
 
 
 def _tag_batch(metadata: TableMetadata, options: TableOptions) -> None:
@@ -559,7 +554,7 @@ def _forget(metadata: TableMetadata, names: Sequence[str]) -> None:
             forget_tag(metadata, name)
 
 
-# -- by age ----------------------------------------------------------------------------------------
+# -- expired tags ----------------------------------------------------------------------------------
 
 
 def expire_tags(

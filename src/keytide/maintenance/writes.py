@@ -35,7 +35,7 @@ from keytide.snapshot.stored_table import PinnedTable, StoredTable
 from keytide.tasks import TaskRunner
 from keytide.write.refusals import writable_view
 
-# -- writes, and the maintenance that a table needs after each of them -----------------------------
+# -- writes and maintenance ------------------------------------------------------------------------
 
 
 # How often a write tries to get below the stop trigger, or to make its rows visible, in competition

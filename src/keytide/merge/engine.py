@@ -1,14 +1,10 @@
-"""Merge engines: their interface, and the checks of their options.
-
-The interface of merge engines.
+"""The interface of merge engines, and the checks of their options.
 
 Merging all versions together, run by run, or after any partial compaction gives the same row.
 Everything else that depends on a table's engine is a member of the engine, so no code checks an
 engine's name or class. An engine is one file, and one line in `keytide.merge.engines`.
 
-Option checks that several engines share.
-
-A sequence group: some columns of a table, with sequence fields of their own.
+A sequence group is some columns of a table, with sequence fields of their own.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ from keytide.merge.windows import Marks
 from keytide.options import TableOptions, keys
 from keytide.types import Field
 
-# -- A sequence group: some columns of a table, with sequence fields of their own ------------------
+# -- sequence groups -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -70,10 +66,7 @@ def sequence_groups_of(fields: Iterable[Field], options: TableOptions) -> tuple[
     return tuple(groups)
 
 
-# -- merge engines: their interface, and the checks of their options -------------------------------
-
-
-# -- the interface of merge engines ----------------------------------------------------------------
+# -- the interface ---------------------------------------------------------------------------------
 
 
 class Elsewhere(Enum):
@@ -298,7 +291,7 @@ class MergeEngine(ABC):
         return f"replaced by version {winner}: {reason}"
 
 
-# -- option checks that several engines share ------------------------------------------------------
+# -- shared option checks --------------------------------------------------------------------------
 
 
 def check_functions(

@@ -1,13 +1,10 @@
-"""Explanations of a merged row: its origin, and what happened to each version.
+"""Explanations of a merged row: its origin, and what happened to each version, as sentences.
 
-Explanations of what happened to each version of a key, as sentences for people.
-
-The origin of a merged row, found by running the engine's merge over version numbers.
-
-Every value is replaced by the number of its version, in a list. A column that the engine copies
-then contains the number of the version that it was copied from. Aggregate functions are replaced by
-one that collects the numbers of its inputs. So no decision of an engine is implemented twice. Only
-columns that order versions keep their values.
+The origin is found by running the engine's merge over version numbers. Every value is replaced by
+the number of its version, in a list. A column that the engine copies then contains the number of
+the version that it was copied from. Aggregate functions are replaced by one that collects the
+numbers of its inputs. So no decision of an engine is implemented twice. Only columns that order
+versions keep their values.
 
 For copied values the result is exact. An aggregate comes from every version with a non-NULL input
 or, for functions that pick an extreme, from those that have it. Details within a function (a member
@@ -41,10 +38,7 @@ from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND, MergeOrder
 from keytide.merge.windows import Marks
 from keytide.options import keys
 
-# -- explanations of a merged row: its origin, and what happened to each version -------------------
-
-
-# -- the origin of a merged row --------------------------------------------------------------------
+# -- the origin ------------------------------------------------------------------------------------
 
 
 VERSION = "_KEY_VERSION"
@@ -215,7 +209,7 @@ def _is_removed(numbers: pl.DataFrame, traced: MergeEngine) -> bool:
     return merged.height == 1 and merged[VALUE_KIND][0] == RowKind.DELETE
 
 
-# -- explanations of what happened to each version of a key ----------------------------------------
+# -- sentences about versions ----------------------------------------------------------------------
 
 
 _TEXT_MAX = 100

@@ -1,15 +1,14 @@
-"""Merges only keys that occur in several runs.
+"""Layers of versions: merging of keys in several runs, and what a write stores of each key.
 
 Most keys of a table occur in one run only, and pass through unchanged. The others are found by
 looking up the keys of the small runs in the largest one. Only they are sorted and merged.
 
-The layers in which a write stores its versions, to be merged one after the other.
-
-A run replaces its rows in every later merge, in which older versions can appear below it. Usually
-one row per key can do that. It cannot if a version has an effect on older ones that an aggregate
-would lose (a -D that removes the row, followed by an add, or a retract of something that only older
-versions contain). Then the versions are stored in several layers. Each one is a sorted run, and any
-engine of the format merges them in order.
+A write stores its versions in layers, to be merged one after the other. A run replaces its rows in
+every later merge, in which older versions can appear below it. Usually one row per key can do that.
+It cannot if a version has an effect on older ones that an aggregate would lose (a -D that removes
+the row, followed by an add, or a retract of something that only older versions contain). Then the
+versions are stored in several layers. Each one is a sorted run, and any engine of the format merges
+them in order.
 
 If versions must be kept separately, because a late one may belong between them, a layer has one
 version of each key, out of those that are needed for a row.
@@ -17,12 +16,11 @@ version of each key, out of those that are needed for a row.
 Law: for any stored versions, merging the layers on top of them gives the same result as merging the
 versions themselves.
 
-Replacement of stored versions by merged ones.
-
-Law: with any stored older versions, and any later writes including late versions, a table in which
-merged versions replaced others has the same rows as without the replacement. Engines say when this
-is true (`why_kept_apart`, `needs_oldest`). What depends on the given versions is checked when they
-are merged.
+The second law is about the replacement of stored versions by merged ones. Law: with any stored
+older versions, and any later writes including late versions, a table in which merged versions
+replaced others has the same rows as without the replacement. Engines say when this is true
+(`why_kept_apart`, `needs_oldest`). What depends on the given versions is checked when they are
+merged.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ from keytide.merge.order import MergeOrder, is_searchable, physical
 from keytide.merge.windows import KeySlices, Marks
 from keytide.options import keys
 
-# -- the layers in which a write stores its versions -----------------------------------------------
+# -- layers of a write -----------------------------------------------------------------------------
 
 
 def layers(versions: pl.DataFrame, engine: MergeEngine, key: tuple[str, ...]) -> list[pl.DataFrame]:
@@ -83,7 +81,7 @@ def _one_by_one(versions: pl.DataFrame, key: tuple[str, ...]) -> Iterator[pl.Dat
         yield versions.filter(pl.Series(places == place))
 
 
-# -- replacement of stored versions by merged ones -------------------------------------------------
+# -- replacement of stored versions ----------------------------------------------------------------
 
 
 class OlderNeededError(Exception):
@@ -138,7 +136,7 @@ def depending_on_order(columns: Sequence[str]) -> str:
     return f"the function of {', '.join(map(repr, columns))} depends on the order"
 
 
-# -- merges only keys that occur in several runs ---------------------------------------------------
+# -- merging of keys in several runs ---------------------------------------------------------------
 
 
 Places: TypeAlias = npt.NDArray[np.int64]

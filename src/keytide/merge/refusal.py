@@ -1,6 +1,6 @@
-"""New rows that could not be merged with other versions of their key, and the reasons.
+"""Refusals of new rows that cannot be merged with other versions of their key, with the reasons.
 
-Checks for NULL in NOT NULL columns after a merge.
+NULL in NOT NULL columns is found after a merge.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from keytide.merge.windows import Marks
 from keytide.options import keys
 from keytide.types import Field
 
-# -- new rows that could not be merged with other versions of their key ----------------------------
+# -- refused rows ----------------------------------------------------------------------------------
 
 
 IGNORED = f"the table has '{keys.IGNORE_DELETE}'"
@@ -82,7 +82,7 @@ def deletes_of(rows: pl.DataFrame) -> Marks:
     return np.asarray(rows[VALUE_KIND] == RowKind.DELETE)
 
 
-# -- checks for NULL in NOT NULL columns after a merge ---------------------------------------------
+# -- NULL in NOT NULL columns ----------------------------------------------------------------------
 
 
 def not_null_names(fields: Iterable[Field]) -> frozenset[str]:

@@ -1,6 +1,4 @@
-"""Conditions of callers as predicates: strings, Polars and Arrow expressions.
-
-Parses conditions, given as strings, into predicates.
+"""Conditions as predicates: strings in the grammar of `where`, Polars and Arrow expressions.
 
 The grammar is smaller than that of SQL, and each condition has exactly one meaning:
 
@@ -18,18 +16,13 @@ A literal is read as a value of its column's type (`literals`). A string is in s
 quotes, and a doubled quote means one quote. A backslash has no special meaning, except in a LIKE
 pattern, where it escapes the next character.
 
-Converts Polars expressions to predicates.
-
 Polars describes the parts of an expression in JSON, and returns its parts as expressions. Polars
 itself computes the values. Words that are unknown here are refused. So if a release of Polars
 renames something, expressions with it are refused and never misunderstood.
 
-Reads the metadata of an Arrow schema with duplicate keys.
-
-pyarrow returns a dict, which has each key only once. Arrow's C data interface returns everything:
-the number of pairs, and for each its key and value, as a 32-bit length and the bytes.
-
-Finds columns by name.
+Of an Arrow schema with duplicate keys in its metadata, pyarrow returns a dict, which has each key
+only once. pyarrow returns a dict, which has each key only once. Arrow's C data interface returns
+everything: the number of pairs, and for each its key and value, as a 32-bit length and the bytes.
 """
 
 from __future__ import annotations
@@ -70,7 +63,7 @@ from keytide.predicate.predicate import (
 )
 from keytide.types import Field
 
-# -- converts Polars expressions to predicates -----------------------------------------------------
+# -- Polars expressions ----------------------------------------------------------------------------
 
 
 _COMPARE = {"Eq": "=", "NotEq": "!=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
@@ -258,7 +251,7 @@ _READERS: dict[str, Callable[..., Predicate]] = {
 """How to convert the known operations, given the operation and its parts."""
 
 
-# -- reads the metadata of an Arrow schema with duplicate keys -------------------------------------
+# -- metadata of an Arrow schema with duplicate keys -----------------------------------------------
 
 
 class _Schema(ctypes.Structure):
@@ -299,7 +292,7 @@ def _text(place: int) -> tuple[str, int]:
     return ctypes.string_at(place, length).decode(), place + length
 
 
-# -- finds columns by name -------------------------------------------------------------------------
+# -- columns by name -------------------------------------------------------------------------------
 
 
 def field_of(name: str, fields: Mapping[str, Field], table: str) -> Field:
@@ -309,7 +302,7 @@ def field_of(name: str, fields: Mapping[str, Field], table: str) -> Field:
     return fields[name]
 
 
-# -- parses conditions, given as strings, into predicates ------------------------------------------
+# -- parsing of strings ----------------------------------------------------------------------------
 
 
 def parse_where(text: str, fields: Sequence[Field], table: str) -> Predicate:

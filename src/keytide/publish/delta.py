@@ -1,13 +1,11 @@
-"""Publishes tables as Delta Lake.
+"""Publications as Delta Lake: a log over the table's data files, which is kept short.
 
 `_delta_log/` references data files of the table, and its own files with deletion vectors. The
 published table has no partition columns: readers that take their values from folder names would
 read the spellings of the format. Statistics prune partitions equally well, because they are exact
 for partition columns.
 
-Reads the log of a Delta table in a store, and keeps it short.
-
-Checks whether readers that match columns by name read old files correctly.
+Readers that match columns by name may read old files wrongly, which is checked.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ from keytide.snapshot.state import TableView
 from keytide.store import Store, created
 from keytide.types import AtomicType, DataType
 
-# -- checks whether readers that match columns by name read old files correctly --------------------
+# -- columns matched by name -----------------------------------------------------------------------
 
 
 def _why_not(older: TableSchema, newer: TableSchema) -> str | None:
@@ -86,10 +84,7 @@ _LENGTHS = {"CHAR": "text", "VARCHAR": "text", "BINARY": "bytes", "VARBINARY": "
 """Types that differ only in their length."""
 
 
-# -- publishes tables as Delta Lake ----------------------------------------------------------------
-
-
-# -- reads the log of a Delta table in a store, and keeps it short ---------------------------------
+# -- the log in a store ----------------------------------------------------------------------------
 
 
 CHECKPOINT_INTERVAL = 20
@@ -152,7 +147,7 @@ def table_told(actions: Sequence[Action]) -> str | None:
     return None if not told else told[0]
 
 
-# -- keeping it short ------------------------------------------------------------------------------
+# -- log retention ---------------------------------------------------------------------------------
 
 
 def drop_old(store: Store, state: DeltaState, before_ms: int) -> None:
@@ -207,7 +202,7 @@ def _files_of_vectors(actions: Iterable[Action]) -> Iterator[str]:
             yield name
 
 
-# -- publishes tables as Delta Lake ----------------------------------------------------------------
+# -- publications ----------------------------------------------------------------------------------
 
 
 _ENGINE = "keytide"

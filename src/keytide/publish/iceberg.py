@@ -1,4 +1,4 @@
-"""Publishes tables as Apache Iceberg, in the format version that an option selects.
+"""Publications as Apache Iceberg, in the format version that an option selects.
 
 `metadata/` references data files of the table, and its own files that mark dead rows, see
 `DeadRows`. There are no partitions: bounds of columns prune equally well, because they are exact
@@ -8,12 +8,9 @@ From version 3 of the format on, rows have ids. A data file keeps the ids that i
 first referenced, from version to version. For rewritten rows, the format only says that they may
 have other ids.
 
-The dead rows of a table in the form of Apache Iceberg: one file for each bucket that has some.
-
-The file is rewritten when a row of the bucket dies, like the table's own vectors. So it mentions
-only live data files, and each once. Readers may apply all of it.
-
-Reads the metadata of an Iceberg table in a store, and deletes what is old.
+Each bucket that has dead rows has one file for them. The file is rewritten when a row of the bucket
+dies, like the table's own vectors. So it mentions only live data files, and each once. Readers may
+apply all of it.
 """
 
 from __future__ import annotations
@@ -68,7 +65,7 @@ from keytide.read.sections import value_bounds
 from keytide.snapshot.live_files import BucketId, again
 from keytide.store import Store, created
 
-# -- the dead rows of a table in the form of Apache Iceberg ----------------------------------------
+# -- dead rows -------------------------------------------------------------------------------------
 
 
 _Encode = Callable[[str, Mapping[str, Vector]], DeleteFile]
@@ -130,7 +127,7 @@ def digest_in(path: str) -> str:
     return path.rpartition("/")[2].removeprefix("deletes-").partition("-")[0]
 
 
-# -- reads the metadata of an Iceberg table in a store, and deletes what is old --------------------
+# -- metadata in a store ---------------------------------------------------------------------------
 
 
 _PROBES = 4
@@ -236,7 +233,7 @@ def drop_old(store: Store, before_ms: int) -> None:
     store.discard(metadata_path(version) for version in old[:-1])
 
 
-# -- which files versions reference ----------------------------------------------------------------
+# -- files of versions -----------------------------------------------------------------------------
 
 
 def files_of(state: IcebergState) -> frozenset[str]:
@@ -284,7 +281,7 @@ def _name_of(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-# -- publishes tables as Apache Iceberg ------------------------------------------------------------
+# -- publications ----------------------------------------------------------------------------------
 
 
 # With more manifests, they are merged: readers open each of them.

@@ -1,4 +1,4 @@
-"""Publishes the latest snapshot, after commits and on request.
+"""Publishes the latest snapshot in other formats, after commits and on request.
 
 A publisher first reads the latest published version, and then reads the table. The publisher of
 that version had read the table before. So a version never shows an older state than the version
@@ -8,14 +8,11 @@ Snapshots expire. So after creating a version, its publisher checks whether the 
 exists. Expiry deletes snapshots first, and reads afterwards what is published. One of the two sees
 the other.
 
-What is published of a table: the snapshot, how far it is behind, and its files.
+To add a format, add a module and a line here.
 
-Files that publishers left when they died: those that no existing version references.
-
-The latest version references nearly all long-lived files. The other versions are read only if
-candidates are left, because somebody may be reading one of them.
-
-The formats in which tables are published. To add one, add a module and a line here.
+Publishers leave files when they die: those that no existing version references. The latest version
+references nearly all long-lived files. The other versions are read only if candidates are left,
+because somebody may be reading one of them.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
 from keytide.store import Store
 
-# -- the formats in which tables are published. To add one -----------------------------------------
+# -- formats ---------------------------------------------------------------------------------------
 
 
 AnyForm: TypeAlias = "Form[Any]"
@@ -84,10 +81,7 @@ def content_for(form: AnyForm, table: StoredTable, snapshot: Snapshot) -> Conten
     )
 
 
-# -- what is published of a table ------------------------------------------------------------------
-
-
-# -- what is published of a table ------------------------------------------------------------------
+# -- the state of publications ---------------------------------------------------------------------
 
 
 NO_SNAPSHOT = "the table has no snapshots"
@@ -205,7 +199,7 @@ def _forms_ever(view: TableView) -> Iterator[str]:
     return (name for name in FORMS if name in named)
 
 
-# -- files that publishers left when they died -----------------------------------------------------
+# -- files of dead publishers ----------------------------------------------------------------------
 
 
 _UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -266,7 +260,7 @@ def _but(found: Iterable[str], names: Iterable[str]) -> set[str]:
     return {path for path in found if path.rpartition("/")[2] not in known}
 
 
-# -- publishes the latest snapshot, after commits and on request -----------------------------------
+# -- publishing ------------------------------------------------------------------------------------
 
 
 _TRIES = 10

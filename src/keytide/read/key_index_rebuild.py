@@ -4,10 +4,8 @@ Keys are processed in the order of their hashes, a part of them at a time, as ma
 has room for. The files are read once for each part. The result goes into a temporary file of the
 process.
 
-Settles which row of each key lives where other engines added files to a table with a key index.
-
-Other engines append rows and replace none, so a key can have several live rows until the next write
-into its bucket. Readers see the row that this write will keep.
+Other engines append rows to a table with a key index and replace none, so a key can have several
+live rows until the next write into its bucket. Readers see the row that this write will keep.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ from keytide.snapshot.live_files import (
 from keytide.snapshot.state import TableState, TableView
 from keytide.store.interface import disk_errors
 
-# -- rebuilds the key index of a bucket from its rows ----------------------------------------------
+# -- rebuild ---------------------------------------------------------------------------------------
 
 
 # Measured: the memory for a row until it is known which row of its key is current.
@@ -266,7 +264,7 @@ def largest_before(hashes: KeyHashes, fresh: Numbers) -> Numbers:
     return before
 
 
-# -- settles ---------------------------------------------------------------------------------------
+# -- live rows after writes of other engines -------------------------------------------------------
 
 
 _HELD_BYTES = 1 << 10

@@ -1,17 +1,12 @@
 """Lookups of keys in a bucket, and the files that make them fast.
 
-Looks up the versions of keys in a bucket.
-
-Creates lookup files for data files, in particular for those that this process has just written.
+If there are few keys, lookup files are used for small files and for files that are looked up
+repeatedly. They are created for data files, in particular for those that this process has just
+written.
 
 If a table compacts by lookup, the next compaction looks up what this process writes. The rows are
 still in memory, so creating the lookup file immediately takes a fraction of the time of decoding
 the data file later.
-
-Reads the versions of some keys in data files.
-
-If there are few keys, lookup files are used for small files and for files that are looked up
-repeatedly.
 """
 
 from __future__ import annotations
@@ -47,10 +42,7 @@ from keytide.read.scan import ReadTask
 from keytide.read.sections import PlannedFile
 from keytide.snapshot.state import TableView
 
-# -- lookups of keys in a bucket, and the files that make them fast --------------------------------
-
-
-# -- looks up the versions of keys in a bucket -----------------------------------------------------
+# -- lookups ---------------------------------------------------------------------------------------
 
 
 # Less than 'read.memory', because a write, which already holds its rows, uses this.
@@ -91,7 +83,7 @@ def key_range(keys: pl.DataFrame) -> Predicate | None:
     return conjunction([Comparison(name, ">=", low), Comparison(name, "<=", high)])
 
 
-# -- creates lookup files for data files -----------------------------------------------------------
+# -- creation of lookup files ----------------------------------------------------------------------
 
 
 # Creating a lookup file of this many rows is fast, and compaction results are soon looked up again.
@@ -181,7 +173,7 @@ def forget(view: TableView, entries: Iterable[ManifestEntry]) -> None:
             LaidOut.whole(view, entry.partition).forget(PlannedFile(entry))
 
 
-# -- reads the versions of some keys in data files -------------------------------------------------
+# -- versions of keys in data files ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)

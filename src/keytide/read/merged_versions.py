@@ -1,18 +1,13 @@
-"""From runs to rows: merged versions, and the part of them that readers see.
-
-Merged versions: one version per key, merged from the runs that contain the key.
+"""Merged versions, one per key, and the part of them that readers see as rows.
 
 Overlapping runs are merged in key-range windows, so memory depends on the batch size and not on the
 bucket. Deletes remain among the versions, so that merged versions can replace the ones that they
 were merged from. A reader leaves deletes out, and a compaction writes them again.
 
-Rows: the part of merged versions that readers see.
-
-Expiry of rows: the maximum age of a row, according to a time column.
-
-A row that is too old is not shown, whether or not a compaction has already removed it. This is
-decided for merged rows, never for the versions that they consist of. Which versions have been
-merged depends on compactions, and what a row shows must not depend on them.
+Readers see no row that is older than the maximum age, according to a time column. A row that is too
+old is not shown, whether or not a compaction has already removed it. This is decided for merged
+rows, never for the versions that they consist of. Which versions have been merged depends on
+compactions, and what a row shows must not depend on them.
 """
 
 from __future__ import annotations
@@ -344,7 +339,7 @@ def _unique(*names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for some in names for name in some))
 
 
-# -- rows: the part of merged versions that readers see --------------------------------------------
+# -- rows of readers -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -416,7 +411,7 @@ def _without_retracts(versions: pl.DataFrame) -> pl.DataFrame:
     return versions.filter(IS_ADD) if has_retracts else versions
 
 
-# -- expiry of rows: the maximum age of a row, according to a time column --------------------------
+# -- expiry of rows --------------------------------------------------------------------------------
 
 
 # From this number on, a BIGINT counts milliseconds. In seconds, it would be 31,688 years.

@@ -1,15 +1,9 @@
-"""Plans what a scan reads, as a value, from metadata alone.
+"""The plan of a scan: what it reads, as a value, from metadata alone.
 
 Files are pruned by partition, bucket, key index, key range and statistics, in this order. The
 `Funnel` counts what each step leaves. The remaining files of a bucket are grouped into sections of
 overlapping key ranges. A planned file says where its dead rows are recorded, so its reader needs no
 other information. Files that plain readers skip are listed with the reason.
-
-The keys that a condition allows, if there are few.
-
-What a scan reads of each bucket.
-
-Which stored rows of a table with a key index a scan shows.
 """
 
 from __future__ import annotations
@@ -60,10 +54,7 @@ from keytide.snapshot.live_files import (
 from keytide.snapshot.state import TableState, TableView
 from keytide.types import Field
 
-# -- plans what a scan reads, as a value, from metadata alone --------------------------------------
-
-
-# -- plans what a scan reads, as a value, from metadata alone --------------------------------------
+# -- plans -----------------------------------------------------------------------------------------
 
 
 MARKED_DEAD = "marked as deleted by a deletion vector: another version replaced it"
@@ -240,7 +231,7 @@ def vector_places(files: Iterable[IndexFile], view: TableView) -> dict[str, Vect
     return places
 
 
-# -- the keys that a condition allows, if there are few --------------------------------------------
+# -- keys of a condition ---------------------------------------------------------------------------
 
 
 # With more keys, reading all rows around them is as fast as searching for each.
@@ -270,7 +261,7 @@ def _pinned(values: Sequence[Any] | None, field: Field) -> Sequence[Any] | None:
     return tuple(dict.fromkeys(values))
 
 
-# -- what a scan reads of each bucket --------------------------------------------------------------
+# -- the plan of a bucket --------------------------------------------------------------------------
 
 
 def read_buckets(plans: Sequence[BucketPlan], view: TableView, most: int) -> tuple[ReadBucket, ...]:
@@ -295,7 +286,7 @@ def _bucket(plan: BucketPlan, view: TableView) -> ReadBucket:
     )
 
 
-# -- which stored rows of a table with a key index a scan shows ------------------------------------
+# -- rows of a table with a key index --------------------------------------------------------------
 
 
 class WhichRows(Enum):

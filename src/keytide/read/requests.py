@@ -42,7 +42,7 @@ from keytide.snapshot.state import TableState
 from keytide.snapshot.stored_table import StoredTable
 from keytide.types import Field, arrow_schema
 
-# -- creates scans from the request of a reader ----------------------------------------------------
+# -- scans of requests -----------------------------------------------------------------------------
 
 
 def scan_table(

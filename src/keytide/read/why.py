@@ -1,12 +1,7 @@
-"""Why a row is what it is: its stored versions, and the history of its key.
+"""Why a row is what it is: its stored versions, the effect of each, and the history of its key.
 
-Explains why a key's row is what it is: its stored versions, and the effect of each.
-
-The history of a key, from its stored versions, for pictures and pages.
-
-Explains a key's row in a table with a key index, where nothing is merged.
-
-The rows of a key are judged in the order in which they arrived, as writes judge them.
+In a table with a key index, nothing is merged. The rows of a key are judged in the order in which
+they arrived, as writes judge them.
 """
 
 from __future__ import annotations
@@ -41,7 +36,7 @@ from keytide.show.explanations import Story, Version, story_list
 from keytide.snapshot.state import TableView
 from keytide.types import Field, arrow_schema
 
-# -- explains a key's row in a table with a key index, where nothing is merged ---------------------
+# -- tables with a key index -----------------------------------------------------------------------
 
 
 THE_ROW = "the row"
@@ -107,10 +102,7 @@ def _stored(scan: Scan) -> Iterator[tuple[ManifestEntry, int, bool, pl.DataFrame
                 yield file.entry, position, lives, row.drop(POSITION).with_columns(number_of_row)
 
 
-# -- why a row is what it is: its stored versions, and the history of its key ----------------------
-
-
-# -- the history of a key, from its stored versions, for pictures and pages ------------------------
+# -- the history of a key --------------------------------------------------------------------------
 
 
 # The number of columns in `Why.versions` before those of the table.
@@ -212,7 +204,7 @@ def _plain(value: object) -> object:
     return value.as_py() if isinstance(value, pa.Scalar) else value
 
 
-# -- explains why a key's row is what it is --------------------------------------------------------
+# -- explanations ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,13 @@
-"""Who decides about a table: its next snapshot, its schemas, tags and branches.
-
-Decides which snapshot of a table comes next, and knows which snapshot is the latest.
+"""The authority over a table: who decides about its snapshots, schemas, tags and branches.
 
 For a table in a folder or an object store, the decision is the creation of `snapshot/snapshot-N`,
 which succeeds only once: `FolderCommits`. A table service decides by itself and is another
 `Commits`. In both cases snapshots are stored under the names of the format, so history can be read
 from files.
 
-A catalog that alone changes a table's schemas, tags, branches and list of snapshots.
-
-In a table in a folder these are files, and each writer changes them directly: there is no keeper.
-In a table of a catalog service, they are files that everybody can read, but only the service writes
+A keeper is a catalog that alone changes a table's schemas, tags, branches and list of snapshots. In
+a table in a folder these are files, and each writer changes them directly: there is no keeper. In a
+table of a catalog service, they are files that everybody can read, but only the service writes
 them, on request.
 """
 
@@ -28,10 +25,7 @@ from keytide.format.schema import TableSchema
 from keytide.format.snapshot import FIRST_SNAPSHOT_ID, Tag
 from keytide.store import Store
 
-# -- who decides about a table: its next snapshot, its schemas, tags and branches ------------------
-
-
-# -- A catalog that alone changes a table's schemas ------------------------------------------------
+# -- keepers ---------------------------------------------------------------------------------------
 
 
 class Keeper(Protocol):
@@ -82,7 +76,7 @@ class Keeper(Protocol):
         ...
 
 
-# -- decides which snapshot of a table comes next --------------------------------------------------
+# -- commits ---------------------------------------------------------------------------------------
 
 
 # How many numbers after the latest known one are requested at a time.
@@ -254,7 +248,7 @@ def refuse_lost(store: Store, path: str, witness: str) -> None:
         )
 
 
-# -- finding the latest ----------------------------------------------------------------------------
+# -- the latest snapshot ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,9 @@ and which runs it consists of. The current row of a key is the row with which it
 in the order of the table. If that row is dead, the key is deleted. The entry stays, because late
 rows may need it.
 
-The key index of a bucket for lookups: its metadata is read once and cached.
-
-From runs on local disk, a lookup reads only the pages that it touches. From large remote runs, it
-fetches only the ranges that it needs.
-
-Runs of a key index that are read or mapped once and cached for the next lookup or write.
+For lookups, the metadata of an index is read once and cached, and so are runs. From runs on local
+disk, a lookup reads only the pages that it touches. From large remote runs, it fetches only the
+ranges that it needs.
 """
 
 from __future__ import annotations
@@ -51,10 +48,7 @@ from keytide.snapshot.live_files import BucketId, DeadRows, EncodedIndex
 from keytide.store import Store
 from keytide.store.interface import disk_errors
 
-# -- the key index of a bucket: where the current row of each key is stored ------------------------
-
-
-# -- runs of a key index ---------------------------------------------------------------------------
+# -- cached runs -----------------------------------------------------------------------------------
 
 
 # A mapped file stays on disk although it was deleted, and a process can map a limited number of
@@ -113,7 +107,7 @@ def read_run(store: Store, name: str, size: int) -> Run:
     return Run.of(data, uri)
 
 
-# -- the key index of a bucket: where the current row of each key is stored ------------------------
+# -- the index -------------------------------------------------------------------------------------
 
 
 Found: TypeAlias = "tuple[Numbers, Entries]"
@@ -364,7 +358,7 @@ def why_not_covered(head: Head, rows: Mapping[str, int], dead: Mapping[str, int]
     return None
 
 
-# -- what a commit stores --------------------------------------------------------------------------
+# -- contents of a commit --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -440,7 +434,7 @@ class NewKeys:
         return entries, output.getvalue()
 
 
-# -- the key index of a bucket for lookups: its metadata is read once and cached -------------------
+# -- lookups ---------------------------------------------------------------------------------------
 
 
 # A request takes about as long as the transfer of this many bytes. Smaller runs are fetched as a

@@ -1,4 +1,4 @@
-"""Reads the latest schema and snapshot of a table, and detects whether numbers were reused.
+"""The lineage of a table: its latest schema and snapshot, and whether numbers were reused.
 
 The numbers of schemas and snapshots are reused after a drop, a rollback or a fast-forward. But
 nothing is removed without everything that came after it. So if a process finds the latest ones
@@ -6,15 +6,13 @@ unchanged, it also knows all earlier ones. Newer ones are found by probing the n
 round of requests. Schemas and snapshots that belong together in this way are a *lineage*. If the
 latest known ones have changed, a new lineage begins.
 
-Which of a table's schemas is in force while a conversion may be running.
-
-A conversion to another kind of table (see `table.upkeep.conversion`) first creates a schema, and
-then the snapshot with the rows in that kind. So the schema that the latest snapshot names
+A conversion to another kind of table (see `keytide.maintenance.rescale`) first creates a schema,
+and then the snapshot with the rows in that kind. So the schema that the latest snapshot names
 determines the kind of the table, not the latest schema. Of the schemas of that kind, the latest one
 is in force, so an ALTER takes effect immediately. For a table without a snapshot, the latest schema
 is in force.
 
-When tables were last checked, so that not every commit checks for time-based work.
+The times of checks of tables are kept, so that not every commit checks for time-based work.
 """
 
 from __future__ import annotations
@@ -38,10 +36,7 @@ from keytide.options import keys
 from keytide.snapshot.authority import SCHEMAS, Commits, Found, newest_after, newest_of
 from keytide.store import Store
 
-# -- reads the latest schema and snapshot of a table -----------------------------------------------
-
-
-# -- reads the latest schema and snapshot of a table -----------------------------------------------
+# -- lineages --------------------------------------------------------------------------------------
 
 
 _TABLES_MAX = 4096
@@ -173,7 +168,7 @@ def forget_lineages() -> None:
         _SEEN.clear()
 
 
-# -- last seen -------------------------------------------------------------------------------------
+# -- the latest known lineage ----------------------------------------------------------------------
 
 _SEEN: LRUCache[Hashable, Seen] = LRUCache(_TABLES_MAX)
 _LOCK = Lock()
@@ -205,7 +200,7 @@ def _numbers(seen: Seen) -> tuple[int, int]:
     )
 
 
-# -- which of a table's schemas is in force while a conversion may be running ----------------------
+# -- schemas in force ------------------------------------------------------------------------------
 
 
 CONVERTED = (
@@ -247,7 +242,7 @@ class SchemasInForce:
         )
 
 
-# -- when tables were last checked -----------------------------------------------------------------
+# -- times of checks -------------------------------------------------------------------------------
 
 
 _LOOKS_TABLES_MAX = 1000

@@ -1,23 +1,19 @@
-"""Live files, with the indexes and the dead rows of their buckets.
+"""Live files of a snapshot, with the indexes and the dead rows of their buckets.
 
-The live files of one snapshot, as a value that the next snapshot can be derived from.
+The live files are a value that the next snapshot can be derived from. The files of a snapshot are
+the ADD entries of its manifests without the deleted ones. Reading every manifest takes time
+proportional to the number of files. Going from one snapshot to the next costs only what that commit
+changed. So commits and repeated scans of a growing table do not get slower.
 
-The files of a snapshot are the ADD entries of its manifests without the deleted ones. Reading every
-manifest takes time proportional to the number of files. Going from one snapshot to the next costs
-only what that commit changed. So commits and repeated scans of a growing table do not get slower.
-
-Indexes of a bucket as values, from which a commit creates index files of any type.
-
-A snapshot names at most one index file for each type, partition and bucket. Tasks return their
+The indexes of a bucket are values too, from which a commit creates index files of any type. A
+snapshot names at most one index file for each type, partition and bucket. Tasks return their
 results as values that can encode themselves. A commit stores every value that it receives.
-
-The dead rows of a bucket's files, as recorded in its deletion vectors, and changes to them.
 
 All vectors of a bucket are in one index file. In append tables, other engines may write several.
 Files are never changed. So one more dead row means a new index file with all vectors of the bucket,
 which replaces the previous one.
 
-Retries work that fails because others, mainly expiry, delete the files that it reads.
+Work that fails because others, mainly expiry, delete the files that it reads is retried.
 """
 
 from __future__ import annotations
@@ -55,10 +51,7 @@ from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.snapshot.metadata import TableMetadata
 from keytide.store import Store
 
-# -- live files, with the indexes and the dead rows of their buckets -------------------------------
-
-
-# -- the live files of one snapshot ----------------------------------------------------------------
+# -- live files ------------------------------------------------------------------------------------
 
 
 BucketId: TypeAlias = "tuple[bytes, int]"
@@ -304,7 +297,7 @@ def _states(live: Entries) -> tuple[dict[BucketId, BucketState], dict[bytes, int
     return buckets, partitions
 
 
-# -- indexes of a bucket as values -----------------------------------------------------------------
+# -- indexes of a bucket ---------------------------------------------------------------------------
 
 
 _I = TypeVar("_I", bound="BucketIndex")
@@ -364,7 +357,7 @@ def by_index_key(by_bucket: Mapping[BucketId, BucketIndex]) -> dict[IndexKey, Bu
     return {(index.index_type, *bucket): index for bucket, index in by_bucket.items()}
 
 
-# -- the dead rows of a bucket's files -------------------------------------------------------------
+# -- dead rows of a bucket -------------------------------------------------------------------------
 
 
 Positions = npt.NDArray[np.int64]
@@ -524,7 +517,7 @@ def load_dead_rows(store: Store, files: tuple[IndexFile, ...], table: str) -> De
     return DeadRows(files, vectors)
 
 
-# -- retries work that fails because others --------------------------------------------------------
+# -- retries ---------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")

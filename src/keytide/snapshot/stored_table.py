@@ -1,19 +1,14 @@
-"""A table in a store, and its state at the moment that a statement sees.
-
-A table in a store: the object through which all higher layers read, write and change it.
-
-The metadata of a table at one moment.
+"""A table in a store, through which higher layers work, and its metadata at one moment.
 
 Readers of pinned metadata always see the same state, no matter how much others commit in the
 meantime.
 
-The tables that a statement has named, each pinned when it was first named.
+A statement pins each table when it first names it.
 
-Starts work before it is known whether the table is still in the last known state.
-
-Reading the latest state from a remote store takes time. If a process found a table as it had left
-it, this will most often be true again. So the work starts on the known state, in parallel with the
-read. If the read returns another state, the work was in vain, and it is repeated on that state.
+Work can start before it is known whether the table is still in the last known state. Reading the
+latest state from a remote store takes time. If a process found a table as it had left it, this will
+most often be true again. So the work starts on the known state, in parallel with the read. If the
+read returns another state, the work was in vain, and it is repeated on that state.
 """
 
 from __future__ import annotations
@@ -44,10 +39,7 @@ from keytide.snapshot.metadata import Look, TableMetadata
 from keytide.snapshot.state import Schemas, TableState, TableView
 from keytide.store import Store
 
-# -- A table in a store, and its state at the moment that a statement sees -------------------------
-
-
-# -- the metadata of a table at one moment ---------------------------------------------------------
+# -- metadata at one moment ------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -168,7 +160,7 @@ def unmade(metadata: TableMetadata, definition: TableSchema) -> PinnedMetadata:
     return PinnedMetadata(metadata.store, metadata.name, metadata.commits, seen=look)
 
 
-# -- A table in a store ----------------------------------------------------------------------------
+# -- the stored table ------------------------------------------------------------------------------
 
 
 class StoredTable:
@@ -437,7 +429,7 @@ def _options_of(table: str, schema: TableSchema) -> TableOptions:
     return options
 
 
-# -- the tables that a statement has named, each pinned when it was first named --------------------
+# -- tables of a statement -------------------------------------------------------------------------
 
 
 class Pins:
@@ -479,7 +471,7 @@ class Pins:
             return name in self._named
 
 
-# -- starts work before it is known whether the table is still -------------------------------------
+# -- early start on the known state ----------------------------------------------------------------
 
 
 class _OvertakenError(Exception):

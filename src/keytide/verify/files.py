@@ -1,6 +1,7 @@
-"""Verifies one data file against its entry in a manifest.
+"""Verification of files: data files against their entries in a manifest, and index files.
 
-Verifies index files: deletion vectors of existing rows, and numbers of hashes.
+Of index files, these are checked: deletion vectors are of existing rows, and hash indexes have the
+right number of hashes.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from keytide.types import arrow_schema
 from keytide.verify.finding import REWRITE, Findings
 from keytide.verify.rows import Seen
 
-# -- verifies one data file against its entry in a manifest ----------------------------------------
+# -- data files ------------------------------------------------------------------------------------
 
 
 # About how many copies of the current part of a file are in memory: decoded, sorted and compared.
@@ -407,7 +408,7 @@ def _field_id(field: pa.Field) -> int | None:
     return None if found is None else int(found)
 
 
-# -- verifies index files --------------------------------------------------------------------------
+# -- index files -----------------------------------------------------------------------------------
 
 
 _HASH_BYTES = 4

@@ -1,10 +1,7 @@
-"""Checks of rows: the laws, the steps between snapshots, and hash indexes.
+"""Verification of rows: laws of visible rows, steps between snapshots, and hash indexes.
 
-Verifies the snapshots of a branch in order: how each follows from the previous one.
-
-Checks two laws for all visible rows: one row per key, and no deleted row.
-
-Verifies hash indexes: each key in dynamic buckets is in the bucket whose index has its hash.
+The laws are: one row per key, and no deleted row. Each snapshot must follow from the previous one.
+Each key in dynamic buckets must be in the bucket whose index has its hash.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ from keytide.types import arrow_schema
 from keytide.verify.finding import REWRITE, Findings
 from keytide.verify.metadata import Branch, Manifests
 
-# -- verifies the snapshots of a branch in order ---------------------------------------------------
+# -- steps between snapshots -----------------------------------------------------------------------
 
 
 Live = Mapping[Identity, ManifestEntry]
@@ -304,7 +301,7 @@ def _deleted_by(entries: Iterable[ManifestEntry]) -> frozenset[Identity]:
     return frozenset(entry.identity for entry in entries if entry.kind is FileKind.DELETE)
 
 
-# -- checks two laws for all visible rows: one row per key, and no deleted row ---------------------
+# -- laws of visible rows --------------------------------------------------------------------------
 
 
 _HASH, _COUNT = map(scratch, ("hash", "count"))
@@ -378,7 +375,7 @@ def _frames(scan: Scan) -> Iterator[pl.DataFrame]:
     return (from_arrow(pa.Table.from_batches([batch])) for batch in scan.to_batches())
 
 
-# -- verifies hash indexes -------------------------------------------------------------------------
+# -- hash indexes ----------------------------------------------------------------------------------
 
 
 Hashes = npt.NDArray[np.int32]

@@ -1,11 +1,9 @@
-"""Writes rows, split by partition and bucket, usually as one sorted run per bucket.
+"""Writers of buckets: rows, split by partition and bucket, usually as one sorted run per bucket.
 
 A `BucketWriter` is a picklable value: the same code writes in the driver and on executors. It
 returns the entries to commit and, if the table requires it, those of its changelog. Several
 versions of a key in one write are merged before they are stored (rule R24 of docs/semantics.md). If
 one row cannot represent them, they are stored in layers.
-
-Sorts rows that arrive in any order, for sorted files that have no key in common.
 
 As long as they fit in memory, rows are held, split by bucket. Then they are sorted and become a
 piece. If there are several pieces, they are on local disk, and the pieces of a bucket are merged by
@@ -54,7 +52,7 @@ from keytide.types import AtomicType, Field, arrow_schema
 from keytide.write.input_rows import Rows
 from keytide.write.layout import BUCKET_NUMBER, BucketBatch, Numbers, Placing
 
-# -- writes rows -----------------------------------------------------------------------------------
+# -- writers ---------------------------------------------------------------------------------------
 
 
 # With fewer rows, threads cost more than they save.
@@ -405,7 +403,7 @@ def added_file(bucket: BucketId, total: int, file: DataFileMeta) -> ManifestEntr
     return ManifestEntry(FileKind.ADD, *bucket, total, file)
 
 
-# -- sorts rows that arrive in any order -----------------------------------------------------------
+# -- sorting of rows that arrive in any order ------------------------------------------------------
 
 
 COPIES = 4

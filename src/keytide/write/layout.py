@@ -1,13 +1,9 @@
-"""Buckets of rows: how each row gets its bucket, and how rows are split.
-
-Assigns a bucket to each row of a write.
+"""The layout of a write: how each row gets its bucket, and how rows are split.
 
 A layout is a picklable value that every task of a write gets. Its method `begin` returns the object
 that assigns the rows of one task. With a fixed number of buckets, the hash of the key determines
 the bucket. With dynamic buckets, an index does, and keys that it does not know are assigned to a
 bucket with room. The task then reports these assignments, and the commit adds them to the index.
-
-Splits rows by partition and bucket.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ from keytide.snapshot.live_files import BucketId
 from keytide.snapshot.state import TableView
 from keytide.types import Field
 
-# -- splits rows by partition and bucket -----------------------------------------------------------
+# -- splitting by partition and bucket -------------------------------------------------------------
 
 
 Numbers = npt.NDArray[np.int64]
@@ -142,7 +138,7 @@ def partitions_of(
     return encode_rows(columns, [f.type for f in fields]), places
 
 
-# -- assigns a bucket to each row of a write -------------------------------------------------------
+# -- layouts ---------------------------------------------------------------------------------------
 
 
 BUCKETS_MAX = 1 << 15
@@ -207,7 +203,7 @@ def _refuse_other_layout(
             )
 
 
-# -- a fixed number of buckets ---------------------------------------------------------------------
+# -- fixed buckets ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,11 @@
-"""Keys whose earlier row is in another partition or under a key index.
+"""Moved keys: their earlier row is in another partition, or under a key index.
 
-Keys that move between partitions, in tables whose primary key has no partition column.
-
-Such a table has dynamic buckets. The stored versions of a key say where it is. No index is stored,
-so none can be wrong, and each write looks up its keys. If a key arrives in another partition than
-its current one, the merge engine decides what happens, see `Elsewhere`. A key goes into one bucket
-of its partition. If two writers write the same keys at the same time, the second commit fails, and
-the write is made again.
-
-The state of a bucket with a key index, as a write finds it.
-
-Chooses the layout of a table.
+Keys move between partitions in tables whose primary key has no partition column. Such a table has
+dynamic buckets. The stored versions of a key say where it is. No index is stored, so none can be
+wrong, and each write looks up its keys. If a key arrives in another partition than its current one,
+the merge engine decides what happens, see `Elsewhere`. A key goes into one bucket of its partition.
+If two writers write the same keys at the same time, the second commit fails, and the write is made
+again.
 """
 
 from __future__ import annotations
@@ -62,9 +57,6 @@ from keytide.write.layout import (
     rooms,
 )
 from keytide.write.row_merging import Arrivals, Current, floors
-
-# -- keys whose earlier row is in another partition or under a key index ---------------------------
-
 
 # -- keys that move between partitions -------------------------------------------------------------
 
@@ -246,7 +238,7 @@ class _Moving(Placing):
         return np.repeat(np.fromiter(taken, np.int64, len(taken)), numbers)
 
 
-# -- the state of a bucket with a key index, as a write finds it -----------------------------------
+# -- the state of a bucket with a key index --------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -424,7 +416,7 @@ def places_of(
     return numbers, np.concatenate(positions), files
 
 
-# -- chooses the layout of a table -----------------------------------------------------------------
+# -- the layout of a table -------------------------------------------------------------------------
 
 
 def layout_of(state: TableState) -> Layout:

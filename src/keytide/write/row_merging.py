@@ -1,4 +1,4 @@
-"""Merges rows with the current rows of their keys before they are stored.
+"""Row merging: rows are merged with the current rows of their keys before they are stored.
 
 One row per key is stored: the current row merged with the arriving rows, column by column, and then
 the columns that are computed from it. A delete removes everything before it, so the next row starts
@@ -9,9 +9,8 @@ A late row cannot be put in its place: the merged row no longer shows which of t
 row has set, or whether a later row has deleted the key. So it is refused, unless the table's
 options say that late rows are dropped, or it comes after a delete.
 
-Which rows a write stores in a table with a key index where rows are not merged.
-
-Rows that arrive in a bucket with a key index, and the current rows of their keys.
+In a table with a key index where rows are not merged, all rows of a write are compared with the
+current rows of their keys instead.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from keytide.read.current_rows import Flags, exact
 from keytide.read.key_index_rebuild import largest_before
 from keytide.snapshot.state import TableView
 
-# -- rows that arrive in a bucket with a key index -------------------------------------------------
+# -- incoming and current rows ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -175,7 +174,7 @@ class Kept:
     is_current: Flags
 
 
-# -- which rows a write stores ---------------------------------------------------------------------
+# -- writes without a merge ------------------------------------------------------------------------
 
 
 def as_they_came(arrivals: Arrivals, judged: Judged, view: TableView) -> Kept:
@@ -262,7 +261,7 @@ def first_key(rows: pl.DataFrame, marks: Flags, view: TableView) -> str:
     return ", ".join(f"{name} = {value!r}" for name, value in row.items())
 
 
-# -- merges rows with the current rows of their keys before they are stored ------------------------
+# -- writes with a merge ---------------------------------------------------------------------------
 
 
 _KEY, _PLACE = map(scratch, ("key", "place"))

@@ -1,14 +1,10 @@
 """Write tasks: the input that each part of a write needs, and its result.
 
-Counts rows that arrive out of order.
+Rows that arrive out of order can be counted. Merging handles them without help, but users who
+monitor a feed want to know the number (Apache Pinot's upsert tables count them as well). The count
+requires a lookup of the written keys, so it is enabled by the option 'write.count-out-of-order'.
 
-Merging handles them without help, but users who monitor a feed want to know the number (Apache
-Pinot's upsert tables count them as well). The count requires a lookup of the written keys, so it is
-enabled by the option 'write.count-out-of-order'.
-
-Checks definitions before they are stored: refuses what every writer would refuse.
-
-Writes of rows whose order is unknown: nothing may depend on it.
+Definitions are checked before they are stored: what every writer would refuse is refused.
 
 Not every engine that passes on rows keeps their order. Then two rows of one key can be written
 together only if sequence fields say which one is newer. All others are refused.
@@ -51,7 +47,7 @@ from keytide.write.moved_keys import certain, layout_of
 from keytide.write.partition_spec import PartitionSpec
 from keytide.write.refusals import check_writable, refuse_unmergeable
 
-# -- writes of rows whose order is unknown: nothing may depend on it -------------------------------
+# -- rows in unknown order -------------------------------------------------------------------------
 
 
 class Order(Enum):
@@ -95,10 +91,7 @@ def refuse_ties(view: TableView, places: Iterable[pl.DataFrame]) -> None:
         )
 
 
-# -- write tasks: the input that each part of a write needs, and its result ------------------------
-
-
-# -- counts rows that arrive out of order ----------------------------------------------------------
+# -- out-of-order rows -----------------------------------------------------------------------------
 
 
 def count_out_of_order(
@@ -146,7 +139,7 @@ def _versions(
     return pl.concat(found)
 
 
-# -- write tasks: the input that each part of a write needs, and its result ------------------------
+# -- write tasks -----------------------------------------------------------------------------------
 
 
 RUNS_PER_PART = 1 << 16
@@ -331,7 +324,7 @@ class WriteTask:
         return Written(made.data, frame.height, changelog=made.changelog)
 
 
-# -- checks definitions before they are stored -----------------------------------------------------
+# -- checks of definitions -------------------------------------------------------------------------
 
 
 def try_definition(metadata: TableMetadata, definition: TableSchema) -> None:

@@ -1,18 +1,14 @@
-"""Writes into a table with a key index: appends rows, and marks replaced rows as dead.
+"""Upserts into a table with a key index: rows are appended, and replaced rows are marked as dead.
 
 All rows of a write are stored as they arrived, or one per key if rows are merged. The index says
 where the current row of each key is. So the previous row of each key is marked as dead, and so are
 rows that arrive late or delete. The files without their dead rows contain one row per key.
 
-Chooses the write task for a table.
+The results of parallel tasks on one state of a table are combined, because each task looked up keys
+independently, as the tasks of a MERGE do.
 
-Combines the results of parallel tasks on one state of a table with a key index.
-
-Each task looked up keys independently, as the tasks of a MERGE do.
-
-Writes rows that were stored before, unchanged, each with its `_VALUE_KIND`.
-
-Nothing is filled in, counted or checked, and no two rows have the same key.
+Rows that were stored before can be written unchanged, each with its `_VALUE_KIND`. Nothing is
+filled in, counted or checked, and no two rows have the same key.
 """
 
 from __future__ import annotations
@@ -52,7 +48,7 @@ from keytide.write.row_merging import (
 )
 from keytide.write.task import Order, WriteTask, Written, tie_columns
 
-# -- writes into a table with a key index ----------------------------------------------------------
+# -- upserts ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -213,7 +209,7 @@ def _indexed(
     return NewKeys(replace(on.index, head=about, later=later), dead, on.stored), dead
 
 
-# -- combines the results of parallel tasks on one state of a table with a key in ------------------
+# -- combined results of parallel tasks ------------------------------------------------------------
 
 
 def joined_upserts(view: TableView, parts: Sequence[Written]) -> Written:
@@ -295,7 +291,7 @@ def _without_replaced(
     return dead.marking(gone, wide=wide)
 
 
-# -- chooses the write task for a table ------------------------------------------------------------
+# -- the write task of a table ---------------------------------------------------------------------
 
 
 def task_on(state: TableState) -> WriteTask:
@@ -317,7 +313,7 @@ def _class_of(state: TableState) -> type[WriteTask]:
     return UpsertTask if state.view.kind.has_key_index else WriteTask
 
 
-# -- writes rows that were stored before, unchanged, each with its `_VALUE_KIND` -------------------
+# -- stored rows, unchanged ------------------------------------------------------------------------
 
 
 def task_of_stored(state: TableState) -> WriteTask:

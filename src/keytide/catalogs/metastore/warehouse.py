@@ -1,13 +1,7 @@
-"""A metastore as a catalog: its address, its tables, and their commits.
-
-The tables of a metastore as a warehouse.
+"""A metastore as a warehouse: its address and options, its tables, and their commits.
 
 The metastore determines the tables and their locations. The folder of a table is like any other: it
 contains the schemas, and commits are those of the file system.
-
-Commits of tables in a metastore, which are file system commits.
-
-Opens the warehouse of a metastore from an address and options.
 """
 
 from __future__ import annotations
@@ -40,7 +34,7 @@ from keytide.snapshot.authority import FolderCommits
 from keytide.snapshot.metadata import TableMetadata
 from keytide.store import CacheFolder, Store, created, takes_options
 
-# -- commits of tables in a metastore, which are file system commits -------------------------------
+# -- commits of tables in a metastore --------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -69,7 +63,7 @@ class RegisteredCommits(FolderCommits):
             )
 
 
-# -- the tables of a metastore as a warehouse ------------------------------------------------------
+# -- the tables of a metastore ---------------------------------------------------------------------
 
 
 _EXTERNAL = "EXTERNAL_TABLE"
@@ -301,7 +295,7 @@ def _check_name(name: str) -> None:
         raise InvalidError(f"{name!r}: names in a metastore are lower case; use {name.lower()!r}")
 
 
-# -- opens the warehouse of a metastore from an address and options --------------------------------
+# -- opening from an address and options -----------------------------------------------------------
 
 
 _GLUE, _HIVE = "glue://", "thrift://"

@@ -1,13 +1,9 @@
-"""The client of a catalog service: requests, credentials, and the tables that they name.
-
-Requests to a catalog service, and interpretation of its responses.
+"""The client of a catalog service: requests, responses, credentials, and table names.
 
 The protocol is Apache Paimon's: JSON over HTTP below `/v1`. The service's configuration contains
 the path prefix of a warehouse.
 
-Temporary credentials from a catalog for the files of one table.
-
-One table of a catalog service, as requests refer to it.
+The credentials for the files of a table are temporary.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ from keytide.format.json_document import OBJECT, TEXT, TEXTS, optional_member
 from keytide.format.paths import branch_of, branched_name
 from keytide.store import Store
 
-# -- requests to a catalog service, and interpretation of its responses ----------------------------
+# -- requests and responses ------------------------------------------------------------------------
 
 
 MISSING = 404
@@ -237,7 +233,7 @@ def _document(data: bytes) -> Mapping[str, Any]:
     return found
 
 
-# -- temporary credentials from a catalog for the files of one table -------------------------------
+# -- temporary credentials for the files of a table ------------------------------------------------
 
 
 if TYPE_CHECKING:
@@ -347,7 +343,7 @@ _KNOWN: LRUCache[TableToken, _Lent] = LRUCache(_TABLES_MAX)
 _LOCK = Lock()
 
 
-# -- one table of a catalog service, as requests refer to it ---------------------------------------
+# -- the table of a request ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

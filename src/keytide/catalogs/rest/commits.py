@@ -1,8 +1,6 @@
-"""Commits of a table whose catalog determines the latest snapshot.
+"""Commits, schemas, tags, branches and rollbacks of a table whose catalog service writes them.
 
-Schemas, tags, branches and rollbacks of a table whose catalog writes these files.
-
-Schema changes in the format of the protocol.
+The catalog determines the latest snapshot. Schema changes are sent in the format of the protocol.
 """
 
 from __future__ import annotations
@@ -317,7 +315,7 @@ def _has_tag(store: Store, name: str, snapshot: Snapshot) -> bool:
     return False
 
 
-# -- commits of a table whose catalog determines the latest snapshot -------------------------------
+# -- commits ---------------------------------------------------------------------------------------
 
 
 _DELTA = "deltaManifestList"

@@ -1,6 +1,6 @@
-"""The tables of a catalog service as a warehouse.
+"""The tables of a catalog service as a warehouse, and their files.
 
-The files of a table for which only the catalog writes some files.
+Some files of such a table are written only by the catalog.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from keytide.options import keys
 from keytide.snapshot.metadata import TableMetadata
 from keytide.store import CacheFolder, ObjectInfo, ObjectStore, Store, open_store, takes_options
 
-# -- the files of a table for which only the catalog writes some files -----------------------------
+# -- files of a table ------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -214,7 +214,7 @@ _OF_CATALOG = {
 }
 
 
-# -- the tables of a catalog service as a warehouse ------------------------------------------------
+# -- tables of a catalog service -------------------------------------------------------------------
 
 
 TOKEN_VARIABLE = "KEYTIDE_REST_TOKEN"

@@ -1,13 +1,8 @@
-"""Contents of BLOB columns, which are stored in files of their own.
+"""Detached values of data files: BLOB contents in other files, VARIANT parts in other columns.
 
 A data file has a descriptor in place of each value::
 
     2 | magic 8 | length of the URI LE 4 | URI | offset LE 8 | length LE 8
-
-The URI names a file next to the data file. Only the end of the URI counts, so a table can be moved,
-and no file outside the table is ever read.
-
-VARIANT values of data files that store parts of them in columns of their own.
 """
 
 from __future__ import annotations
@@ -28,7 +23,7 @@ from keytide.format.variant.shredded import assembled, unknown_part
 from keytide.store import Store
 from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, MultisetType, RowType
 
-# -- contents of BLOB columns, which are stored in files of their own ------------------------------
+# -- contents of BLOB columns ----------------------------------------------------------------------
 
 
 _BEGIN = b"\x02CSEDBOLB"

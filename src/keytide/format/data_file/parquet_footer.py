@@ -1,9 +1,8 @@
-"""Remote Parquet files: fetches everything that will be read in one round of requests.
+"""Footers of Parquet files: their checks, and requests for remote files that start from them.
 
-A small file is fetched as a whole. For a large file, the footer is fetched and cached, and then all
-wanted column chunks are fetched in parallel.
-
-Checks footers of Parquet files before anything relies on them.
+Everything that will be read of a remote file is fetched in one round of requests. A small file is
+fetched as a whole. For a large file, the footer is fetched and cached, and then all wanted column
+chunks are fetched in parallel.
 
 Arrow crashes the process if Python requests a column chunk or its statistics from a footer that
 contradicts itself. A footer with an intact seal is unchanged. In files of other writers, which have
@@ -27,7 +26,7 @@ from keytide.format.parquet_encoding import Member, has, read_struct
 from keytide.format.paths import main_store
 from keytide.store import SeekableReader, Store
 
-# -- checks footers of Parquet files before anything relies on them --------------------------------
+# -- checks of footers -----------------------------------------------------------------------------
 
 
 # The minimum number of bytes in a bound, by the type of its column.

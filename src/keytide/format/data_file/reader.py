@@ -1,8 +1,7 @@
-"""Reads rows of a data file as a Polars DataFrame, with the columns of the current schema.
+"""Readers of data files: rows as Polars DataFrames, with the columns of the current schema.
 
-Converts columns of a file to those of the current schema, matched by field id at every depth.
-
-The file formats by file name extension, which determines how a file is read.
+Columns are matched by field id at every depth. The extension of the file name determines the file
+format.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from keytide.options.keys import FILE_FORMAT
 from keytide.store import Store
 from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, RowType
 
-# -- converts columns of a file to those of the current schema -------------------------------------
+# -- conversion to the columns of the current schema -----------------------------------------------
 
 
 def evolved_column(new: Field, old: Field | None, stored: pl.Schema) -> pl.Expr:
@@ -97,7 +96,7 @@ def _has_same_members(old: DataType, new: DataType) -> bool:
     return True
 
 
-# -- the file formats by file name extension, which determines how a file is read ------------------
+# -- file formats by file name extension -----------------------------------------------------------
 
 
 FORMATS: Mapping[str, FileFormat] = {"parquet": parquet, "orc": orc, "avro": avro}
@@ -120,7 +119,7 @@ def format_name(path: str) -> str:
     return next((part for part in reversed(parts) if part in FORMATS), parts[-1] if parts else "")
 
 
-# -- reads rows of a data file as a Polars DataFrame -----------------------------------------------
+# -- the reader ------------------------------------------------------------------------------------
 
 
 Span = tuple[int, int | None]

@@ -1,20 +1,13 @@
 """Rows of some keys or positions in a data file, and the row groups that are cached for them.
 
-Decoded row groups that lookups use repeatedly, kept in the cache.
-
 Reading a few rows of a local file takes about a third of the time of decoding their whole group,
-most of it before the first row. So a group is decoded
-at its third read. A process that does not return loses nothing, and one that does spends at most
-twice what was needed.
-
-Finds the rows of keys in a file with the keys of its row groups, which are cached.
+most of it before the first row. So a group is decoded at its third read. A process that does not
+return loses nothing, and one that does spends at most twice what was needed.
 
 Decoding the keys of one group takes as long as a lookup may take, but they are a small part of the
 group. So a process caches them for the next lookup, and reads only the wanted rows of a group.
 
-Reads rows at given positions of data files.
-
-A few rows are read individually. For more rows, their row groups are read.
+A few positions are read individually. For more, their row groups are read.
 """
 
 from __future__ import annotations
@@ -38,7 +31,7 @@ from keytide.format.index_files import living_among
 from keytide.store import Store
 from keytide.types import Field
 
-# -- decoded row groups that lookups use repeatedly, kept in the cache -----------------------------
+# -- cached row groups -----------------------------------------------------------------------------
 
 
 FEW_ROWS = 64
@@ -112,7 +105,7 @@ def _decoded(reader: FileReader, group: tuple[int, int]) -> pl.DataFrame:
     return rows if fits else rows.clear()
 
 
-# -- finds the rows of keys in a file with the keys of its row groups ------------------------------
+# -- rows of keys ----------------------------------------------------------------------------------
 
 
 # More spans of one group take as long as reading what is between them.
@@ -241,7 +234,7 @@ def _joined(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-# -- reads rows at given positions of data files ---------------------------------------------------
+# -- rows at positions -----------------------------------------------------------------------------
 
 
 Places: TypeAlias = "npt.NDArray[np.int64]"

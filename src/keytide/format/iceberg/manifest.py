@@ -1,11 +1,10 @@
 """Manifests of Apache Iceberg tables, and the files that mark rows as dead.
 
-Manifests of Apache Iceberg and manifest lists, as Avro.
+Manifests and manifest lists are Avro files.
 
-Files that mark rows of data files as dead, by position.
-
-Up to version 2 of the format, such a file is a Parquet file with one row for each dead row. From
-version 3 on, it is a Puffin file with one deletion vector for each data file.
+Up to version 2 of the format, a file that marks rows of data files as dead, by position, is a
+Parquet file with one row for each dead row. From version 3 on, it is a Puffin file with one
+deletion vector for each data file.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from keytide.base.process import cached_property
 from keytide.errors import DataError
 from keytide.format.index_files import PortableVector, Vector
 
-# -- manifests of Apache Iceberg and manifest lists, as Avro ---------------------------------------
+# -- manifests and manifest lists ------------------------------------------------------------------
 
 
 DATA, DELETES = 0, 1
@@ -174,7 +173,7 @@ def _decoded(data: bytes, path: str) -> list[Entry]:
         raise DataError(f"{path}: not a complete Iceberg metadata file ({error})") from error
 
 
-# -- the records of the format ---------------------------------------------------------------------
+# -- records of the format -------------------------------------------------------------------------
 
 
 def _member(name: str, field_id: int, type_: Any) -> Entry:
@@ -278,7 +277,7 @@ _LISTS = {
 """The entry type of a manifest list, by format version."""
 
 
-# -- files that mark rows of data files as dead, by position ---------------------------------------
+# -- files that mark dead rows ---------------------------------------------------------------------
 
 
 _FILE_PATH_ID, _POS_ID = 2147483546, 2147483545

@@ -1,14 +1,8 @@
 """Metadata of Apache Iceberg tables: versions, columns and bounds.
 
-The metadata files of an Apache Iceberg table: one for each version, and their names.
-
-A version has one snapshot, whose id is the number of the version. Its properties contain the files
-that it no longer references, but the previous version did, so that they can be deleted when nobody
-reads them any more.
-
-Columns in the form of Apache Iceberg.
-
-Encodes single values as Apache Iceberg stores bounds of columns.
+There is one metadata file for each version. A version has one snapshot, whose id is the number of
+the version. Its properties contain the files that it no longer references, but the previous version
+did, so that they can be deleted when nobody reads them any more.
 """
 
 from __future__ import annotations
@@ -27,7 +21,7 @@ from keytide.format.iceberg.manifest import DATA, DELETES, Manifest
 from keytide.format.schema import KEY_FIELD_ID_START
 from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, MultisetType, RowType
 
-# -- columns in the form of Apache Iceberg ---------------------------------------------------------
+# -- columns ---------------------------------------------------------------------------------------
 
 
 _NAMES = {
@@ -144,7 +138,7 @@ def _map(node: int, key: Any, value: Any) -> dict[str, Any]:
     }
 
 
-# -- the metadata files of an Apache Iceberg table -------------------------------------------------
+# -- metadata files --------------------------------------------------------------------------------
 
 
 METADATA_DIR = "metadata"
@@ -298,7 +292,7 @@ def dropped_names(document: Mapping[str, Any]) -> list[str]:
     return [name for name in text.split(",") if name]
 
 
-# -- encodes single values as Apache Iceberg stores bounds of columns ------------------------------
+# -- bounds of columns -----------------------------------------------------------------------------
 
 
 _INTEGERS = {"TINYINT": "<i", "SMALLINT": "<i", "INT": "<i", "BIGINT": "<q"}

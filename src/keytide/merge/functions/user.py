@@ -1,16 +1,12 @@
-"""User-defined merge functions, and the laws that they must obey.
-
-User-defined merge functions, written as Polars expressions.
+"""User-defined merge functions, written as Polars expressions, and tests of their laws.
 
 A `MergeFunction` can be pickled, so a table takes those it needs to every process that reads it. If
 a table uses a function that this process has not registered, an `UnregisteredFunction` replaces it,
 so that the other columns can be read.
 
-Tests of the laws of user-defined merge functions, with generated values.
-
-Keys are merged in any steps that reads, writes and compactions take, so a function must give the
-same result however its inputs are grouped. The values come from a fixed seed, so a function either
-always passes or never.
+The tests use generated values. Keys are merged in any steps that reads, writes and compactions
+take, so a function must give the same result however its inputs are grouped. The values come from a
+fixed seed, so a function either always passes or never.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ from keytide.merge.functions.inputs import AggregateFunction, Inputs
 from keytide.merge.windows import Marks
 from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, RowType, arrow_schema
 
-# -- user-defined merge functions, written as Polars expressions -----------------------------------
+# -- user-defined functions ------------------------------------------------------------------------
 
 
 _VALUE, _ADDED, _TAKEN = "value", "added", "taken"
@@ -219,7 +215,7 @@ def _is_alike(one: DataType, other: DataType) -> bool:
     return False
 
 
-# -- tests of the laws of user-defined merge functions, with generated values ----------------------
+# -- tests of the laws -----------------------------------------------------------------------------
 
 
 _SEED = 20_240_229
