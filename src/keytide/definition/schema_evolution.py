@@ -249,7 +249,7 @@ def _apply(schema: TableSchema, change: SchemaChange) -> TableSchema:
     return _COLUMN_CHANGES[type(change)](schema, change)
 
 
-# -- columns -----------------------------------------------------------------------------------
+# -- columns ---------------------------------------------------------------------------------------
 
 
 def _add(schema: TableSchema, change: AddColumn) -> TableSchema:
@@ -399,7 +399,7 @@ def _refuse_taken(siblings: Sequence[Field], path: Path, name: str) -> None:
             )
 
 
-# -- positions in nested types -----------------------------------------------------------------
+# -- positions in nested types ---------------------------------------------------------------------
 
 
 def _with_siblings(

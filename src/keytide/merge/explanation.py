@@ -117,7 +117,7 @@ def provenance_of(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine
     return Provenance(merged, base, taken, winners, _removal(engine, traced, numbers))
 
 
-# -- version numbers ---------------------------------------------------------------------------
+# -- version numbers -------------------------------------------------------------------------------
 
 
 def _numbered(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine) -> pl.DataFrame:
@@ -156,7 +156,7 @@ def _one(version: int | None) -> tuple[int, ...]:
     return () if version is None else (version,)
 
 
-# -- the engine over numbers -------------------------------------------------------------------
+# -- the engine over numbers -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class _Origins(AggregateFunction):
         return Collect(self.column).fold(all_adds)
 
 
-# -- removed rows --------------------------------------------------------------------------------
+# -- removed rows ----------------------------------------------------------------------------------
 
 
 def _removal(engine: MergeEngine, traced: MergeEngine, numbers: pl.DataFrame) -> Removal | None:

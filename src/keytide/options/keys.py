@@ -175,7 +175,7 @@ PARTIAL_UPDATE_REMOVE_RECORD_ON_SEQUENCE_GROUP = _key(
 )
 AGGREGATION_REMOVE_RECORD_ON_DELETE = _key("aggregation.remove-record-on-delete")
 
-# -- external tables ------------------------------------------------------------------------------
+# -- external tables -------------------------------------------------------------------------------
 
 TYPE = _key("type")
 EXTERNAL_PATHS = _key("data-file.external-paths")

@@ -231,7 +231,7 @@ _ORDER = (
            "false", FIXED),
 )  # fmt: skip
 
-# -- external tables ------------------------------------------------------------------------------
+# -- external tables -------------------------------------------------------------------------------
 
 
 def _external(key: str, type_: ValueType, default: str | None, meaning: str) -> Option:

@@ -327,7 +327,7 @@ def parse_where(text: str, fields: Sequence[Field], table: str) -> Predicate:
     ).predicate()
 
 
-# -- tokens --------------------------------------------------------------------------------------
+# -- tokens ----------------------------------------------------------------------------------------
 
 _TOKEN = re.compile(
     rf"""\s+
@@ -358,7 +358,7 @@ def _unquoted(text: str) -> str:
     return text[1:-1].replace(quote * 2, quote)
 
 
-# -- the grammar ---------------------------------------------------------------------------------
+# -- the grammar -----------------------------------------------------------------------------------
 
 _OPERATORS = {**{name: name for name in _FLIPPED}, "==": "=", "<>": "!="}
 _TYPED = ("DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ")

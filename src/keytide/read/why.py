@@ -340,7 +340,7 @@ def _value_columns(view: TableView) -> list[str]:
     return [name for name in view.schema.names if name not in view.schema.primary_keys]
 
 
-# -- reading -------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -403,7 +403,7 @@ def _why_dead(file: PlannedFile, row: pl.DataFrame, stored: StoredVersions) -> s
 _KEPT_DELETE = "marked as deleted: a delete, kept to detect late rows"
 
 
-# -- merging -------------------------------------------------------------------------------------
+# -- merging ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

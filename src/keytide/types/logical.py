@@ -15,7 +15,7 @@ import pyarrow as pa
 from keytide.base.arguments import checked_members
 from keytide.errors import InvalidError
 
-# -- types and fields -------------------------------------------------------------------------------
+# -- types and fields ------------------------------------------------------------------------------
 
 
 LENGTH_MAX = 2147483647

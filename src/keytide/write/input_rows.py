@@ -294,7 +294,7 @@ def ignored_kinds(options: TableOptions) -> list[RowKind]:
     return [RowKind.UPDATE_BEFORE] if options.ignore_update_before else []
 
 
-# -- kinds ---------------------------------------------------------------------------------------
+# -- kinds -----------------------------------------------------------------------------------------
 
 
 def parsed_kinds(column: pa.ChunkedArray, name: str, table: str) -> pa.ChunkedArray:
@@ -332,7 +332,7 @@ def _is_add(kinds: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.is_in(kinds, adds)
 
 
-# -- columns -------------------------------------------------------------------------------------
+# -- columns ---------------------------------------------------------------------------------------
 
 
 def _pair_columns(
