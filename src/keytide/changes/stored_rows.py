@@ -106,7 +106,7 @@ class FilesTask:
 
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         """The rows, with `_row_kind` as the first column."""
-        return map(self._told, self.outcomes(memory_bytes))
+        return map(self._with_kinds, self.outcomes(memory_bytes))
 
     def outcomes(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         """The rows with the columns of the table and `_VALUE_KIND`, and maybe others."""
@@ -128,7 +128,7 @@ class FilesTask:
         """The files with the rows to emit."""
         return self.files
 
-    def _told(self, rows: pl.DataFrame) -> pl.DataFrame:
+    def _with_kinds(self, rows: pl.DataFrame) -> pl.DataFrame:
         names = self.view.schema.names
         if self.kind is not None:
             rows = with_kind(rows.select(names), self.kind)
@@ -136,7 +136,7 @@ class FilesTask:
 
 
 @dataclass(frozen=True)
-class MarkedTask(FilesTask):
+class DeadRowsTask(FilesTask):
     """The rows of files that are live in this snapshot and dead in another one. Picklable.
 
     `dead_elsewhere` has the dead rows of each file in the other snapshot. Files without such rows
@@ -170,11 +170,11 @@ class _TurnTask(FilesTask):
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         """The rows, with `_row_kind` as the first column."""
         if self._retracts(_rows_in(memory_bytes)):
-            yield from self._picked(memory_bytes)
+            yield from self._rows_of_turn(memory_bytes)
         elif RowKind.INSERT in self.ends_with:
             yield from super().frames(memory_bytes)
 
-    def _picked(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+    def _rows_of_turn(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         names, key = self.view.schema.names, self.view.order.key
         rows_max = _rows_in(memory_bytes // len(self.files))
         shown = Rows(self.view, names)
@@ -185,7 +185,7 @@ class _TurnTask(FilesTask):
         is_end = pl.int_range(pl.len()) == pl.len() - 1
         differs = (pl.col(name).ne_missing(pl.col(name).shift(-1)) for name in key)
         is_last = pl.any_horizontal(is_end, *differs)
-        is_told = (
+        is_emitted = (
             pl.when(is_last)
             .then(pl.col(VALUE_KIND))
             .backward_fill()
@@ -196,9 +196,9 @@ class _TurnTask(FilesTask):
             rows = pl.concat(frames)
             if len(frames) > 1:
                 rows = rows.sort(key, nulls_last=False, maintain_order=True)
-            told = rows.filter(is_told)
-            if told.height:
-                yield self._told(shown.outcomes(told))
+            emitted = rows.filter(is_emitted)
+            if emitted.height:
+                yield self._with_kinds(shown.outcomes(emitted))
 
     def _retracts(self, rows_max: int) -> bool:
         """Whether there are retractions.
@@ -215,13 +215,13 @@ class _TurnTask(FilesTask):
         return StoredVersions(self.view, self.files[0].entry.partition, columns)
 
 
-class LeavingTask(_TurnTask):
+class DeparturesTask(_TurnTask):
     """The rows of the keys that have no row in a bucket after the commit. Picklable."""
 
     ends_with = RETRACTS
 
 
-class ComingTask(_TurnTask):
+class ArrivalsTask(_TurnTask):
     """The rows of the keys that have a row in a bucket after the commit. Picklable."""
 
     ends_with = frozenset(RowKind) - RETRACTS
@@ -251,7 +251,7 @@ class Commit:
     has_kinds: bool
 
 
-def told_list(snapshot: Snapshot, producer: str) -> tuple[str, int | None] | None:
+def changelog_list(snapshot: Snapshot, producer: str) -> tuple[str, int | None] | None:
     """The manifest list that describes a commit after its snapshot is gone, with its size in bytes.
 
     This is the list of the stored changelog or, if the table's `changelog-producer` is 'none', of
@@ -264,16 +264,18 @@ def told_list(snapshot: Snapshot, producer: str) -> tuple[str, int | None] | Non
     return None
 
 
-def logged(metadata: TableMetadata, snapshot_id: int, mode: str, producer: str) -> Snapshot:
+def snapshot_or_changelog(
+    metadata: TableMetadata, snapshot_id: int, mode: str, producer: str
+) -> Snapshot:
     """The commit with that id: its snapshot, or the changelog that outlives it.
 
     Raises `NotFoundError` like `TableMetadata.snapshot`, and if the remaining changelog does not
     contain what `mode` needs.
     """
-    found = metadata.logged(snapshot_id)
-    told = told_list(found, producer)
+    found = metadata.snapshot_or_changelog(snapshot_id)
+    manifest_list = changelog_list(found, producer)
     # Of an expired snapshot, only this list is kept.
-    is_enough = mode == "changelog" or told == (
+    is_enough = mode == "changelog" or manifest_list == (
         found.delta_manifest_list,
         found.delta_manifest_list_size,
     )
@@ -320,7 +322,7 @@ def changelogs(
     lacks it, and `UnsupportedError` for files with the changelogs of several buckets.
     """
     producer = view.options.changelog_producer
-    reason = _why_none(view)
+    reason = _why_no_changelog(view)
     if reason is not None and all(each.changelog_manifest_list is None for each in snapshots):
         raise InvalidError(f"table {view.name} stores no changelog: {reason}. {_WAY_OUT}")
     for snapshot in snapshots:
@@ -340,7 +342,7 @@ def changelogs(
         yield _commit(snapshot, entries, metadata)
 
 
-def _why_none(view: TableView) -> str | None:
+def _why_no_changelog(view: TableView) -> str | None:
     """Why a table stores no changelog, if it does not. Another engine may have stored one."""
     producer = view.options.changelog_producer
     if producer == "none":
@@ -377,7 +379,7 @@ def _tasks(
     for entry in commit.entries:
         buckets.setdefault((entry.partition, entry.bucket), []).append(entry)
     moves_keys = view.schema.is_cross_partition and len(buckets) > 1
-    turns = (LeavingTask, ComingTask) if moves_keys else (FilesTask,)
+    turns = (DeparturesTask, ArrivalsTask) if moves_keys else (FilesTask,)
     for turn in turns:
         for bucket, entries in buckets.items():
             entries.sort(key=lambda entry: entry.file.min_sequence_number)
@@ -433,23 +435,23 @@ class Images:
         keys: pl.DataFrame | None,
         found: Found | None,
     ) -> Iterator[Batch]:
-        columns = (*self._stored, VALUE_KIND)
+        columns = (*self._common_columns, VALUE_KIND)
         versions = MergedVersions(
             self.view, columns, self.condition, tells_kinds=False, found=found
         )
         shown = Rows(self.target, self.target.schema.names)
         for frame in versions.in_order(chain, memory_bytes, keys):
-            rows = shown.shown(self._mapped(frame))
+            rows = shown.shown(self._with_target_columns(frame))
             young = rows if self.lifetime is None else rows.filter(~self.lifetime.has_expired)
             yield Batch(young)
 
     @cached_property
-    def _stored(self) -> tuple[str, ...]:
+    def _common_columns(self) -> tuple[str, ...]:
         """The columns of `view` that `target` has too."""
         wanted = {field.id for field in self.target.schema.fields}
         return tuple(field.name for field in self.view.schema.fields if field.id in wanted)
 
-    def _mapped(self, versions: pl.DataFrame) -> pl.DataFrame:
+    def _with_target_columns(self, versions: pl.DataFrame) -> pl.DataFrame:
         if self.view.schema.fields == self.target.schema.fields:
             return versions
         was = {field.id: field for field in self.view.schema.fields}

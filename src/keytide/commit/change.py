@@ -208,8 +208,12 @@ class Change:
     @property
     def operation(self) -> str | None:
         """The operation to record in the snapshot. None if the rows do not change."""
-        told = _OPERATIONS.get(self.kind)
-        return told if told is None or self.author.asked is None else self.author.asked.value
+        operation = _OPERATIONS.get(self.kind)
+        return (
+            operation
+            if operation is None or self.author.operation is None
+            else self.author.operation.value
+        )
 
     def changed(self, live: LiveFiles) -> tuple[ManifestEntry, ...]:
         """The entries, plus entries that delete what is live in the partitions to replace."""

@@ -41,7 +41,7 @@ from functools import partial
 from typing import TypeAlias
 
 from keytide.base.text import counted
-from keytide.commit.author import told_progress
+from keytide.commit.author import current_progress
 from keytide.commit.change import (
     Change,
     Conflict,
@@ -387,12 +387,12 @@ class _Attempt:
         progress = self._change.progress
         if progress is None:
             return None
-        told = told_progress(self._metadata, self._latest, progress.before)
-        name = progress.differing(told)
+        current = current_progress(self._metadata, self._latest, progress.before)
+        name = progress.first_conflict(current)
         if name is None:
             return None
         return Conflict(
-            f"property '{name}' of the latest snapshot is {told.get(name, 'not there')}, but "
+            f"property '{name}' of the latest snapshot is {current.get(name, 'not there')}, but "
             f"this commit continues from {progress.before[name] or 'nothing'}: another process "
             "has loaded the table from the same source. This batch was not committed; run only "
             "one process per table",

@@ -239,7 +239,7 @@ class Transaction:
 
     def asked_for(self, operation: Operation | None) -> None:
         """Record in the snapshot which statement made it."""
-        self.author = replace(self.author, asked=operation)
+        self.author = replace(self.author, operation=operation)
 
     @property
     def view(self) -> TableView:

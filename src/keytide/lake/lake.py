@@ -669,7 +669,7 @@ class Lake:
             options=dict(options or {}),
             merge_schema=merge_schema,
         )
-        author = Author.given(commit_user, commit_identifier)
+        author = Author.of(commit_user, commit_identifier)
         if is_spark_dataframe(source):
             from keytide.spark.auto_cdc import FlowStream
             from keytide.spark.auto_cdc import apply_events as apply_on_spark

@@ -220,7 +220,7 @@ class Table:
         - `ConflictError` when too many races with other writers were lost, and `DataError` when the
           store fails. Nothing is committed then.
         """
-        table, author = self._stored, Author.given(commit_user, commit_identifier)
+        table, author = self._stored, Author.of(commit_user, commit_identifier)
         if merge_schema:
             table, data = _grown(table, data, author)
         if is_spark_dataframe(data):

@@ -262,7 +262,7 @@ def reset_consumer(
             f"is {newest}: give this one, an earlier one, or {newest + 1} for new changes only"
         )
     if next_snapshot <= newest:
-        metadata.logged(next_snapshot)
+        metadata.snapshot_or_changelog(next_snapshot)
     metadata.store.put(path, Consumer(next_snapshot).to_json())
     return next(found for found in consumers_of(metadata) if found.name == name)
 

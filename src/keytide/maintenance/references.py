@@ -37,7 +37,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
-from keytide.changes.stored_rows import told_list
+from keytide.changes.stored_rows import changelog_list
 from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.index_files import IndexFile
@@ -220,7 +220,7 @@ class Naming:
         """The same for changelogs that have outlived their snapshots."""
         named: set[str] = set()
         for changelog in changelogs if self.wanted else ():
-            told = told_list(changelog, self.view.options.changelog_producer)
+            told = changelog_list(changelog, self.view.options.changelog_producer)
             # Without its list, nothing is left of it, or another process is about to delete it.
             if told is None or not self.metadata.store.exists(paths.manifest_path(told[0])):
                 continue
@@ -302,7 +302,7 @@ def told_garbage_of(
     """
     files: dict[str, int] = {}
     for changelog in changelogs:
-        told = told_list(changelog, view.options.changelog_producer)
+        told = changelog_list(changelog, view.options.changelog_producer)
         if told is None:
             continue
         manifests = metadata.manifest_list(*told)

@@ -430,7 +430,7 @@ class TableMetadata:
             reason += f". It has expired. {_EXPIRED}"
         return reason
 
-    def logged(self, snapshot_id: int) -> Snapshot:
+    def snapshot_or_changelog(self, snapshot_id: int) -> Snapshot:
         """The snapshot with that id, or the changelog that outlives it.
 
         Raises `NotFoundError` like `snapshot`.

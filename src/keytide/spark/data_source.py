@@ -36,7 +36,7 @@ from pyspark.sql.types import StructType
 from keytide.base.process import cached_property
 from keytide.base.row_kind import ROW_KIND
 from keytide.changes.change_scan import Changes, changes_of, full_rows
-from keytide.changes.follower import KeptPlace, Start, start_of
+from keytide.changes.follower import Start, StoredPosition, start_of
 from keytide.commit.author import Author
 from keytide.commit.transaction import (
     Transaction,
@@ -125,8 +125,8 @@ class ChangeStream:
         """The place up to which commits after `told` contain about `rows_max` rows; at least
         one."""
         rows, place = 0, newest
-        for snapshot_id in range(told + 1, newest.told + 1):
-            snapshot = self.table.metadata.logged(snapshot_id)
+        for snapshot_id in range(told + 1, newest.after_id + 1):
+            snapshot = self.table.metadata.snapshot_or_changelog(snapshot_id)
             if self.mode == "changelog":
                 rows += snapshot.changelog_record_count or 0
             elif snapshot.commit_kind is not CommitKind.COMPACT:  # a compaction changes no rows
@@ -147,14 +147,14 @@ class ChangeStream:
             place.check(table, newest_id)
         schema = self._schema_with(columns, table)
         if start.is_full:
-            return full_rows(table, end.told, self.mode, schema, names)
-        return changes_of(table, start.told, end.told, self.mode, schema, names)
+            return full_rows(table, end.after_id, self.mode, schema, names)
+        return changes_of(table, start.after_id, end.after_id, self.mode, schema, names)
 
     def keep(self, place: Start) -> None:
         """Store the position of the consumer, if there is one."""
         consumer = self.given.value("consumer")
         if consumer is not None:
-            KeptPlace(self.table.metadata, consumer, self.mode).keep(place)
+            StoredPosition(self.table.metadata, consumer, self.mode).keep(place)
 
     def _schema_with(self, columns: StructType, table: StoredTable) -> TableSchema:
         """The table's latest schema that still has the query's columns unchanged."""
@@ -206,11 +206,11 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start is None:
             return _offset(newest)
         begin = _start(start)
-        begin.check(self.stream.table, newest.told)
-        if begin.told == newest.told:
+        begin.check(self.stream.table, newest.after_id)
+        if begin.after_id == newest.after_id:
             return start
         if not begin.is_full and isinstance(limit, ReadMaxRows):
-            newest = self.stream.within(begin.told, newest, limit.max_rows)
+            newest = self.stream.within(begin.after_id, newest, limit.max_rows)
         return _offset(newest)
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802  # Spark's name
@@ -244,7 +244,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _offset(place: Start) -> Offset:
-    members = {"told": place.told, "full": place.is_full or None, "commit": place.commit}
+    members = {"told": place.after_id, "full": place.is_full or None, "commit": place.commit}
     return {name: value for name, value in members.items() if value is not None}
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from keytide.base.process import refuse_forked_child
-from keytide.changes.stored_rows import told_list
+from keytide.changes.stored_rows import changelog_list
 from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.index_files import KEY_INDEX
@@ -173,7 +173,7 @@ class _Work:
     def _note_changelog(self, branch: Branch, snapshot: Snapshot, manifests: Manifests) -> None:
         """The files that describe a commit, of which the snapshot may be gone."""
         options = TableOptions.parse(branch.schemas[max(branch.schemas)].options)
-        told = told_list(snapshot, options.changelog_producer)
+        told = changelog_list(snapshot, options.changelog_producer)
         if told is not None:
             self._note(branch, manifests.added(manifests.listed(*told)), is_changelog=True)
 
