@@ -40,5 +40,5 @@ def append_as_another_engine(table: kt.Table, rows: pa.Table) -> None:
     state = table.stored.state_to_write(writable_view(table.stored))
     transaction = Transaction(table.stored, state, Author.fresh("another-engine"), None)
     with transaction:
-        transaction.take(_Append(**UpsertTask.on(state).__dict__).feed([rows], 0))
+        transaction.collect(_Append(**UpsertTask.on(state).__dict__).feed([rows], 0))
         transaction.commit()

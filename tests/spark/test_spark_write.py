@@ -320,7 +320,7 @@ def outcome(transaction: Transaction, rows: list[pa.RecordBatch], number: int) -
 
 def commit(transaction: Transaction, outcomes: Iterable[Outcome[Written]]) -> kt.WriteResult:
     with transaction:
-        settled(outcomes, transaction.take)
+        settled(outcomes, transaction.collect)
         return transaction.commit()
 
 

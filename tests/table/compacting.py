@@ -51,7 +51,7 @@ def compact_newest(table: kt.Table, count: int) -> str:
     is_whole = count >= len(runs)
     level = 5 if is_whole else max(1, runs[count].level - 1)
     unit = Unit(tuple(runs[:count]), level, is_whole)
-    compaction.carried_out(transaction, [unit], Threads(1))
+    compaction.compact_units(transaction, [unit], Threads(1))
     return "whole" if is_whole else "part"
 
 

@@ -245,7 +245,7 @@ def test_dead_rows_are_dropped_with_their_vectors() -> None:
     options = TableOptions({**scan.view.options.raw, "deletion-vectors.enabled": "true"})
     state = TableState(replace(scan.view, options=options), scan.live, index_files)
     (task,) = pack_tasks(state, full=True, memory_bytes=1 << 20)
-    made = task().written
+    made = task().result
     assert made is not None
     assert dict(made.dead[bucket].vectors) == {}
     publish(table, scan.view, Change(made, Author.fresh(), CommitKind.COMPACT), scan.live)

@@ -168,7 +168,7 @@ def write(table: kt.Table, *changes: tuple[str, int, int]) -> None:
     transaction, task = begin(table)
     with transaction:
         made = task.feed(rows_of(*changes))
-        transaction.take(made)
+        transaction.collect(made)
         marked = {name for dead in made.dead.values() for name in dead.vectors}
         entries = transaction.state.live.entries
         transaction.change_rows([e for e in entries if e.file.file_name in marked])
@@ -224,7 +224,7 @@ def test_indexes_of_two_writers_who_began_together_become_one() -> None:
     for (transaction, task), keys in zip(both, (range(4, 8), range(8, 12)), strict=True):
         with transaction:
             made = task.feed(rows_of(*(("+I", key, 1) for key in keys)))
-            transaction.take(made)
+            transaction.collect(made)
             transaction.commit()
     assert indexed_rows(table) == shown(table) == {k: int(k >= 4) for k in range(12)}
 

@@ -68,8 +68,8 @@ def _append(table: PinnedTable, data: Any, author: Author | None, fitting: Fitti
     view = writable_view(table)
     given = to_arrow_table(data, view.schema, table.name)
     with writing(table, view, author) as transaction:
-        if transaction.done is not None:
-            return transaction.already_done(given.num_rows)
+        if transaction.own_commit is not None:
+            return transaction.previous_result(given.num_rows)
 
         def write() -> None:
             fill(transaction, fitting(transaction, given))
@@ -89,8 +89,8 @@ def feed(transaction: Transaction, task: WriteTask, rows: pa.Table) -> None:
     Raises the errors of `WriteTask.feed`.
     """
     threads = os.cpu_count() or 1
-    here = replace(transaction.here(task), threads=threads)
-    Threads(threads).feed(here, rows, transaction.take)
+    here = replace(transaction.task_here(task), threads=threads)
+    Threads(threads).feed(here, rows, transaction.collect)
 
 
 def overwrite(
@@ -114,7 +114,7 @@ def truncate(table: StoredTable, partitions: Sequence[Place] = ()) -> WriteResul
     view = writable_view(table)
     fits = fitting(partitions, view.schema, view.name, view.options.partition_default_name)
     with writing(table, view) as transaction:
-        transaction.asked_for(Operation.TRUNCATE)
+        transaction.set_operation(Operation.TRUNCATE)
         return transaction.replace(fits)
 
 

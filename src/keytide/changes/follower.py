@@ -52,10 +52,10 @@ class Start:
         now = None if self.commit is None else _snapshot(table, self.after_id)
         if newest_id < self.after_id or (now is not None and now.identity != self.commit):
             raise ConflictError(
-                f"table {table.name}: changes up to snapshot {self.after_id} were emitted, but this "
-                "snapshot is no longer part of the table: the table was rolled back or recreated. "
-                "Follow it again from 'full' or from an existing snapshot, without the stored "
-                "position: under another consumer, or with another checkpoint"
+                f"table {table.name}: changes up to snapshot {self.after_id} were emitted, but "
+                "this snapshot is no longer part of the table: the table was rolled back or "
+                "recreated. Follow it again from 'full' or from an existing snapshot, without the "
+                "stored position: under another consumer, or with another checkpoint"
             )
 
 

@@ -29,7 +29,7 @@ from keytide.commit.snapshot_files import wall_clock_ms
 from keytide.commit.transaction import Transaction
 from keytide.compaction.compact import local_runner, memory_of
 from keytide.compaction.deletion_vectors import Marks, retracts_of
-from keytide.compaction.rewrite import Compacted, CompactTask
+from keytide.compaction.rewrite import CompactedBucket, CompactTask
 from keytide.compaction.row_buffer import FileSize, Pile, piled
 from keytide.compaction.strategy import Rules, pick_all, sorted_runs
 from keytide.errors import InvalidError, UnsupportedError
@@ -83,8 +83,8 @@ class LevelFiles:
         self._at_once = at_once
         self._files = NewFiles(view)
         self._piles: dict[BucketId, Pile] = {}
-        self._under_way: deque[tuple[int, Future[_Stored]]] = deque()
-        self._stored: list[_Stored] = []
+        self._under_way: deque[tuple[int, Future[_StoredRun]]] = deque()
+        self._stored: list[_StoredRun] = []
         self._rows = 0
 
     def __enter__(self) -> LevelFiles:
@@ -127,7 +127,7 @@ class LevelFiles:
         return stored_schema(self._view)
 
     def _end(self, bucket: BucketId) -> None:
-        for run in self._piles.pop(bucket).rest():
+        for run in self._piles.pop(bucket).remaining():
             self._begin(bucket, run)
 
     def _begin(self, bucket: BucketId, run: pa.Table) -> None:
@@ -142,7 +142,7 @@ class LevelFiles:
         ):
             self._stored.append(self._under_way.popleft()[1].result())
 
-    def _store(self, bucket: BucketId, run: pa.Table) -> _Stored:
+    def _store(self, bucket: BucketId, run: pa.Table) -> _StoredRun:
         view, level = self._view, self._view.options.num_levels - 1
         writer = run_writer(view, level)
         names = self._files.of(view.new_names(), view.options.data_file_prefix, writer.file_format)
@@ -155,21 +155,21 @@ class LevelFiles:
         )
         marks = Marks()
         if view.options.deletion_vectors_enabled:
-            metas = list(_marked(metas, run, marks))
+            metas = list(_with_marked_deletes(metas, run, marks))
         total = self._placing.total_buckets(bucket[0])
-        return _Stored(bucket, [added_file(bucket, total, meta) for meta in metas], marks)
+        return _StoredRun(bucket, [added_file(bucket, total, meta) for meta in metas], marks)
 
     def _dead(self) -> dict[BucketId, DeadRows]:
         wide = self._view.options.deletion_vectors_bitmap64
         dead: dict[BucketId, DeadRows] = {}
         for each in self._stored:
-            if each.marks.found:
+            if each.marks.positions:
                 before = dead.get(each.bucket, DeadRows())
                 dead[each.bucket] = before.marking(each.marks.by_file, wide=wide)
         return dead
 
 
-class _Stored(NamedTuple):
+class _StoredRun(NamedTuple):
     """Files of a run, and which of their rows are dead."""
 
     bucket: BucketId
@@ -177,7 +177,9 @@ class _Stored(NamedTuple):
     marks: Marks
 
 
-def _marked(metas: Sequence[DataFileMeta], run: pa.Table, marks: Marks) -> Iterator[DataFileMeta]:
+def _with_marked_deletes(
+    metas: Sequence[DataFileMeta], run: pa.Table, marks: Marks
+) -> Iterator[DataFileMeta]:
     """Consecutive files of a run, with their deletes marked as dead."""
     start = 0
     for meta in metas:
@@ -224,16 +226,16 @@ def fill_lowest_level(
             f"table {view.name}: '{keys.SEQUENCE_AUTO_PADDING}' numbers rows when they are "
             f"written, but these rows already exist; set a '{keys.WATERMARK_KEY}' instead"
         )
-    filling = _Filling(transaction, read, origin)
+    filling = _BulkLoad(transaction, read, origin)
     if filling.may_pass_straight:
         with suppress(OutOfOrderError):
-            transaction.take(filling.as_they_come())
+            transaction.collect(filling.in_arrival_order())
             return
-    transaction.take(filling.sorted())
+    transaction.collect(filling.sorted())
 
 
 @dataclass(frozen=True)
-class _Filling:
+class _BulkLoad:
     """A transaction on a table without rows, and the rows to write."""
 
     transaction: Transaction
@@ -247,12 +249,12 @@ class _Filling:
         enough = min(_FILE_BYTES_MIN, self._file_bytes, self._piece_bytes)
         return buckets > 0 and self._piece_bytes // buckets >= enough
 
-    def as_they_come(self) -> Written:
+    def in_arrival_order(self) -> Written:
         """The rows in the order of reading. Raises `OutOfOrderError`, with nothing left behind."""
         placing = self._begin()
         in_order = InOrder(self._view, placing)
         stream = (part for rows in self._rows() for part in in_order.of(rows))
-        return self._written(placing, stream, self._buckets)
+        return self._stream_as_files(placing, stream, self._buckets)
 
     def sorted(self) -> Written:
         """The rows sorted by bucket and key."""
@@ -261,7 +263,7 @@ class _Filling:
         held = SortedRows(self._view, placing, memory_bytes, self.origin)
         for rows in self._rows():
             held.add(rows)
-        return self._written(placing, prefetched(held.in_order()), 1)
+        return self._stream_as_files(placing, prefetched(held.in_order()), 1)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -295,11 +297,11 @@ class _Filling:
     def _file_bytes(self) -> int:
         return FileSize.of(self._view).piled_bytes
 
-    def _written(self, placing: Placing, stream: _Stream, at_once: int) -> Written:
+    def _stream_as_files(self, placing: Placing, stream: _Stream, at_once: int) -> Written:
         """The rows of a stream as files. Rows of `at_once` buckets arrive at a time."""
         if self._view.kind.has_key_index:
             return self._indexed(stream)
-        view = self.transaction.here(self.transaction.task()).view
+        view = self.transaction.task_here(self.transaction.task()).view
         pile_bytes = min(self._piece_bytes // at_once, self._file_bytes)
         with LevelFiles(view, placing, pile_bytes, at_once) as files:
             for bucket, frame in stream:
@@ -311,8 +313,8 @@ class _Filling:
 
         Raises `InvalidError` if the index treats different spellings as one key.
         """
-        view, counted = self._view, _Counted(stream)
-        task = self.transaction.here(task_of_stored(self.transaction.state))
+        view, counted = self._view, _CountedStream(stream)
+        task = self.transaction.task_here(task_of_stored(self.transaction.state))
         schema = view.schema.arrow_schema().append(pa.field(VALUE_KIND, pa.int8()))
         tables = (to_arrow(frame, schema) for frame in counted.frames())
         size_bytes = min(view.options.write_buffer_bytes, self._piece_bytes)
@@ -331,7 +333,7 @@ class _Filling:
 
 
 @dataclass
-class _Counted:
+class _CountedStream:
     """A stream that counts its deletes."""
 
     stream: _Stream
@@ -353,17 +355,17 @@ def raise_replacement(transaction: Transaction, runner: TaskRunner | None = None
     The changelog emits the rows, as it would after a later compaction. Rows without a bucket stay
     as they are. Raises the errors of a compaction.
     """
-    view, parts = transaction.view, transaction.taken
+    view, parts = transaction.view, transaction.results
     if view.options.merges_on_read or not view.kind.keeps_versions:
         return
     hidden = [entry for part in parts for entry in part.entries if entry.bucket >= 0]
     left = [tuple(entry for entry in part.entries if entry.bucket < 0) for part in parts]
     transaction.settle()
     raised: list[Written] = []
-    transaction.taken = raised
+    transaction.results = raised
     raise_files(view, hidden, runner or local_runner(), raised.append)
     kept = (replace(part, entries=rest) for part, rest in zip(parts, left, strict=True))
-    transaction.taken = [*kept, *raised]
+    transaction.results = [*kept, *raised]
 
 
 def raise_quietly(
@@ -388,11 +390,11 @@ def raise_files(
         buckets.setdefault((entry.partition, entry.bucket), []).append(entry)
     kept: set[str] = set()
 
-    def take_made(compacted: Compacted) -> None:
-        assert compacted.written is not None, "all runs are read, so no older files are needed"
-        made = [e for e in compacted.written.entries if e.kind is FileKind.ADD]
+    def take_made(compacted: CompactedBucket) -> None:
+        assert compacted.result is not None, "all runs are read, so no older files are needed"
+        made = [e for e in compacted.result.entries if e.kind is FileKind.ADD]
         kept.update(entry.file.file_name for entry in made)
-        take(Written(tuple(made), changelog=compacted.written.changelog))
+        take(Written(tuple(made), changelog=compacted.result.changelog))
 
     try:
         if buckets:

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from keytide.compaction.append_tables import PackTask, Picks, Rewriting
-from keytide.compaction.rewrite import Compacted
+from keytide.compaction.append_tables import BucketRewrite, PackTask, Picks
+from keytide.compaction.rewrite import CompactedBucket
 from keytide.format.data_file import POSITION
 from keytide.format.index_files import DELETION_VECTORS, KEY_INDEX, IndexFile, IndexKey
 from keytide.format.manifest import FileKind, ManifestEntry
@@ -125,24 +125,24 @@ class IndexedPackTask:
         """The size of the files that it reads."""
         return sum(entry.file.file_size for entry in self.files)
 
-    def __call__(self) -> Compacted:
+    def __call__(self) -> CompactedBucket:
         """Write the files. Nothing is left behind after an error. Raises like `PackTask`."""
         on = found_bucket(self.view, self.bucket, self.entries, self.head, self.vectors)
-        rewriting = Rewriting(self.view, self.bucket, self.memory_bytes)
+        rewriting = BucketRewrite(self.view, self.bucket, self.memory_bytes)
         taken = {entry.file.file_name for entry in self.files}
-        forgotten = _forgotten_below(on, taken, self.view)
-        kept = _Kept(self.view, self.bucket, on, self.memory_bytes, forgotten)
+        forgotten = _forgetting_limit(on, taken, self.view)
+        kept = _CurrentRows(self.view, self.bucket, on, self.memory_bytes, forgotten)
         parts = [(group, kept.rows(group)) for group in self.groups]
-        made = rewriting.done(parts, on.dead)
-        assert made.written is not None
-        written = made.written
+        made = rewriting.write(parts, on.dead)
+        assert made.result is not None
+        written = made.result
         added = [entry for entry in written.entries if entry.kind is FileKind.ADD]
         gone = {e.file.file_name for e in written.entries if e.kind is FileKind.DELETE}
         indexes = kept.indexes(added, gone, written.dead[self.bucket])
-        return replace(made, written=replace(written, indexes=indexes))
+        return replace(made, result=replace(written, indexes=indexes))
 
 
-def _forgotten_below(on: Bucket, taken: Collection[str], view: TableView) -> int:
+def _forgetting_limit(on: Bucket, taken: Collection[str], view: TableView) -> int:
     """The value below which deletes in some files are forgotten. `NOTHING` if all of them stay."""
     head, kept = on.index.head, view.deletes_kept
     if kept is None or any(file.stale for file in head.files if file.name not in taken):
@@ -150,7 +150,7 @@ def _forgotten_below(on: Bucket, taken: Collection[str], view: TableView) -> int
     return int(behind(np.array([head.mark]), kept)[0])
 
 
-class _Kept:
+class _CurrentRows:
     """The current rows of some files, and their positions after the rewrite."""
 
     def __init__(

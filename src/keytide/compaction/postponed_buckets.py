@@ -63,8 +63,8 @@ def place_postponed(
             PlaceTask(task, number, tuple(e for e in files if e.partition == partition))
             for number, partition in enumerate(partitions)
         ]
-        runner.each(tasks, transaction.take)
-        return transaction.place()
+        runner.each(tasks, transaction.collect)
+        return transaction.commit_placed_rows()
 
 
 @dataclass(frozen=True)

@@ -53,17 +53,17 @@ def check_publication(schema: TableSchema, options: TableOptions) -> None:
 
     Raises `UnsupportedError`, which names the column or option.
     """
-    told = f"'{keys.PUBLISH}' = '{','.join(options.publish)}' cannot be set"
+    option_text = f"'{keys.PUBLISH}' = '{','.join(options.publish)}' cannot be set"
     for form in options.publish:
         reason = why_read_otherwise(schema, options, form)
         if reason is not None:
-            raise UnsupportedError(f"{told}: {reason}; remove one of them")
+            raise UnsupportedError(f"{option_text}: {reason}; remove one of them")
 
     # Refuse two independent writers of Iceberg metadata.
     storage = options.value(keys.METADATA_ICEBERG_STORAGE)
     if ICEBERG in options.publish and storage != "disabled":
         raise UnsupportedError(
-            f"{told} with '{keys.METADATA_ICEBERG_STORAGE}' = '{storage}', because other engines "
+            f"{option_text} with '{keys.METADATA_ICEBERG_STORAGE}' = '{storage}', because other engines "
             "would write other metadata to the same folder; remove one of them"
         )
     by_level = dict(options.file_formats_by_level)
@@ -74,7 +74,7 @@ def check_publication(schema: TableSchema, options: TableOptions) -> None:
     key = next((key for key, formats in others.items() if formats - {"parquet"}), None)
     if options.publish and key is not None:
         raise UnsupportedError(
-            f"{told} with '{key}' = '{options.raw[key]}': other readers support only Parquet "
+            f"{option_text} with '{key}' = '{options.raw[key]}': other readers support only Parquet "
             "files; set it to 'parquet', or remove one of them"
         )
 

@@ -137,16 +137,18 @@ def check_generated(schema: TableSchema, options: TableOptions) -> None:
     """
     texts = generation_texts(options)
     for column in generated_columns(schema, options):
-        name, told = column.field.name, _told(column.field.name, column.text)
+        name, option_text = column.field.name, _option_text(column.field.name, column.text)
         again = [n for n in column.columns if n in texts or n == options.out_of_order_column]
         if again:
             raise InvalidError(
-                f"{told}: it reads {again[0]!r}, which is a generated column itself; use only "
+                f"{option_text}: it reads {again[0]!r}, which is a generated column itself; use only "
                 "columns of the input"
             )
         if schema.field(name).default_value is not None:
-            raise InvalidError(f"{told}: column {name!r} also has a DEFAULT; remove one of them")
-        _check_role(column, told, schema, options)
+            raise InvalidError(
+                f"{option_text}: column {name!r} also has a DEFAULT; remove one of them"
+            )
+        _check_role(column, option_text, schema, options)
 
 
 def generations_in(schema: TableSchema) -> dict[str, tuple[str, ...]]:
@@ -163,41 +165,43 @@ def generations_in(schema: TableSchema) -> dict[str, tuple[str, ...]]:
 
 
 def _check_role(
-    column: GeneratedColumn, told: str, schema: TableSchema, options: TableOptions
+    column: GeneratedColumn, option_text: str, schema: TableSchema, options: TableOptions
 ) -> None:
     name, key = column.field.name, schema.primary_keys
     orders = {*options.sequence_field, *options.watermark_key}
     marks = {options.rowkind_field, options.delete_record_column, options.out_of_order_column}
     if name in {*orders, *marks, *options.tombstone_key}:
         raise InvalidError(
-            f"{told}: an option uses {name!r} to order or mark rows, so it cannot be a generated "
+            f"{option_text}: an option uses {name!r} to order or mark rows, so it cannot be a generated "
             "column"
         )
     others = [each for each in column.columns if each not in key]
     if name in key and others:
         raise InvalidError(
-            f"{told}: {name!r} is in the primary key but is computed from {others[0]!r}, which "
+            f"{option_text}: {name!r} is in the primary key but is computed from {others[0]!r}, which "
             f"is not, so updating this column would change the key; add {others[0]!r} to the "
             f"key, or remove {name!r} from it"
         )
     is_whole = engine_class(options).picks_a_version and not options.merges_rows
     if name not in key and key and not is_whole:
         raise InvalidError(
-            f"{told}: rows of this table are merged column by column, so {name!r} could be "
+            f"{option_text}: rows of this table are merged column by column, so {name!r} could be "
             "computed from an incomplete row; compute it when reading, or only from primary key "
             "columns, as part of the key"
         )
 
 
-def _told(name: str, text: str) -> str:
+def _option_text(name: str, text: str) -> str:
     return f"'{keys.key_of(keys.GENERATED, name)}' = {text!r}"
 
 
 @lru_cache(maxsize=256)
 def _generated(name: str, text: str, fields: tuple[Field, ...]) -> GeneratedColumn:
-    by_name, told = {field.name: field for field in fields}, _told(name, text)
+    by_name, option_text = {field.name: field for field in fields}, _option_text(name, text)
     if name not in by_name:
-        raise InvalidError(f"{told}: {name!r} is not a column; columns: {', '.join(by_name)}")
+        raise InvalidError(
+            f"{option_text}: {name!r} is not a column; columns: {', '.join(by_name)}"
+        )
     try:
         expression = row_expression(duckdb_expression(text, tuple(by_name)))
         read = expression.read_of(by_name)
@@ -205,7 +209,7 @@ def _generated(name: str, text: str, fields: tuple[Field, ...]) -> GeneratedColu
             raise InvalidError("a column cannot be computed from itself; use other columns")
         expression.check(by_name[name], read)
     except KeytideError as error:
-        raise type(error)(f"{told}: {error}") from error
+        raise type(error)(f"{option_text}: {error}") from error
     return GeneratedColumn(by_name[name], text, expression, read)
 
 

@@ -367,7 +367,7 @@ class ComputedColumn:
     expression: RowExpression
 
     @property
-    def told(self) -> str:
+    def option_text(self) -> str:
         """The option that defines it, for messages."""
         key = keys.key_of(keys.POST_MERGE_EXPRESSION, self.field.name)
         return f"'{key}' = {self.expression.text!r}"
@@ -392,23 +392,23 @@ def check_post_merge(schema: TableSchema, options: TableOptions) -> None:
     """Raise `InvalidError` for expressions or columns that cannot be used for a computed column."""
     merged = {field.name for field in merged_fields(schema, options)}
     for name, text in options.by_columns(keys.POST_MERGE_EXPRESSION).items():
-        told = f"'{keys.key_of(keys.POST_MERGE_EXPRESSION, name)}' = {text!r}"
+        option_text = f"'{keys.key_of(keys.POST_MERGE_EXPRESSION, name)}' = {text!r}"
         if not options.merges_rows:
             raise InvalidError(
-                f"{told} computes a column when a row is merged with an earlier one; set "
+                f"{option_text} computes a column when a row is merged with an earlier one; set "
                 f"'{keys.UPSERT_MODE}' = 'partial', or remove the option"
             )
         if name not in merged - {options.delete_record_column}:
             raise InvalidError(
-                f"{told}: {name!r} is not a column that is merged: it does not exist, or it is a "
+                f"{option_text}: {name!r} is not a column that is merged: it does not exist, or it is a "
                 "key column, a sequence field or a column that marks rows; use another column"
             )
         if not schema.field(name).type.nullable:
             raise InvalidError(
-                f"{told}: {name!r} is {schema.field(name).type.sql()}, but an expression can "
+                f"{option_text}: {name!r} is {schema.field(name).type.sql()}, but an expression can "
                 "return NULL; make the column nullable"
             )
-        _check_expression(schema, name, told, text)
+        _check_expression(schema, name, option_text, text)
     try:
         computed_columns(schema, options)
     except CycleError as error:
@@ -419,7 +419,7 @@ def check_post_merge(schema: TableSchema, options: TableOptions) -> None:
         ) from error
 
 
-def _check_expression(schema: TableSchema, name: str, told: str, text: str) -> None:
+def _check_expression(schema: TableSchema, name: str, option_text: str, text: str) -> None:
     try:
         expression = row_expression(text)
         for column in expression.columns:
@@ -431,7 +431,7 @@ def _check_expression(schema: TableSchema, name: str, told: str, text: str) -> N
             raise InvalidError("a column cannot be computed from itself; use other columns")
         expression.check(schema.field(name), schema.select(expression.columns))
     except InvalidError as error:
-        raise InvalidError(f"{told}: {error}") from error
+        raise InvalidError(f"{option_text}: {error}") from error
 
 
 # -- distribution of rows over tasks ---------------------------------------------------------------

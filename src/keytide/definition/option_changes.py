@@ -170,7 +170,7 @@ def _is_refused(option: Option, found: Any, wanted: Any, has_rows: bool) -> bool
 
 
 def _refused(key: str, found: Any, wanted: Any) -> InvalidError:
-    was, becomes = (_shown(value) for value in (found, wanted))
+    was, becomes = (_value_text(value) for value in (found, wanted))
     return InvalidError(
         f"cannot change '{key}' from {was} to {becomes}: "
         "stored rows were merged with the old value, and deleted or older rows could come back; "
@@ -240,7 +240,7 @@ def _named(value: Any, names: Mapping[int, str]) -> Any:
     return ", ".join(str(names.get(each, each)) for each in value) or None
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, Age):
@@ -353,14 +353,14 @@ def _renamed_list(text: str, old: str, new: str) -> str:
 
 
 @dataclass(frozen=True)
-class Definition:
+class ConvertedDefinition:
     """A definition in the other kind, and the options that it lost."""
 
     schema: TableSchema
-    dropped: tuple[str, ...]
+    dropped_options: tuple[str, ...]
 
     @classmethod
-    def of(cls, before: TableSchema, after: TableSchema) -> Definition:
+    def of(cls, before: TableSchema, after: TableSchema) -> ConvertedDefinition:
         """What `after` lost, if it was converted from `before`."""
         gone = {*before.options} - {*after.options} - {*_IMPLIED}
         if keys.TOMBSTONE_KEY in after.options:
@@ -368,7 +368,7 @@ class Definition:
         return cls(after, tuple(sorted(gone)))
 
 
-def converted(schema: TableSchema, upsert_mode: str) -> Definition:
+def converted(schema: TableSchema, upsert_mode: str) -> ConvertedDefinition:
     """A definition with a key index ('full'), or that of a table that merges ('none').
 
     REQUIRES: it is of the other kind. Raises `UnsupportedError` for a definition without an
@@ -377,21 +377,25 @@ def converted(schema: TableSchema, upsert_mode: str) -> Definition:
     for reason in _reasons(schema, TableOptions.parse(schema.options), upsert_mode):
         raise UnsupportedError(f"'{keys.UPSERT_MODE}' = '{upsert_mode}' is not possible: {reason}")
     try:
-        made = _made(schema, upsert_mode)
+        made = _definition_of_kind(schema, upsert_mode)
         validate_definition(made, TableOptions.parse(made.options))
     except KeytideError as error:
         raise UnsupportedError(
             f"'{keys.UPSERT_MODE}' = '{upsert_mode}' is not possible: {error}. {_NEW_TABLE}"
         ) from error
-    return Definition.of(schema, made)
+    return ConvertedDefinition.of(schema, made)
 
 
 def as_kind_of(schema: TableSchema, other: TableSchema) -> TableSchema:
     """A definition in the kind of another one, to show stored rows of that kind."""
-    return schema if kind_of(schema) is kind_of(other) else _made(schema, other.upsert_mode)
+    return (
+        schema
+        if kind_of(schema) is kind_of(other)
+        else _definition_of_kind(schema, other.upsert_mode)
+    )
 
 
-def _made(schema: TableSchema, upsert_mode: str) -> TableSchema:
+def _definition_of_kind(schema: TableSchema, upsert_mode: str) -> TableSchema:
     make = _merging if upsert_mode == NO_UPSERTS else _indexed
     named = replace(schema, options=make(schema))
     return replace(named, options=complete_options(named))

@@ -36,7 +36,7 @@ from pyroaring import BitMap64
 from keytide.base.process import cached_property
 from keytide.catalogs.catalog import Catalog
 from keytide.commit.transaction import Transaction
-from keytide.compaction.append_tables import Rewriting
+from keytide.compaction.append_tables import BucketRewrite
 from keytide.dml.engine import pages_of
 from keytide.dml.fragments import Told
 from keytide.dml.own_tables import (
@@ -303,10 +303,10 @@ class _Places(Changes):
             view = self._on.view
             memory = view.options.read_memory_bytes
             for bucket, files in self._buckets.items():
-                rewriting = Rewriting(view, bucket, memory, FileSource.APPEND)
-                made = rewriting.done([(files, self._rows_of(bucket, files, images))], DeadRows())
-                assert made.written is not None
-                self._written.append(made.written)
+                rewriting = BucketRewrite(view, bucket, memory, FileSource.APPEND)
+                made = rewriting.write([(files, self._rows_of(bucket, files, images))], DeadRows())
+                assert made.result is not None
+                self._written.append(made.result)
         if not stays_there:
             self._feed(self._number, self._made)
 
@@ -593,7 +593,7 @@ def _settle(
 ) -> None:
     begun = Transaction.on(table.table, table.known, table.view.statement)
     with followed(table.table, begun) as transaction:
-        transaction.asked_for(asked_by(session))
+        transaction.set_operation(asked_by(session))
         take_written(transaction, table, told)
-        transaction.take(change.written)
+        transaction.collect(change.written)
         transaction.change_rows(change.marked, change.is_watched)

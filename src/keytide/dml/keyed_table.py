@@ -497,7 +497,7 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         refuse_taken_keys(table, told, partial(_outcomes, table))
         begun = Transaction.on(table.table, table.known, table.view.statement)
         with followed(table.table, begun) as transaction:
-            transaction.asked_for(asked_by(session))
+            transaction.set_operation(asked_by(session))
             take_written(transaction, table, told)
             transaction.build_on(serializable=session.isolation == "serializable")
 

@@ -639,7 +639,7 @@ def asked_by(session: ConnectorSession) -> Operation | None:
 def take_written(transaction: Transaction, table: StoredHandle, told: Sequence[Told]) -> None:
     """Add the files that fragments name to the transaction. The commit begins."""
     for written in _written(told):
-        transaction.take(written)
+        transaction.collect(written)
     if table.settling is not None:
         table.settling.has_begun = True
 

@@ -162,9 +162,9 @@ def write_events(
 
     def write(transaction: Transaction) -> None:
         writer = EventWriter.on(transaction, flow)
-        here = replace(transaction.here(writer.task), threads=os.cpu_count() or 1)
+        here = replace(transaction.task_here(writer.task), threads=os.cpu_count() or 1)
         left = events if flow.keeps_history else outlived(transaction, events)
-        transaction.take(replace(writer, task=here).feed([left], 0))
+        transaction.collect(replace(writer, task=here).feed([left], 0))
 
     return write_on_read(table, write, author)
 
@@ -179,8 +179,8 @@ def write_on_read(
 
     def made(pinned: PinnedTable) -> WriteResult:
         with writing(pinned, writable_view(pinned), author, runner) as transaction:
-            if transaction.done is not None:
-                return transaction.already_done()
+            if transaction.own_commit is not None:
+                return transaction.previous_result()
             write(transaction)
             return transaction.build_on()
 
@@ -319,7 +319,7 @@ def truncate_up_to(table: StoredTable, flow: Flow, places: pa.Table) -> WriteRes
                 return nothing
             buffer_bytes = transaction.view.options.write_buffer_bytes
             rows = piled(_left(transaction, flow, wanted), buffer_bytes)
-            transaction.take(transaction.here(transaction.task_anew()).feed(rows, 0))
+            transaction.collect(transaction.task_here(transaction.task_anew()).feed(rows, 0))
             raise_replacement(transaction)
             transaction.progress = wanted.progress(known)
             return replace(transaction.relayout(every_partition), rows=0)
@@ -424,9 +424,9 @@ def write_omitting(
         scan = Scan(transaction.state.merging, kernel.columns)
         plans = zip(scan.plan.buckets, scan.tasks(), strict=True)
         tasks = {(plan.partition, plan.bucket): task for plan, task in plans}
-        task = transaction.here(replace(transaction.task(), stored=None))
+        task = transaction.task_here(replace(transaction.task(), stored=None))
         writer = EventWriter(task, kernel, tasks, request.merge_schema)
-        transaction.take(writer.feed([rows], 0))
+        transaction.collect(writer.feed([rows], 0))
 
     return write_on_read(table, write, author)
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from keytide.base.record import Record
 from keytide.base.text import Moment, epoch_ms
-from keytide.commit.change import Conflict, made_files
+from keytide.commit.change import Conflict, new_data_files
 from keytide.commit.commits import Committed
 from keytide.commit.transaction import Transaction
 from keytide.compaction.append_tables import (
@@ -37,7 +37,7 @@ from keytide.compaction.compact import (
     FULL_COMPACTION,
     CompactionResult,
     begin_compaction,
-    carried_out,
+    compact_units,
     local_runner,
     memory_of,
     planner_of,
@@ -46,7 +46,7 @@ from keytide.compaction.compact import (
 )
 from keytide.compaction.indexed_tables import IndexedPackTask, indexed_tasks, picks_of
 from keytide.compaction.postponed_buckets import place_postponed, postponed_files
-from keytide.compaction.rewrite import Compacted
+from keytide.compaction.rewrite import CompactedBucket
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.data_file import local_wall_clock_ms
 from keytide.format.manifest import FileKind, ManifestEntry
@@ -242,10 +242,14 @@ def compact(
     transaction = begin_compaction(table, FULL_COMPACTION if full and not partitions else "")
     planner, live = planner_of(transaction), transaction.state.live
     buckets = _buckets_in(live, fits) if partitions else None
-    units = planner.whole(live, buckets) if full else planner.due(live, buckets, waits=False)
+    units = (
+        planner.whole_units(live, buckets)
+        if full
+        else planner.due_units(live, buckets, waits=False)
+    )
     if dry_run:
         return _dry([unit.files for unit in units], postponed_files(live))
-    done = _and_placed(carried_out(transaction, units, runner), placed)
+    done = _and_placed(compact_units(transaction, units, runner), placed)
     _follow(table, transaction.view, done)
     return done
 
@@ -266,7 +270,7 @@ def _and_placed(done: CompactionResult, placed: Committed | Conflict | None) -> 
         return done
     entries = placed.change.entries
     old = [entry.file for entry in entries if entry.kind is FileKind.DELETE]
-    made = made_files(entries)
+    made = new_data_files(entries)
     return replace(
         done,
         snapshot_id=done.snapshot_id or placed.snapshot.id,
@@ -306,15 +310,15 @@ def _rewritten(
     if dry_run:
         return _dry([task.files for task in tasks])
 
-    def take(compacted: Compacted) -> None:
-        assert compacted.written is not None, "nothing is merged, so no older files are needed"
-        transaction.take(compacted.written)
+    def take(compacted: CompactedBucket) -> None:
+        assert compacted.result is not None, "nothing is merged, so no older files are needed"
+        transaction.collect(compacted.result)
 
     with transaction:
         if tasks:
             (runner or local_runner()).each(tasks, take)
         outcome = transaction.compact()
-    done = result_of(outcome, [entry for made in transaction.taken for entry in made.entries])
+    done = result_of(outcome, [entry for made in transaction.results for entry in made.entries])
     _follow(table, transaction.view, done)
     return done
 

@@ -18,7 +18,7 @@ from itertools import islice
 from keytide.base import record
 from keytide.base.record import Record
 from keytide.base.text import Moment, epoch_ms, utc
-from keytide.commit.change import made_files
+from keytide.commit.change import new_data_files
 from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.manifest import FileKind, ManifestEntry
@@ -200,7 +200,7 @@ def growth_of(table: StoredTable) -> Iterator[Step]:
             for entry in changes:
                 sign = 1 if entry.kind is FileKind.ADD else -1
                 files, size = files + sign, size + sign * entry.file.file_size
-        written = sum(entry.file.file_size for entry in made_files(changes))
+        written = sum(entry.file.file_size for entry in new_data_files(changes))
         appended = written if snapshot.commit_kind is CommitKind.APPEND else 0
         yield Step(snapshot, files, size, written, appended)
 

@@ -91,7 +91,7 @@ def layout_of(
     else:
         planner = Planner(state.view, vector_files_by_bucket(state.vector_files))
         found: dict[BucketId, list[Unit]] = {}
-        for unit in planner.due(state.live, set(ids)):
+        for unit in planner.due_units(state.live, set(ids)):
             found.setdefault(unit.bucket, []).append(unit)
         due = found
     lines = [

@@ -268,9 +268,9 @@ def index_files(
         files = [e for e in transaction.state.live.entries if e.bucket >= 0 and fits(e.partition)]
         tasks = [IndexTask(view, entry, filters) for entry in files]
         if tasks:
-            (runner or local_runner()).each(tasks, transaction.take)
+            (runner or local_runner()).each(tasks, transaction.collect)
         outcome = transaction.compact()
-    entries = [entry for made in transaction.taken for entry in made.entries]
+    entries = [entry for made in transaction.results for entry in made.entries]
     if isinstance(outcome, Conflict):
         # The index files that were written: those that only the new entry of a file names.
         named = {FileKind.ADD: set[str](), FileKind.DELETE: set[str]()}

@@ -47,10 +47,10 @@ from keytide.base.text import counted
 from keytide.commit.commits import Committed
 from keytide.commit.transaction import Transaction
 from keytide.compaction.bulk_load import raise_quietly, raise_replacement
-from keytide.compaction.changelog import lowest_told
+from keytide.compaction.changelog import lowest_emitted_level
 from keytide.compaction.compact import local_runner, memory_of
 from keytide.compaction.row_buffer import piled
-from keytide.definition.option_changes import Definition, as_kind_of, converted
+from keytide.definition.option_changes import ConvertedDefinition, as_kind_of, converted
 from keytide.errors import ConflictError, InvalidError, KeytideError, UnsupportedError
 from keytide.format import paths
 from keytide.format.arrow import to_arrow
@@ -214,7 +214,7 @@ def rescale(
             transaction.abort()
             return RescaleResult(None, len(outdated), files, None if dry_run else 0)
         runner = runner or local_runner()
-        runner.each(others, transaction.take)
+        runner.each(others, transaction.collect)
         if not view.options.compactions_tell:
             raise_replacement(transaction, runner)
         if told:
@@ -222,7 +222,7 @@ def rescale(
             try:
                 runner.each(told, lambda written: moved.extend(written.entries))
             finally:
-                raise_quietly(transaction.view, moved, runner, transaction.take)
+                raise_quietly(transaction.view, moved, runner, transaction.collect)
         done = transaction.relayout(TouchedPartitions(outdated))
         return RescaleResult(done.snapshot_id, len(outdated), files, done.files)
 
@@ -285,7 +285,7 @@ def _told_and_others(
     """The files of a bucket with rows that a changelog has emitted, and the others."""
     if not view.options.compactions_tell or view.engine.why_kept_apart is not None:
         return [], entries
-    lowest = lowest_told(view.options, max(entry.file.level for entry in entries))
+    lowest = lowest_emitted_level(view.options, max(entry.file.level for entry in entries))
     told = [entry for entry in entries if entry.file.level >= lowest]
     return told, [entry for entry in entries if entry.file.level < lowest]
 
@@ -456,7 +456,7 @@ def _carried_out(
     """The result if the table has another mode. None if another change came first."""
     # The definition that the table gets: one left by an earlier conversion, or a new one.
     if found.newest.upsert_mode == wanted:
-        target = Definition.of(found.schema, found.newest)
+        target = ConvertedDefinition.of(found.schema, found.newest)
     else:
         try:
             made = converted(_numbered(found.schema, found.newest), wanted)
@@ -467,14 +467,14 @@ def _carried_out(
     if not dry_run and show_rows(pinned) is not pinned:
         return None  # rows were hidden, and are no longer
     state = pinned.state_to_write(_view_before(pinned, target.schema))
-    result = ConversionResult(None, wanted, len(state.live.files), None, target.dropped)
+    result = ConversionResult(None, wanted, len(state.live.files), None, target.dropped_options)
     if dry_run:
         return result
     is_stored = target.schema.id == found.newest.id
     view = _view_at(state.view, target.schema)
     begun = Transaction.on(pinned.live, TableState(view, state.live))
     with followed(pinned.live, begun, done="the table is converted") as transaction:
-        local_runner().each(_conversion_tasks(state, transaction.state), transaction.take)
+        local_runner().each(_conversion_tasks(state, transaction.state), transaction.collect)
         if not is_stored and not created(
             pinned.store, paths.schema_path(target.schema.id), target.schema.to_json()
         ):

@@ -24,7 +24,7 @@ from keytide.base.process import side_by_side
 from keytide.base.record import Record
 from keytide.base.text import Moment, epoch_ms
 from keytide.commit.author import Author
-from keytide.commit.change import Restored, moved_since
+from keytide.commit.change import RestoredFiles, moved_files
 from keytide.commit.commits import Committed
 from keytide.commit.transaction import Transaction
 from keytide.definition.kind import kind_of
@@ -74,13 +74,13 @@ class Returning:
     files: Sequence[ManifestEntry]
     indexes: Sequence[IndexFile]
 
-    def onto(self, live: LiveFiles) -> tuple[Restored, tuple[ManifestEntry, ...]]:
+    def onto(self, live: LiveFiles) -> tuple[RestoredFiles, tuple[ManifestEntry, ...]]:
         """What comes back to a table with these live files: unchanged files, and copies.
 
         The copies are stored on return. Raises `DataError`, and `UnsupportedError` if a file to
         copy is outside the table.
         """
-        moved = moved_since(self.files, live)
+        moved = moved_files(self.files, live)
         names = FileNames()
         copies = {entry.identity: _copy_of(entry, names, self.view) for entry in moved}
         try:
@@ -105,7 +105,7 @@ class Returning:
         ]
         side_by_side([partial(view.store.copy, *pair) for pair in pairs], _COPIES_AT_ONCE)
 
-    def _restored(self, kept: tuple[ManifestEntry, ...], renamed: _Renamed) -> Restored:
+    def _restored(self, kept: tuple[ManifestEntry, ...], renamed: _Renamed) -> RestoredFiles:
         """The index files too: deletion vectors name the files that they belong to."""
         outdated = {
             bucket: files
@@ -119,7 +119,7 @@ class Returning:
             if index.index_type != DELETION_VECTORS
             or (index.partition, index.bucket) not in outdated
         )
-        return Restored(kept, indexes, by_index_key(dead))
+        return RestoredFiles(kept, indexes, by_index_key(dead))
 
     def _renamed(self, files: tuple[IndexFile, ...], names: dict[str, str]) -> DeadRows:
         before = load_dead_rows(self.view.store, files, self.view.name)

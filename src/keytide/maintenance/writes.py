@@ -151,7 +151,7 @@ def _written(table: StoredTable, transaction: Transaction) -> _Write | None:
         change = committed.change
         came = (*change.entries, *change.restored.files)
         return _Write(committed.snapshot, came, committed.live)
-    before = transaction.done if committed is None else committed.snapshot
+    before = transaction.own_commit if committed is None else committed.snapshot
     if before is None or not Planner(transaction.view).raises_new:
         return None
     entries = table.metadata.entries(table.metadata.delta_manifests(before))

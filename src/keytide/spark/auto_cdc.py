@@ -149,15 +149,15 @@ class _Events:
             if place_of(rows.sparkSession, limit, bytes_of_rows(rows)).is_driver:
                 with on_driver():
                     held = events.toArrow()
-                here = replace(transaction.here(writer.task), threads=os.cpu_count() or 1)
-                transaction.take(replace(writer, task=here).feed([held], 0))
+                here = replace(transaction.task_here(writer.task), threads=os.cpu_count() or 1)
+                transaction.collect(replace(writer, task=here).feed([held], 0))
             else:
                 layout = writer.task.layout.for_tasks(writers_for_rows(rows))
                 order = order_by_bucket(events)
                 placed = replace(writer.task, layout=layout, order=order)
                 task = _Together(replace(writer, task=placed))
                 shuffled = by_bucket(events, transaction.view, layout.spread)
-                Executors().feed(task, shuffled, transaction.take)
+                Executors().feed(task, shuffled, transaction.collect)
 
         return write_on_read(self.table, write, author, SizedRunner(rows.sparkSession))
 

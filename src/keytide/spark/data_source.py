@@ -453,13 +453,13 @@ class SourceWrite:
         """Commit the files of all tasks, unless the same author has already done so."""
         statement = told[0].statement if told else None
         with writing(self.table, self.view, author, statement=statement) as transaction:
-            settled([message.outcome for message in told], transaction.take)
+            settled([message.outcome for message in told], transaction.collect)
             made = [m.outcome.made for m in told if m.outcome.made is not None]
             refuse_ties(self.view, [places for part in made for places in part.places])
-            if transaction.done is None:
+            if transaction.own_commit is None:
                 self._publish(transaction)
             else:
-                transaction.already_done()
+                transaction.previous_result()
         BEHIND.settle(self.table.uri)  # Spark can end this process at any time
 
     def abort(self, told: Sequence[TaskMessage]) -> None:

@@ -179,8 +179,8 @@ def append(
     check_columns(df.schema, view)
     author = author or author_in_stream(df, table.uri)
     with writing(table, view, author, SizedRunner(df.sparkSession)) as transaction:
-        if transaction.done is not None:
-            return transaction.already_done()
+        if transaction.own_commit is not None:
+            return transaction.previous_result()
 
         def write() -> None:
             fill(transaction, fitting(transaction, df))
@@ -239,7 +239,7 @@ def _feed(transaction: Transaction, task: WriteTask, df: DataFrame, live: LiveFi
         feed(transaction, task, rows)
     else:
         task, df = distributed(task, df, live)
-        Executors().feed(BufferedTask(task), df, transaction.take, stored_row_bytes(live))
+        Executors().feed(BufferedTask(task), df, transaction.collect, stored_row_bytes(live))
 
 
 def check_columns(schema: StructType, view: TableView) -> None:
@@ -358,7 +358,7 @@ def _everything(transaction: Transaction) -> Callable[[bytes], bool]:
 
 def _touched(transaction: Transaction) -> Callable[[bytes], bool]:
     has_partitions = transaction.view.schema.partition_keys
-    return transaction.touched() if has_partitions else every_partition
+    return transaction.touched_partitions() if has_partitions else every_partition
 
 
 @dataclass(frozen=True)
@@ -378,7 +378,7 @@ class _Where:
 
     def __call__(self, transaction: Transaction) -> Callable[[bytes], bool]:
         fits = self._fits()
-        outside = [each for each in transaction.touched().partitions if not fits(each)]
+        outside = [each for each in transaction.touched_partitions().partitions if not fits(each)]
         if outside:
             fields = self.view.schema.partition_fields()
             columns = decode_rows(outside[:1], [field.type for field in fields])

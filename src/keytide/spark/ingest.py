@@ -342,7 +342,7 @@ class _Ingestion:
             self._spec = replace(self._spec, columns=feed_columns(table.schema.fields))
         view, runner = writable_view(table), SizedRunner(messages.sparkSession)
         with writing(table, view, author, runner) as transaction:
-            if transaction.done is not None:
+            if transaction.own_commit is not None:
                 return
             found = self._applied(transaction, messages)
         if isinstance(found, BatchReport):
@@ -415,7 +415,7 @@ class _Ingestion:
         task = _ChangeTask(ChangeWriter.on(transaction, self._spec, layout), blocks)
 
         def take(part: WrittenChanges) -> None:
-            transaction.take(part.written)
+            transaction.collect(part.written)
             keep(part)
 
         if place.is_driver:

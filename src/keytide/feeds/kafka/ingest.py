@@ -405,9 +405,9 @@ class _Run:
                 # Write the changes as part of a transaction. Raises what `ChangeWriter.write`
                 # raises.
                 writer = ChangeWriter.on(transaction, spec)
-                task = replace(transaction.here(writer.task), threads=os.cpu_count() or 1)
+                task = replace(transaction.task_here(writer.task), threads=os.cpu_count() or 1)
                 written = replace(writer, task=task).write(decoded.rows)
-                transaction.take(written.written)
+                transaction.collect(written.written)
                 parts[:] = [written]
                 # This happens before the commit. If messages are read again after a crash, storing
                 # them again has no effect.
