@@ -31,7 +31,12 @@ from keytide.format.snapshot import CommitKind, Operation
 from keytide.maintenance.writes import followed, writing
 from keytide.options import TableOptions
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.stored_table import PinnedTable, StoredTable, as_expected, unmade
+from keytide.snapshot.stored_table import (
+    PinnedTable,
+    StoredTable,
+    as_expected,
+    metadata_before_creation,
+)
 from keytide.tasks import Threads
 from keytide.write.input_rows import complete_rows, padded, to_arrow_table, typed_rows, wider_table
 from keytide.write.partition_spec import Place, fitting, partition_to_replace
@@ -209,7 +214,9 @@ class _Making:
     def rows_first(self, fill: Callable[[Transaction], None]) -> WriteResult:
         """Write data files, then create the table, then commit."""
         metadata = self._metadata()
-        table = PinnedTable(StoredTable.of(metadata), unmade(metadata, self.definition))
+        table = PinnedTable(
+            StoredTable.of(metadata), metadata_before_creation(metadata, self.definition)
+        )
         with followed(table, Transaction.begin(table, writable_view(table))) as transaction:
             # Data first: a visible table should never be without its first rows.
             fill(transaction)

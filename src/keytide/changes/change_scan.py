@@ -333,7 +333,7 @@ def _without_compactions(
 def _snapshot_if_there(metadata: TableMetadata, snapshot_id: int) -> Snapshot | None:
     """A snapshot, unless it has expired, as one between two tags may have."""
     try:
-        return metadata.remembered(snapshot_id)
+        return metadata.cached_snapshot(snapshot_id)
     except NotFoundError:
         return None
 

@@ -156,7 +156,7 @@ class StoredPosition:
         if data is None:
             return None
         known = Consumer.from_json(data, self.metadata.store.uri_of(self._path))
-        return Start(known.told, commit=known.told_commit)
+        return Start(known.last_snapshot, commit=known.told_commit)
 
     def keep(self, place: Start) -> None:
         """Store the position, the last emitted snapshot.

@@ -74,7 +74,7 @@ class Author:
         higher: Snapshot | None = None
         for snapshot_id in range(0 if newest is None else newest.id, after_id, -1):
             try:
-                snapshot = metadata.remembered(snapshot_id)
+                snapshot = metadata.cached_snapshot(snapshot_id)
             # Expired: commits this old are unknown. Writers that retry do so soon.
             except NotFoundError:
                 break
@@ -133,7 +133,7 @@ def current_progress(
     progress: dict[str, str] = {}
     for snapshot_id in range(0 if newest is None else newest.id, 0, -1):
         try:
-            snapshot = metadata.remembered(snapshot_id)
+            snapshot = metadata.cached_snapshot(snapshot_id)
         except NotFoundError:
             break
         found = snapshot.properties or {}

@@ -44,8 +44,8 @@ from keytide.write.task import Written
 class MovedKeys:
     """One partition whose index changed while rows of it were written.
 
-    `previous` has the keys of the buckets that got rows, as the write found them, or None if that is
-    no longer known. `placed` are those that the write placed. `current` is the present index.
+    `previous` has the keys of the buckets that got rows, as the write found them, or None if that
+    is no longer known. `placed` are those that the write placed. `current` is the present index.
     """
 
     previous: KeyPlaces | None

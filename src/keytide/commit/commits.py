@@ -73,12 +73,12 @@ from keytide.snapshot.live_files import (
     BucketId,
     DeadRows,
     LiveFiles,
-    again,
     files_of,
     has_same_rows,
     is_gone,
     load_dead_rows,
     load_live_files,
+    retried,
     vector_files_by_bucket,
 )
 from keytide.snapshot.metadata import TableMetadata
@@ -223,7 +223,7 @@ class _Attempt:
     def look(self) -> Committed | None:
         """Read the live files, and the author's own commit if there is one since the last read."""
         for _ in range(_LOOKS_MAX):
-            own = again(self._look)
+            own = retried(self._look)
             if own is not None:
                 # One of the snapshots tried here: it was created although its call failed.
                 return Committed(own, self._live, self._change, is_new=own.uuid in self._tried)
@@ -351,7 +351,7 @@ class _Attempt:
             self._withdraw(new.snapshot)
             self._refuse_another_table(self._read_schema)
             return None
-        self._metadata.made(new.snapshot)
+        self._metadata.cache_created(new.snapshot)
         METADATA.keep_all(new.documents)
         for remember in new.indexes:
             remember()
@@ -509,7 +509,7 @@ class _Attempt:
         }
 
     def _present_dead_rows(self, before: DeadRows, files: tuple[IndexFile, ...]) -> DeadRows:
-        if before.went_by is None or before.stored == files:
+        if before.observed is None or before.stored == files:
             return DeadRows(files)
         return load_dead_rows(self._metadata.store, files, self._view.name)
 

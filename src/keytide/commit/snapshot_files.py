@@ -450,7 +450,7 @@ class SnapshotBuilder:
             if encoded is not None:
                 name = self._names.metadata(MetadataFile.INDEX)
                 files[paths.index_path(name)] = encoded.data
-                for beside, data in encoded.beside.items():
+                for beside, data in encoded.more_files.items():
                     files[paths.index_path(beside)] = data
                 files.indexes += self._cache_callbacks(encoded, paths.index_path(name))
                 size = len(encoded.data)

@@ -182,11 +182,11 @@ def discard(view: TableView, written: Iterable[Written]) -> None:
 class Transaction:
     """One change of a table. Used in the driver only.
 
-    One read gives the files that the change is based on, and `own_commit`, the author's own commit among
-    the snapshots up to there. So none is overlooked between the two. The transaction hands out
-    tasks that write, and collects their results. Then `commit` or `abort` decides the outcome. As a
-    context manager, it aborts when an error leaves the block. No file remains that a task wrote and
-    no snapshot references, unless the outcome of a commit is unknown.
+    One read gives the files that the change is based on, and `own_commit`, the author's own commit
+    among the snapshots up to there. So none is overlooked between the two. The transaction hands
+    out tasks that write, and collects their results. Then `commit` or `abort` decides the outcome.
+    As a context manager, it aborts when an error leaves the block. No file remains that a task
+    wrote and no snapshot references, unless the outcome of a commit is unknown.
     """
 
     def __init__(

@@ -202,7 +202,9 @@ _SAMPLE_ROWS = 100_000
 
 @dataclass(frozen=True)
 class Picks:
-    """File names: files that are `included` however large they are, and files that are `excluded` out."""
+    """File names: files that are `included` however large they are, and files that are
+    `excluded`.
+    """
 
     included: frozenset[str] = frozenset()
     excluded: frozenset[str] = frozenset()

@@ -69,7 +69,7 @@ def why_not_compacted(view: TableView) -> str | None:
 
 @dataclass(frozen=True)
 class Planner:
-    """Finds what to compact in a table. In the buckets of `buckets_with_dead_rows`, some rows are dead."""
+    """Finds what to compact in a table. `buckets_with_dead_rows` have rows that are dead."""
 
     view: TableView
     buckets_with_dead_rows: Collection[BucketId] = ()

@@ -27,8 +27,8 @@ from keytide.key_index.indexed_keys import (
     Entries,
     KeyHashes,
     Numbers,
-    behind,
     newest_of_each,
+    reduced,
 )
 from keytide.key_index.sorted_runs import IndexedFile
 from keytide.options import TableOptions
@@ -147,7 +147,7 @@ def _forgetting_limit(on: Bucket, taken: Collection[str], view: TableView) -> in
     head, kept = on.index.head, view.deletes_kept
     if kept is None or any(file.stale for file in head.files if file.name not in taken):
         return NOTHING
-    return int(behind(np.array([head.mark]), kept)[0])
+    return int(reduced(np.array([head.mark]), kept)[0])
 
 
 class _CurrentRows:
@@ -206,11 +206,11 @@ class _CurrentRows:
         wide = self._view.options.deletion_vectors_bitmap64
         # New files are among those that it depends on, so no other change of the vectors fits next
         # to it.
-        marked = replace(dead, went_by=None).marking(own, wide=wide)
+        marked = replace(dead, observed=None).marking(own, wide=wide)
         every = [*(file for file in head.files if file.name not in gone), *covered]
         about = head.about(every, moved, Entries.none(), moved.comparisons)
-        later = newest_of_each(Entries.together([self._on.index.later, moved]))
-        index = replace(self._on.index, head=about, later=later)
+        later = newest_of_each(Entries.together([self._on.index.pending, moved]))
+        index = replace(self._on.index, head=about, pending=later)
         return {
             (DELETION_VECTORS, *self._bucket): marked,
             (KEY_INDEX, *self._bucket): NewKeys(index, marked, self._on.stored),

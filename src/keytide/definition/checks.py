@@ -63,8 +63,8 @@ def check_publication(schema: TableSchema, options: TableOptions) -> None:
     storage = options.value(keys.METADATA_ICEBERG_STORAGE)
     if ICEBERG in options.publish and storage != "disabled":
         raise UnsupportedError(
-            f"{option_text} with '{keys.METADATA_ICEBERG_STORAGE}' = '{storage}', because other engines "
-            "would write other metadata to the same folder; remove one of them"
+            f"{option_text} with '{keys.METADATA_ICEBERG_STORAGE}' = '{storage}', because other "
+            "engines would write other metadata to the same folder; remove one of them"
         )
     by_level = dict(options.file_formats_by_level)
     others = {
@@ -74,8 +74,8 @@ def check_publication(schema: TableSchema, options: TableOptions) -> None:
     key = next((key for key, formats in others.items() if formats - {"parquet"}), None)
     if options.publish and key is not None:
         raise UnsupportedError(
-            f"{option_text} with '{key}' = '{options.raw[key]}': other readers support only Parquet "
-            "files; set it to 'parquet', or remove one of them"
+            f"{option_text} with '{key}' = '{options.raw[key]}': other readers support only "
+            "Parquet files; set it to 'parquet', or remove one of them"
         )
 
 

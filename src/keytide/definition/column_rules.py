@@ -141,8 +141,8 @@ def check_generated(schema: TableSchema, options: TableOptions) -> None:
         again = [n for n in column.columns if n in texts or n == options.out_of_order_column]
         if again:
             raise InvalidError(
-                f"{option_text}: it reads {again[0]!r}, which is a generated column itself; use only "
-                "columns of the input"
+                f"{option_text}: it reads {again[0]!r}, which is a generated column itself; use "
+                "only columns of the input"
             )
         if schema.field(name).default_value is not None:
             raise InvalidError(
@@ -172,14 +172,14 @@ def _check_role(
     marks = {options.rowkind_field, options.delete_record_column, options.out_of_order_column}
     if name in {*orders, *marks, *options.tombstone_key}:
         raise InvalidError(
-            f"{option_text}: an option uses {name!r} to order or mark rows, so it cannot be a generated "
-            "column"
+            f"{option_text}: an option uses {name!r} to order or mark rows, so it cannot be a "
+            "generated column"
         )
     others = [each for each in column.columns if each not in key]
     if name in key and others:
         raise InvalidError(
-            f"{option_text}: {name!r} is in the primary key but is computed from {others[0]!r}, which "
-            f"is not, so updating this column would change the key; add {others[0]!r} to the "
+            f"{option_text}: {name!r} is in the primary key but is computed from {others[0]!r}, "
+            f"which is not, so updating this column would change the key; add {others[0]!r} to the "
             f"key, or remove {name!r} from it"
         )
     is_whole = engine_class(options).picks_a_version and not options.merges_rows

@@ -400,13 +400,13 @@ def check_post_merge(schema: TableSchema, options: TableOptions) -> None:
             )
         if name not in merged - {options.delete_record_column}:
             raise InvalidError(
-                f"{option_text}: {name!r} is not a column that is merged: it does not exist, or it is a "
-                "key column, a sequence field or a column that marks rows; use another column"
+                f"{option_text}: {name!r} is not a column that is merged: it does not exist, or it "
+                "is a key column, a sequence field or a column that marks rows; use another column"
             )
         if not schema.field(name).type.nullable:
             raise InvalidError(
-                f"{option_text}: {name!r} is {schema.field(name).type.sql()}, but an expression can "
-                "return NULL; make the column nullable"
+                f"{option_text}: {name!r} is {schema.field(name).type.sql()}, but an expression "
+                "can return NULL; make the column nullable"
             )
         _check_expression(schema, name, option_text, text)
     try:

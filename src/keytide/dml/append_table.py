@@ -564,8 +564,8 @@ class _Change:
         self, bucket: BucketId, before: DeadRows, names: Iterable[str], after: DeadRows
     ) -> None:
         is_about_all = self.is_watched is not None and self.is_watched(bucket[0])
-        went_by = None if is_about_all else before.about(names).went_by
-        self._dead[bucket] = replace(after, went_by=went_by)
+        went_by = None if is_about_all else before.about(names).observed
+        self._dead[bucket] = replace(after, observed=went_by)
 
     def _watched_vectors(self) -> dict[BucketId, DeadRows]:
         """The vectors of the files that were read, which must not have changed."""

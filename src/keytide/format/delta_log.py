@@ -234,7 +234,7 @@ NOTHING = DeltaState(-1, {}, {}, {})
 """The state before the first version."""
 
 
-def told_snapshot(snapshot_id: int, commit: int) -> list[Action]:
+def snapshot_actions(snapshot_id: int, commit: int) -> list[Action]:
     """The actions that say which snapshot a version shows."""
     return [_transaction(APP_ID, snapshot_id), _transaction(COMMIT_APP_ID, commit)]
 

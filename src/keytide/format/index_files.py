@@ -120,12 +120,12 @@ class VectorPlace:
     """Where the vector of a data file is: the path of its index file in the store, and the range
     there.
 
-    `held` is the part of the index file in this range, if no store has the file.
+    `content` is the part of the index file in this range, if no store has the file.
     """
 
     path: str
     range: VectorRange
-    held: bytes | None = None
+    content: bytes | None = None
 
 
 def dead_positions(store: Store, place: VectorPlace) -> npt.NDArray[np.int64]:
@@ -168,8 +168,8 @@ def _without(one: Vector, other: Vector) -> Vector:
 def _stored_vector(store: Store, place: VectorPlace) -> Vector:
     """A cached vector, which must not be changed."""
     uri, found = store.uri_of(place.path), place.range
-    if place.held is not None:
-        return _read_vector(place.held, found, uri, start=found.offset)
+    if place.content is not None:
+        return _read_vector(place.content, found, uri, start=found.offset)
 
     def load() -> tuple[Vector, int]:
         with disk_errors("read", uri), store.open_input(place.path) as file:
@@ -339,7 +339,7 @@ class IndexFile:
     `partition` is the binary row of the partition columns. `row_count` is the number of vectors or
     hashes. `ranges` are the positions of the vectors, None for other types. Types that this release
     does not know are preserved unchanged. `global_index` is a member of such types.
-    `held` is the content of a file that no store has, because only a reader uses it.
+    `content` is the content of a file that no store has, because only a reader uses it.
     """
 
     index_type: str
@@ -351,18 +351,18 @@ class IndexFile:
     ranges: tuple[VectorRange, ...] | None = None
     external_path: str | None = None
     global_index: Mapping[str, Any] | None = None
-    held: bytes | None = None
+    content: bytes | None = None
 
-    def held_in(self, place: VectorRange) -> bytes | None:
+    def content_of(self, place: VectorRange) -> bytes | None:
         """The held content of a range of vectors. None if a store has the file."""
         return (
             None
-            if self.held is None
-            else self.held[place.offset : place.offset + place.length + _FRAME_LENGTH]
+            if self.content is None
+            else self.content[place.offset : place.offset + place.length + _FRAME_LENGTH]
         )
 
     @property
-    def beside(self) -> dict[str, int]:
+    def run_files(self) -> dict[str, int]:
         """The names of the files that belong to it, with their sizes in bytes."""
         if self.index_type != KEY_INDEX:
             return {}
@@ -463,7 +463,7 @@ def _range(found: Record) -> VectorRange:
 
 
 def _index_record(file: IndexFile) -> Record:
-    if file.held is not None:
+    if file.content is not None:
         raise InvalidError(
             f"index file {file.file_name}: its content is in memory; expected a file in a store"
         )

@@ -207,11 +207,11 @@ def copy_manifest(entries: EncodedRecords) -> bytes:
 
 def encode_manifest_list(manifests: Iterable[ManifestFileMeta]) -> bytes:
     """The bytes of a manifest list, which may be empty. Raises like `encode_manifest`."""
-    return _MANIFESTS.write_pieces(_encoded_in_list(_Itself(each)) for each in manifests)
+    return _MANIFESTS.write_pieces(_encoded_in_list(_ManifestIdentity(each)) for each in manifests)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Itself:
+class _ManifestIdentity:
     """A manifest that equals only itself, because its members may not be hashable."""
 
     manifest: ManifestFileMeta
@@ -220,11 +220,11 @@ class _Itself:
         return id(self.manifest)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and other.manifest is self.manifest
+        return isinstance(other, _ManifestIdentity) and other.manifest is self.manifest
 
 
 @lru_cache(maxsize=1 << 12)  # most of a list stand in the one before too
-def _encoded_in_list(one: _Itself) -> bytes:
+def _encoded_in_list(one: _ManifestIdentity) -> bytes:
     return _MANIFESTS.encoded(one.manifest, _list_record)
 
 

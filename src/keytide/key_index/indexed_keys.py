@@ -85,7 +85,7 @@ def between(heads: Heads, low: int, high: int | None) -> slice:
     return slice(start, None if high is None else int(np.searchsorted(heads, np.uint64(high))))
 
 
-def found_among(known: KeyHashes, probes: KeyHashes) -> tuple[Places, Places]:
+def matches_among(known: KeyHashes, probes: KeyHashes) -> tuple[Places, Places]:
     """The indexes of the probes that are among the known hashes, and their indexes there.
 
     REQUIRES: the known hashes are in the order of their heads.
@@ -274,7 +274,7 @@ class Entries:
 
         REQUIRES: the entries are in hash order.
         """
-        places, at = found_among(self.hashes, probes)
+        places, at = matches_among(self.hashes, probes)
         return places, self.take(at)
 
     def cuts(self, stretch: int) -> list[int]:
@@ -339,7 +339,7 @@ _MS_OF_A_DAY = 86_400_000
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def behind(numbers: Numbers, by: int) -> Numbers:
+def reduced(numbers: Numbers, by: int) -> Numbers:
     """The numbers reduced by `by`. `NOTHING` stays."""
     low = min(NOTHING + by, np.iinfo(np.int64).max)
     return np.asarray(np.maximum(numbers, low) - by, np.int64)
@@ -373,7 +373,7 @@ class Comparison:
         return not self.has_producers and all(f.type.root in _NUMBERED for f in self.fields)
 
     @property
-    def counted_in(self) -> str:
+    def unit(self) -> str:
         """The unit of the numbers in entries. It can change if a column gets a wider type."""
         if not self.fields or not self.is_in_index:
             return "nothing"
@@ -400,7 +400,7 @@ class Comparison:
             return np.zeros((1, rows.num_rows), np.int64)
         return np.stack([self._of_column(rows.column(f.name), f) for f in self.fields])
 
-    def says(self, numbers: Numbers) -> npt.NDArray[np.bool_]:
+    def compared_columns(self, numbers: Numbers) -> npt.NDArray[np.bool_]:
         """In which columns rows with these numbers are compared with their keys' values."""
         if not self.has_producers:
             return np.ones_like(numbers, np.bool_)

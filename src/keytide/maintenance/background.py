@@ -25,7 +25,7 @@ from keytide.maintenance.expiry import expire_due
 from keytide.maintenance.partition_expiry import expire_due_partitions
 from keytide.maintenance.tags import tags_after_commit
 from keytide.publish.publish import publish_after
-from keytide.snapshot.lineage import Looks
+from keytide.snapshot.lineage import CheckTimes
 from keytide.snapshot.live_files import BucketId
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
@@ -109,7 +109,7 @@ def _expire_snapshots(made: Made) -> None:
     expire_due(made.table, made.view, made.newest_id)
 
 
-_LOOKS = Looks()
+_LOOKS = CheckTimes()
 
 FOLLOWERS = [
     Follower("the compaction after it", "Table.compact", _compact),

@@ -29,7 +29,7 @@ from keytide.maintenance.references import (
     told_garbage_of,
 )
 from keytide.options import TableOptions
-from keytide.snapshot.live_files import again
+from keytide.snapshot.live_files import retried
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
 
@@ -342,7 +342,7 @@ class _Expiry:
         lifetime_ms = self.view.options.consumer_lifetime_ms
         if lifetime_ms is not None and not dry_run:
             expire_consumers(self.table, wall_clock_ms() - lifetime_ms)
-        plan = again(self._plan)
+        plan = retried(self._plan)
         if dry_run:
             return self._nothing() if plan is None else self._dry(plan)
         result = self._nothing() if plan is None else self._carry_out(plan)
@@ -459,10 +459,10 @@ class _ChangelogExpiry:
         nothing = ExpiryResult(0, 0, 0, earliest)
         if not ids:
             return nothing
-        expired = again(lambda: self._expired(ids))
+        expired = retried(lambda: self._expired(ids))
         if not expired:
             return nothing
-        files = again(lambda: self._garbage(expired, earliest))
+        files = retried(lambda: self._garbage(expired, earliest))
         left = frozenset(metadata.snapshot_ids())
         if dry_run:
             free = free_files(metadata, self.view, files, left, gone=expired)

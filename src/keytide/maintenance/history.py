@@ -102,7 +102,7 @@ def entries_before(metadata: TableMetadata, before: int, count: int) -> History:
 
 def _entry_if_there(metadata: TableMetadata, snapshot_id: int) -> HistoryEntry | None:
     try:
-        snapshot = metadata.remembered(snapshot_id)
+        snapshot = metadata.cached_snapshot(snapshot_id)
         return _entry(snapshot, list(metadata.entries(metadata.delta_manifests(snapshot))))
     except NotFoundError:
         return None

@@ -30,7 +30,7 @@ from keytide.gate import refuse_cleaners
 from keytide.maintenance.background import BEHIND
 from keytide.maintenance.references import free_files
 from keytide.publish.publish import left_over, may_be_left_over
-from keytide.snapshot.live_files import again
+from keytide.snapshot.live_files import retried
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
 from keytide.store import ObjectInfo
@@ -110,8 +110,8 @@ def orphan_files(table: StoredTable, before_ms: int) -> list[ObjectInfo]:
     old = [info for info in table.store.list() if info.modified_ms < before_ms]
     found = [info.path for info in old if place.may_be_orphan(info.path)]
     published = [info.path for info in old if may_be_left_over(info.path)]
-    free = {*again(lambda: free_files(table.metadata, view, found, None))}
-    free |= {*again(lambda: left_over(table.store, view, published))}
+    free = {*retried(lambda: free_files(table.metadata, view, found, None))}
+    free |= {*retried(lambda: left_over(table.store, view, published))}
     return [info for info in old if info.path in free]
 
 

@@ -49,7 +49,7 @@ from keytide.format.snapshot import Consumer, Snapshot, Tag
 from keytide.gate import refuse_cleaners
 from keytide.options import keys
 from keytide.publish.publish import names_of_published
-from keytide.snapshot.live_files import again, is_gone
+from keytide.snapshot.live_files import is_gone, retried
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.state import TableView
 from keytide.store import Store
@@ -161,7 +161,7 @@ def metadata_files(metadata: TableMetadata, snapshot: Snapshot, view: TableView)
     found = {index_file_path(view, f): f.file_size for f in metadata.index_files(snapshot)
              if f.external_path is None}  # fmt: skip
     found |= {paths.index_path(name): size for f in metadata.index_files(snapshot)
-              for name, size in f.beside.items()}  # fmt: skip
+              for name, size in f.run_files.items()}  # fmt: skip
     found |= {paths.manifest_path(meta.file_name): meta.file_size for meta in manifests}
     if snapshot.statistics is not None:
         found[paths.statistics_path(snapshot.statistics)] = 0
@@ -345,7 +345,7 @@ class Sweep:
         # machine.
         store.hint(note, _Note(self.first, self.last, tuple(self.files)).to_json())
         delete_documents()
-        free = again(lambda: free_files(self.metadata, self.view, self.files, self.left))
+        free = retried(lambda: free_files(self.metadata, self.view, self.files, self.left))
         store.delete(free)
         store.delete([note])
         return free

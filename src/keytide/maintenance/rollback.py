@@ -117,7 +117,7 @@ def warn_of_consumers(metadata: TableMetadata, consumers: Sequence[str]) -> None
 def _watermarked(metadata: TableMetadata, watermark: int) -> Snapshot:
     """The latest snapshot with this watermark or an earlier one."""
     known = [(told, each) for each in metadata.snapshots()
-             if (told := each.told_watermark) is not None]  # fmt: skip
+             if (told := each.known_watermark) is not None]  # fmt: skip
     for told, snapshot in reversed(known):
         if told <= watermark:
             return snapshot
@@ -214,7 +214,10 @@ class Rollback:
             consumer = paths.parse_consumer_name(name)
             if consumer is not None:
                 path = paths.consumer_path(consumer)
-                if Consumer.from_json(store.read(path), store.uri_of(path)).told > self.target.id:
+                if (
+                    Consumer.from_json(store.read(path), store.uri_of(path)).last_snapshot
+                    > self.target.id
+                ):
                     found.append(consumer)
         return found
 

@@ -27,7 +27,7 @@ from keytide.format.snapshot import Snapshot, Tag
 from keytide.maintenance.references import is_guard, is_over, refuse_needed
 from keytide.options import TableOptions
 from keytide.options.values import lifetime_ms
-from keytide.snapshot.lineage import Looks
+from keytide.snapshot.lineage import CheckTimes
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.stored_table import StoredTable, pinned
 
@@ -259,7 +259,7 @@ def snapshot_at_or_after_watermark(metadata: TableMetadata, watermark: int) -> S
     """
     tagged = [tag.snapshot for tag in metadata.tags().values()]
     known = [(told, each) for each in (*metadata.snapshots(), *tagged)
-             if (told := each.told_watermark) is not None]  # fmt: skip
+             if (told := each.known_watermark) is not None]  # fmt: skip
     found = [each for told, each in known if told >= watermark]
     if not found:
         latest = max((told for told, _ in known), default=None)
@@ -516,7 +516,7 @@ def _by_watermark(snapshot: Snapshot) -> datetime | None:
 
     The end of a stream is marked by the largest possible number, which is not a time.
     """
-    told = snapshot.told_watermark
+    told = snapshot.known_watermark
     return None if told is None or not is_moment(told) else utc(told).replace(tzinfo=None)
 
 
@@ -609,4 +609,4 @@ def _made_ms(metadata: TableMetadata, tag: NamedTag) -> float:
     return next(found, float("inf"))
 
 
-_LOOKS = Looks()
+_LOOKS = CheckTimes()

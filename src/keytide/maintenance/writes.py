@@ -235,7 +235,7 @@ def _is_full_compaction_due(metadata: TableMetadata, view: TableView, newest: Sn
         return False
     for snapshot_id in range(newest.id, 0, -1):
         try:
-            snapshot = newest if snapshot_id == newest.id else metadata.remembered(snapshot_id)
+            snapshot = newest if snapshot_id == newest.id else metadata.cached_snapshot(snapshot_id)
         except NotFoundError:
             return True  # the number is unknown: too often is better than too rarely
         if snapshot.commit_user.startswith(FULL_COMPACTION):

@@ -41,7 +41,7 @@ from keytide.format.delta_log import (
     parse_commit_name,
     parse_version,
     schema_string,
-    told_snapshot,
+    snapshot_actions,
     vector_file,
     vector_file_name,
     vector_id,
@@ -51,7 +51,7 @@ from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.publish.form import Content, digests_of, encoded, is_time_to_drop, kept_since_ms, shows
 from keytide.read.sections import value_bounds
-from keytide.snapshot.live_files import again
+from keytide.snapshot.live_files import retried
 from keytide.snapshot.state import TableView
 from keytide.store import Store, created
 from keytide.types import AtomicType, DataType
@@ -99,7 +99,7 @@ def newest_state(store: Store) -> DeltaState | None:
 
     Raises `DataError` for a log with gaps, and for a damaged file.
     """
-    return again(lambda: _listed(store))
+    return retried(lambda: _listed(store))
 
 
 def _listed(store: Store) -> DeltaState | None:
@@ -324,7 +324,7 @@ class _Difference:
             *head,
             *({"remove": self._removed(add)} for add in gone),
             *({"add": add} for add in self._added(new, vectors)),
-            *told_snapshot(self.content.snapshot.id, self.content.snapshot.commit_number),
+            *snapshot_actions(self.content.snapshot.id, self.content.snapshot.commit_number),
         ]
         since = kept_since_ms(self.content.view.options, self.now_ms)
         after = self.before.without_removed(since).after(self.before.version + 1, actions)

@@ -30,7 +30,7 @@ from keytide.options import TableOptions
 from keytide.read.key_index_rebuild import unsettled_buckets
 from keytide.read.plan import plan_files
 from keytide.read.sections import BucketPlan
-from keytide.snapshot.lineage import Looks
+from keytide.snapshot.lineage import CheckTimes
 from keytide.snapshot.live_files import vector_file_path
 from keytide.snapshot.state import TableState, TableView
 from keytide.snapshot.stored_table import StoredTable
@@ -304,7 +304,7 @@ _LEAST_MS = 60 * 60 * 1000
 # Finding what is old needs a listing, and longer intervals find more at a time.
 _SECONDS_BETWEEN = 60
 
-_LOOKS = Looks()
+_LOOKS = CheckTimes()
 
 
 def kept_since_ms(options: TableOptions, now_ms: int) -> int:

@@ -62,7 +62,7 @@ from keytide.format.index_files import Vector
 from keytide.format.schema import TableSchema
 from keytide.publish.form import Content, digests_of, is_time_to_drop, kept_since_ms, shows, stored
 from keytide.read.sections import value_bounds
-from keytide.snapshot.live_files import BucketId, again
+from keytide.snapshot.live_files import BucketId, retried
 from keytide.store import Store, created
 
 # -- dead rows -------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def newest_state(store: Store) -> IcebergState | None:
 
     Raises `DataError` for a file that is damaged or missing.
     """
-    return again(lambda: _listed(store))
+    return retried(lambda: _listed(store))
 
 
 def _listed(store: Store) -> IcebergState | None:
@@ -465,7 +465,7 @@ class _Difference:
         entries: list[Entry] = []
         for path, made in dead.files(dead.by_digest.keys() - known.keys(), self.uuid).items():
             files[path] = made.data
-            entries += map(self._added, made.told)
+            entries += map(self._added, made.entries)
             wanted.add(self._uri(path))
         return wanted, entries
 

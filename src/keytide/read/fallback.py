@@ -290,7 +290,7 @@ def _alone(table: PinnedTable) -> PinnedTable:
     """The same branch, as if its options named no other one."""
     seen = table.metadata
     return PinnedTable(
-        table.live, _BranchAlone(seen.store, seen.name, seen.commits, seen=seen.seen)
+        table.live, _BranchAlone(seen.store, seen.name, seen.commits, latest=seen.latest)
     )
 
 

@@ -36,8 +36,8 @@ from keytide.snapshot.bucket_key_index import KeyIndex, key_files_by_bucket, loa
 from keytide.snapshot.live_files import (
     BucketId,
     DeadRows,
-    held_vectors,
     load_dead_rows,
+    memory_vectors,
     vector_files_by_bucket,
 )
 from keytide.snapshot.state import TableState, TableView
@@ -54,7 +54,7 @@ _ROWS_MIN = 8 << 10
 
 def bare_head(view: TableView) -> Head:
     """The head of an index without rows."""
-    return Head(view.options.upsert_hash_function, compared=view.comparison.counted_in)
+    return Head(view.options.upsert_hash_function, compared=view.comparison.unit)
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def settled(
     after = dead.marking(marked, wide=view.options.deletion_vectors_bitmap64)
     files = tuple(replace(file, dead=after.count(file.name)) for file in rows.covered)
     head = replace(bare_head(view), files=files, mark=max(marks), next_number=len(files))
-    return Settled(KeyIndex(head, (run,) if len(run) else ()).counted(), after)
+    return Settled(KeyIndex(head, (run,) if len(run) else ()).with_counts(), after)
 
 
 def _run_of(pieces: Iterable[Entries]) -> Run:
@@ -171,7 +171,7 @@ def _piece(view: TableView, rows: _Some) -> _Piece:
         comes = np.flatnonzero(is_of_known | ~rows.is_known)
         fresh = freshness[:, comes]
         before = largest_before(every.hashes.take(comes), fresh)
-        is_late = np.any((fresh < before) & view.comparison.says(fresh), axis=0)
+        is_late = np.any((fresh < before) & view.comparison.compared_columns(fresh), axis=0)
         current = newest_of_each(every.take(comes[~is_late]))
     stays = np.isin(places, place_numbers(current.files, current.positions))
     dies = rows.lives & (~stays | (rows.deletes & ~rows.is_known))
@@ -330,7 +330,7 @@ def _settled(
 ) -> IndexFile:
     def load() -> tuple[IndexFile, int]:
         dead = load_dead_rows(view.store, vectors, view.name)
-        held = held_vectors(bucket, settled(view, entries, dead, known).dead)
+        held = memory_vectors(bucket, settled(view, entries, dead, known).dead)
         return held, _HELD_BYTES + held.file_size
 
     names = (*(e.file.file_name for e in entries), *(file.file_name for file in vectors))

@@ -226,7 +226,7 @@ def vector_places(files: Iterable[IndexFile], view: TableView) -> dict[str, Vect
     for file in files:
         path = vector_file_path(file, view.name)
         places |= {
-            r.data_file_name: VectorPlace(path, r, file.held_in(r)) for r in file.ranges or ()
+            r.data_file_name: VectorPlace(path, r, file.content_of(r)) for r in file.ranges or ()
         }
     return places
 

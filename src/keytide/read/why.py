@@ -76,7 +76,7 @@ def _late(scan: Scan, rows: list[pl.DataFrame]) -> list[bool]:
     )
     before = np.full_like(numbers, NOTHING)
     before[:, 1:] = np.maximum.accumulate(numbers, axis=1)[:, :-1]
-    late = np.any((numbers < before) & comparison.says(numbers), axis=0)
+    late = np.any((numbers < before) & comparison.compared_columns(numbers), axis=0)
     return [bool(each) for each in late]
 
 

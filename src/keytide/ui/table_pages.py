@@ -169,7 +169,7 @@ def streams_of(table: Table) -> Streams:
     told = offsets_told(seen, topics_told(seen))
     entries = entries_before(seen.metadata, newest_id + 1, _COMMITS)
     writers = _writers(entries)
-    watermark = None if newest is None else newest.told_watermark
+    watermark = None if newest is None else newest.known_watermark
     return Streams(
         None if newest is None else newest.id,
         None if newest is None else utc(newest.time_millis),

@@ -329,13 +329,15 @@ def arrived(
     if comparison.is_in_index:
         fresh = comparison.numbers(own)
         stored = np.where(is_known, entries.comparisons, NOTHING)[np.newaxis]
-        says, floor = comparison.says(fresh), _floors(rows, fresh[0], on, view)
+        says, floor = comparison.compared_columns(fresh), _floors(rows, fresh[0], on, view)
         return Arrivals(rows, hashes, entries, current, fresh, stored, says, floor)
     both = pa.concat_tables([own, exact(current.rows, comparison.fields)])
     fresh, of_current = np.split(comparison.numbers(both), [rows.height], axis=1)
     floor, stored = np.full(rows.height, NOTHING), np.full_like(fresh, NOTHING)
     stored[:, is_known] = of_current[:, current.at[is_known]]
-    return Arrivals(rows, hashes, entries, current, fresh, stored, comparison.says(fresh), floor)
+    return Arrivals(
+        rows, hashes, entries, current, fresh, stored, comparison.compared_columns(fresh), floor
+    )
 
 
 def _floors(rows: pl.DataFrame, fresh: Numbers, on: Bucket, view: TableView) -> Numbers:
@@ -395,7 +397,7 @@ def _why_not_its(
     """Why an index does not match a bucket with these files. None if it does."""
     rows = {name: entry.file.row_count for name, entry in files.items()}
     why = why_not_covered(head, rows, {n: len(vector) for n, vector in dead.vectors.items()})
-    counted = view.comparison.counted_in
+    counted = view.comparison.unit
     if why is not None or head.compared == counted:
         return why
     return f"rows are now compared by {counted}, but the index has {head.compared}"

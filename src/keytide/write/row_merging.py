@@ -27,7 +27,7 @@ from keytide.base.text import held_by_python
 from keytide.definition.kind import computed_columns, merged_fields
 from keytide.errors import InvalidError
 from keytide.format.arrow import from_arrow
-from keytide.key_index.indexed_keys import NOTHING, Entries, KeyHashes, Numbers, behind
+from keytide.key_index.indexed_keys import NOTHING, Entries, KeyHashes, Numbers, reduced
 from keytide.merge.engine import MergeEngine
 from keytide.merge.engines import column_merger
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
@@ -71,7 +71,7 @@ class Arrivals:
     - `entries` are the index entries of those keys that the index knows.
     - `fresh` are the comparison values of each row, and `stored` those of its key: one number for
       each compared column.
-    - `says` tells in which of these columns a row has a value to compare.
+    - `has_value` tells in which of these columns a row has a value to compare.
     - A row below its `floor` is late, whatever its key.
     """
 
@@ -81,7 +81,7 @@ class Arrivals:
     current: Current
     fresh: Numbers
     stored: Numbers
-    says: Flags
+    has_value: Flags
     floor: Numbers
 
     @cached_property
@@ -102,7 +102,7 @@ class Arrivals:
             self.current.take(places),
             self.fresh[:, places],
             self.stored[:, places],
-            self.says[:, places],
+            self.has_value[:, places],
             self.floor[places],
         )
 
@@ -138,7 +138,7 @@ def floors(fresh: Numbers, mark: int, lateness_max: int | None) -> Numbers:
     if lateness_max is None:
         return np.full(len(fresh), NOTHING)
     before = np.concatenate([[mark], fresh[:-1]])[: len(fresh)]
-    return behind(np.maximum.accumulate(before), lateness_max)
+    return reduced(np.maximum.accumulate(before), lateness_max)
 
 
 def judge(arrivals: Arrivals) -> Judged:
@@ -153,7 +153,7 @@ def judge(arrivals: Arrivals) -> Judged:
         fresh = np.where(arrivals.is_too_old, NOTHING, arrivals.fresh)[:, again]
         earlier = largest_before(arrivals.hashes.take(again), fresh)
         before[:, again] = np.maximum(earlier, arrivals.stored[:, again])
-    is_late: Flags = np.any((arrivals.fresh < before) & arrivals.says, axis=0)
+    is_late: Flags = np.any((arrivals.fresh < before) & arrivals.has_value, axis=0)
     is_late |= arrivals.is_too_old
     is_current = ~is_late
     kept = again[~is_late[again]]
@@ -236,7 +236,7 @@ def with_all_producers(arrivals: Arrivals, judged: Judged, view: TableView) -> p
     if not comparison.has_producers:
         return arrivals.rows
 
-    wrong = judged.is_late & (arrivals.says.sum(axis=0) > 1)
+    wrong = judged.is_late & (arrivals.has_value.sum(axis=0) > 1)
     if wrong.any():
         raise InvalidError(
             f"table {view.name}: {int(wrong.sum())} rows are older than the stored row of their "
@@ -294,7 +294,7 @@ def merged_rows(arrivals: Arrivals, judged: Judged, view: TableView) -> Kept:
             sorted_by = places
         else:
             numbers = _key_numbers(arrivals.hashes)
-            producers = np.argmax(arrivals.says, axis=0)
+            producers = np.argmax(arrivals.has_value, axis=0)
             fresh = arrivals.fresh[producers, places]
             taken: Numbers = np.empty_like(places)
             taken[np.lexsort((places, producers, numbers))] = np.lexsort(

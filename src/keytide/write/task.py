@@ -39,7 +39,7 @@ from keytide.snapshot.dynamic_buckets import PlacedKeys
 from keytide.snapshot.live_files import NO_FILES, BucketId, BucketIndex, DeadRows, by_index_key
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.state import TableState, TableView
-from keytide.snapshot.stored_table import StoredTable, unmade
+from keytide.snapshot.stored_table import StoredTable, metadata_before_creation
 from keytide.write.bucket_writer import BucketWriter, Seen, SequenceBase
 from keytide.write.input_rows import Rows, incoming_rows
 from keytide.write.layout import Layout, Placing
@@ -333,7 +333,7 @@ def try_definition(metadata: TableMetadata, definition: TableSchema) -> None:
     Raises the same errors as a write of rows.
     """
     first = replace(definition, id=0)
-    view = StoredTable.of(unmade(metadata, first)).view(first)
+    view = StoredTable.of(metadata_before_creation(metadata, first)).view(first)
     check_writable(view)
     no_rows = first.arrow_schema().empty_table()
     WriteTask.on(TableState(view, NO_FILES, ())).feed([no_rows], 0)

@@ -203,10 +203,10 @@ def _indexed(
     stored_as[kept.source[kept.is_current]] = np.flatnonzero(kept.is_current)
     in_order: Numbers = stored_as[arrivals.hashes.order]
     new = Entries(hashes, files, positions, comparisons).take(in_order[in_order >= 0])
-    later = newest_of_each(Entries.together([on.index.later, newest_of_each(new)]))
+    later = newest_of_each(Entries.together([on.index.pending, newest_of_each(new)]))
     gone = before.take(replaced)
     about = head.about([*head.files, *covered], new, gone, comparisons)
-    return NewKeys(replace(on.index, head=about, later=later), dead, on.stored), dead
+    return NewKeys(replace(on.index, head=about, pending=later), dead, on.stored), dead
 
 
 # -- combined results of parallel tasks ------------------------------------------------------------
@@ -239,12 +239,12 @@ def _joined(view: TableView, parts: Sequence[NewKeys]) -> tuple[NewKeys, DeadRow
     known = [file for file in heads[0].files if file.name in common]
     own_from = min(f.number for head in heads for f in head.files if f.name not in common)
     files, number = list(known), own_from
-    entries = [first.index.later.take(np.flatnonzero(first.index.later.files < own_from))]
+    entries = [first.index.pending.take(np.flatnonzero(first.index.pending.files < own_from))]
     for part in parts:
         own = [file for file in part.index.head.files if file.number >= own_from]
         shift = number - own_from
         files += [replace(file, number=file.number + shift) for file in own]
-        new = part.index.later.take(np.flatnonzero(part.index.later.files >= own_from))
+        new = part.index.pending.take(np.flatnonzero(part.index.pending.files >= own_from))
         entries.append(replace(new, files=new.files + shift))
         number += len(own)
     _refuse_undecided(view, Entries.together(entries[1:]))
@@ -254,8 +254,8 @@ def _joined(view: TableView, parts: Sequence[NewKeys]) -> tuple[NewKeys, DeadRow
     dead = _without_replaced(parts, every, later, {file.number: file.name for file in files})
     head = replace(heads[0], mark=max(head.mark for head in heads), next_number=number)
     known_runs = first.index.on(view.store)
-    index = replace(known_runs, head=replace(head, files=tuple(files)), later=later)
-    return NewKeys(index.counted(), dead, first.based_on), dead
+    index = replace(known_runs, head=replace(head, files=tuple(files)), pending=later)
+    return NewKeys(index.with_counts(), dead, first.based_on), dead
 
 
 def _refuse_undecided(view: TableView, new: Entries) -> None:

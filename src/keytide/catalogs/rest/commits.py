@@ -42,7 +42,7 @@ from keytide.format.snapshot import FIRST_SNAPSHOT_ID, Snapshot, Tag
 from keytide.options import keys
 from keytide.snapshot.authority import (
     FOLDER_COMMITS,
-    Found,
+    NumberedDocument,
     PartitionChange,
     TellChanges,
     UnknownOutcomeError,
@@ -337,7 +337,7 @@ class RestCommits:
         """See `Commits`."""
         return RestKeeper(self.table)
 
-    def newest(self, store: Store, known: Found | None) -> Sequence[Found]:
+    def newest(self, store: Store, known: NumberedDocument | None) -> Sequence[NumberedDocument]:
         """See `Commits`. One request, and one to the store if the table has changed."""
         if _is_branch(store):
             return FOLDER_COMMITS.newest(store, known)
@@ -416,7 +416,7 @@ class RestCommits:
             raise self.table.gone(self.table.get(store))
         return answer.is_done and answer.document.get("success") is True, None
 
-    def _head(self, store: Store) -> Found | None:
+    def _head(self, store: Store) -> NumberedDocument | None:
         """The latest snapshot in Keytide's serialization."""
         if _is_branch(store):
             return next(iter(FOLDER_COMMITS.newest(store, None)[-1:]), None)
@@ -434,7 +434,7 @@ class RestCommits:
         if not isinstance(told, dict):
             raise DataError(f"{where}: the response contains no snapshot; check the service")
         snapshot = Snapshot.from_json(json.dumps(_unsealed(told)).encode(), where)
-        return Found(snapshot.id, snapshot.to_json())
+        return NumberedDocument(snapshot.id, snapshot.to_json())
 
     def _is_found(
         self, store: Store, snapshot_id: int, sent: Mapping[str, Any], lost: LostAnswerError | None
@@ -469,12 +469,12 @@ def _is_branch(store: Store) -> bool:
     return branch_of(store) != paths.MAIN_BRANCH
 
 
-def _commits_stored(store: Store, number: int) -> Found | None:
+def _commits_stored(store: Store, number: int) -> NumberedDocument | None:
     (data,) = store.read_present([paths.snapshot_path(number)])
-    return None if data is None else Found(number, data)
+    return None if data is None else NumberedDocument(number, data)
 
 
-def _is_same(one: Found, other: Found) -> bool:
+def _is_same(one: NumberedDocument, other: NumberedDocument) -> bool:
     if one.data == other.data:
         return True
     first, second = (Snapshot.from_json(each.data, "snapshot") for each in (one, other))

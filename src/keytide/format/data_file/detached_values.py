@@ -49,7 +49,7 @@ def blob_contents(store: Store, path: str, descriptors: pl.Series) -> pl.Series:
     calls = [
         partial(
             store.read_ranges,
-            _beside(path, uri),
+            _sibling_path(path, uri),
             list(zip(begins[own].tolist(), (begins[own] + lengths[own]).tolist(), strict=True)),
         )
         for own, uri in zip(owns, uris.dictionary.to_pylist(), strict=True)
@@ -66,7 +66,7 @@ def _check(descriptors: pa.LargeBinaryArray, path: str) -> None:
         raise DataError(f"{path}: a value of a BLOB column is not a descriptor of its content")
 
 
-def _beside(path: str, uri: bytes) -> str:
+def _sibling_path(path: str, uri: bytes) -> str:
     """The path of the file that a URI names, which must be in the folder of the data file."""
     folder = path.rpartition("/")[0]
     name = uri.rpartition(b"/")[2].decode("utf-8", "replace")

@@ -47,7 +47,7 @@ def read_few(
     reads: Sequence[tuple[FileReader, Span]], where: pl.Expr | None = None
 ) -> list[pl.DataFrame]:
     """The result of `read_side_by_side`, for lookups, which return for a few rows each time."""
-    kept = [_kept(reader, span) for reader, span in reads]
+    kept = [_cached_rows(reader, span) for reader, span in reads]
     missing = [read for read, rows in zip(reads, kept, strict=True) if rows is None]
     others = iter(read_side_by_side(missing, where) if missing else ())
     return [
@@ -56,7 +56,7 @@ def read_few(
     ]
 
 
-def _kept(reader: FileReader, span: Span) -> pl.DataFrame | None:
+def _cached_rows(reader: FileReader, span: Span) -> pl.DataFrame | None:
     """Some rows of a cached group. None for rows of other groups."""
     start, length = span
     if length is None or length > FEW_ROWS or reader.dead_rows is not None:
@@ -245,18 +245,18 @@ _AHEAD_MAX = 16
 
 
 @dataclass(frozen=True)
-class _Read:
+class _SpanRead:
     """A span of a file, and the positions of the wanted, live rows in the file."""
 
     reader: FileReader
     start: int
     length: int
-    living: Future[Places]
+    live_positions: Future[Places]
 
     @property
     def are_wanted(self) -> pl.Series:
         """Whether each row of the span is wanted."""
-        places = self.living.result()
+        places = self.live_positions.result()
         first, last = np.searchsorted(places, [self.start, self.start + self.length])
         wanted = np.zeros(self.length, np.bool_)
         wanted[places[first:last] - self.start] = True
@@ -292,7 +292,7 @@ def read_places(
     ]
     spans = store.together([partial(_spans, reader, at, rows_max) for reader, at in known])
     reads = [
-        _Read(replace(reader, dead_rows=None), start, length, alive)
+        _SpanRead(replace(reader, dead_rows=None), start, length, alive)
         for (reader, _), own, alive in zip(files, spans, living, strict=True)
         for start, length in own
     ]
@@ -300,7 +300,7 @@ def read_places(
         yield from _read(batch, where)
 
 
-def _read(batch: Sequence[_Read], where: pl.Expr | None) -> Iterator[pl.DataFrame]:
+def _read(batch: Sequence[_SpanRead], where: pl.Expr | None) -> Iterator[pl.DataFrame]:
     spans = [(read.reader, (read.start, read.length)) for read in batch]
     if all(read.length == 1 and _is_near(read.reader) for read in batch):
         yield from read_few(spans, where)  # nothing to leave out
@@ -335,8 +335,8 @@ def _spans(reader: FileReader, places: Places, rows_max: int) -> list[tuple[int,
     return [(start, length) for start, length in found if length is not None]
 
 
-def _batches(reads: Sequence[_Read], rows_max: int) -> Iterator[Sequence[_Read]]:
-    batch: list[_Read] = []
+def _batches(reads: Sequence[_SpanRead], rows_max: int) -> Iterator[Sequence[_SpanRead]]:
+    batch: list[_SpanRead] = []
     rows = 0
     for read in reads:
         if batch and rows + read.length > rows_max:

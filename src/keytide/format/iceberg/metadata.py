@@ -267,7 +267,7 @@ def decode_metadata(data: bytes, version: int, path: str) -> tuple[IcebergState,
         shown = snapshots[document["current-snapshot-id"]]
         next_row_id = int(document.get("next-row-id", 0))
         schemas = {each["schema-id"]: each for each in document["schemas"]}
-        told, commit = map(document["properties"].get, (_SNAPSHOT, _COMMIT))
+        snapshot_text, commit = map(document["properties"].get, (_SNAPSHOT, _COMMIT))
         state = IcebergState(
             version,
             int(document["format-version"]),
@@ -277,7 +277,7 @@ def decode_metadata(data: bytes, version: int, path: str) -> tuple[IcebergState,
             shown["manifest-list"],
             range(int(shown.get("first-row-id", next_row_id)), next_row_id),
             (),
-            None if told is None else int(told),
+            None if snapshot_text is None else int(snapshot_text),
             None if commit is None else int(commit),
             int(document["properties"].get(_SCHEMA, 0)),
         )
