@@ -56,7 +56,7 @@ def _compact_all_behind() -> None:
     from keytide.compaction.compact import Planner
     from keytide.maintenance import writes
 
-    are_large, are_many = writes._goes_behind, Planner.are_worth_a_beginning
+    are_large, are_many = writes._runs_in_background, Planner.are_worth_a_beginning
 
     def goes_behind(table: Any, planner: Planner, bytes_due: int) -> bool:
         is_said = "compaction.background.min-size" in planner.view.options.raw
@@ -66,7 +66,7 @@ def _compact_all_behind() -> None:
         is_said = "compaction.background.min-runs" in self.view.options.raw
         return are_many(self, live, buckets) if is_said else True
 
-    writes._goes_behind = goes_behind
+    writes._runs_in_background = goes_behind
     Planner.are_worth_a_beginning = are_worth_a_beginning  # type: ignore[method-assign]
 
 
@@ -74,7 +74,6 @@ def _compact_all_behind() -> None:
 
 
 def _count() -> None:
-    from keytide.maintenance.background import Due
 
     compact, follow = Due.compact, Due._follow
 
@@ -119,6 +118,5 @@ def told() -> str:
 
 def wait() -> None:
     """Wait for what is compacted behind the writers of this process."""
-    from keytide.maintenance.background import BEHIND
 
     BEHIND.wait_for_all()

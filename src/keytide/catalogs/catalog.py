@@ -32,7 +32,7 @@ from keytide.errors import (
 from keytide.format import paths
 from keytide.format.paths import split_branch
 from keytide.format.schema import TableSchema
-from keytide.maintenance.background import BEHIND, as_warning
+from keytide.maintenance.background import BACKGROUND, as_warning
 from keytide.options import TableOptions, stored_names
 from keytide.options.keys import (
     BRANCH,
@@ -460,7 +460,7 @@ class Catalog:
             if missing_ok:
                 return
             self.table(name)
-        BEHIND.settle_whole(self.warehouse.metadata(database, table).uri)
+        BACKGROUND.cancel_with_branches(self.warehouse.metadata(database, table).uri)
         self.warehouse.drop(database, table)
 
     def rename_table(self, name: str, new_name: str) -> str:
@@ -477,7 +477,7 @@ class Catalog:
         if old == new:
             return full_name
         self._refuse_view(full_name)
-        BEHIND.settle_whole(entry.metadata.uri)
+        BACKGROUND.cancel_with_branches(entry.metadata.uri)
         if not self.warehouse.rename(old, new):
             raise AlreadyExistsError(
                 f"{full_name} already exists in {self.uri}: another writer created this table "

@@ -28,7 +28,7 @@ from keytide.definition.schema_evolution import SchemaChange, growth
 from keytide.errors import AlreadyExistsError, DataError
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind, Operation
-from keytide.maintenance.writes import followed, writing
+from keytide.maintenance.writes import with_follow_ups, writing
 from keytide.options import TableOptions
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.stored_table import (
@@ -217,7 +217,7 @@ class _Making:
         table = PinnedTable(
             StoredTable.of(metadata), metadata_before_creation(metadata, self.definition)
         )
-        with followed(table, Transaction.begin(table, writable_view(table))) as transaction:
+        with with_follow_ups(table, Transaction.begin(table, writable_view(table))) as transaction:
             # Data first: a visible table should never be without its first rows.
             fill(transaction)
             self._make()
@@ -230,7 +230,9 @@ class _Making:
         metadata = self._metadata()
         with self._dropped_after_errors(metadata):
             table = StoredTable.of(metadata).pinned()
-            with followed(table, Transaction.begin(table, writable_view(table))) as transaction:
+            with with_follow_ups(
+                table, Transaction.begin(table, writable_view(table))
+            ) as transaction:
                 fill(transaction)
                 return transaction.commit()
 

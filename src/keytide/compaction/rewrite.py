@@ -37,7 +37,7 @@ from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, read_note
 from keytide.format.index_files import IndexFile, VectorPlace, dead_positions
 from keytide.format.manifest import DataFileMeta, FileKind, FileSource, ManifestEntry
 from keytide.merge.engines import compacts_by_lookup
-from keytide.merge.layers import OlderNeededError
+from keytide.merge.layers import OlderVersionsNeededError
 from keytide.merge.order import sorted_by_key
 from keytide.read.lookup import LaidOut, are_laid_out, forget, lay_out
 from keytide.read.merged_versions import Lifetime, MergedVersions, drops_expired
@@ -186,7 +186,7 @@ class CompactTask:
             entries = [entry for piece in others for entry in self._done(piece, output)]
             entries += self._done(last, output._replace(is_last=True))
             written = Written(tuple(entries), changelog=output.changelog.finish())
-        except OlderNeededError:
+        except OlderVersionsNeededError:
             self._tidy_up(output)
             return CompactedBucket(self.bucket, None)
         except BaseException:

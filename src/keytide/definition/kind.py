@@ -28,7 +28,7 @@ from keytide.definition.column_rules import check_marking_columns
 from keytide.definition.times import check_times_to_live
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema
-from keytide.merge.engine import Elsewhere, check_functions
+from keytide.merge.engine import PartitionChangePolicy, check_functions
 from keytide.merge.engines import engine_class
 from keytide.merge.functions.registry import DEFAULT_FUNCTION, FUNCTION_OPTIONS, function_names
 from keytide.options import SECTIONS, Acts, TableOptions, keys, option_of
@@ -156,7 +156,7 @@ def why_in_both_partitions(schema: TableSchema, options: TableOptions) -> str | 
     can_move = options.bucket == -1 and schema.is_cross_partition
     if not (can_move and options.ignore_delete):
         return None
-    if engine_class(options).elsewhere is not Elsewhere.MOVES:
+    if engine_class(options).on_partition_change is not PartitionChangePolicy.MOVES:
         return None
     return (
         f"'{keys.IGNORE_DELETE}' ignores the delete that is written when a key moves to another "

@@ -67,7 +67,7 @@ from keytide.format.arrow import to_arrow
 from keytide.format.data_file import POSITION, VALUE_KIND
 from keytide.format.manifest import FileKind, FileSource, ManifestEntry
 from keytide.format.manifest_entry import Entries
-from keytide.maintenance.writes import followed
+from keytide.maintenance.writes import with_follow_ups
 from keytide.predicate.predicate import Predicate, columns_of, conjuncts
 from keytide.read.merged_versions import Rows, rows_in
 from keytide.read.plan import plan_scan
@@ -592,7 +592,7 @@ def _settle(
     session: ConnectorSession, table: AppendedHandle, change: _Change, told: Sequence[Told]
 ) -> None:
     begun = Transaction.on(table.table, table.known, table.view.statement)
-    with followed(table.table, begun) as transaction:
+    with with_follow_ups(table.table, begun) as transaction:
         transaction.set_operation(asked_by(session))
         take_written(transaction, table, told)
         transaction.collect(change.written)

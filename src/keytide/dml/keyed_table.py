@@ -67,7 +67,7 @@ from keytide.dml.spi import (
 )
 from keytide.dml.watermarks import refuse_delete, refuse_unset, watermarks
 from keytide.errors import InvalidError, UnsupportedError
-from keytide.maintenance.writes import followed, show_rows
+from keytide.maintenance.writes import show_rows, with_follow_ups
 from keytide.merge.order import IS_ADD, VALUE_KIND, joined
 from keytide.options import keys
 from keytide.predicate.predicate import Predicate, conjunction, conjuncts
@@ -496,7 +496,7 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         """See `StoredMetadata`. Raises `InvalidError` if two rows would have the same key."""
         refuse_taken_keys(table, told, partial(_outcomes, table))
         begun = Transaction.on(table.table, table.known, table.view.statement)
-        with followed(table.table, begun) as transaction:
+        with with_follow_ups(table.table, begun) as transaction:
             transaction.set_operation(asked_by(session))
             take_written(transaction, table, told)
             transaction.build_on(serializable=session.isolation == "serializable")

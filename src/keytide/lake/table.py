@@ -37,11 +37,11 @@ from keytide.maintenance import expiry as expiry
 from keytide.maintenance import history as consumer_verbs
 from keytide.maintenance import tags as tag_verbs
 from keytide.maintenance.actions import compact
-from keytide.maintenance.background import BEHIND
+from keytide.maintenance.background import BACKGROUND
 from keytide.maintenance.branches import Branches, branches_of
 from keytide.maintenance.doctor import doctor as diagnose
 from keytide.maintenance.history import History, NamedConsumer, consumers_of, history_of
-from keytide.maintenance.overviews import glance_of
+from keytide.maintenance.overviews import table_summary
 from keytide.maintenance.repair import IndexingResult, index_files
 from keytide.maintenance.rescale import RescaleResult, convert, rescale
 from keytide.maintenance.restore import RestoreResult, restore
@@ -164,7 +164,7 @@ class Table:
         other objects and threads. The same happens at the end of the process. If the process dies
         instead, no data is lost.
         """
-        BEHIND.wait(self.uri)
+        BACKGROUND.wait(self.uri)
 
     def __enter__(self) -> Self:
         """Return the table. Leaving the `with` block waits, as `close` does."""
@@ -178,7 +178,7 @@ class Table:
         return f"Table({self.name!r}, {self.uri!r})"
 
     def _repr_html_(self) -> str:
-        return table_html(self.name, self.uri, glance_of(self._stored))
+        return table_html(self.name, self.uri, table_summary(self._stored))
 
     # -- writing --------------------------------------------------------------------------------
 

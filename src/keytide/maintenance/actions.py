@@ -52,7 +52,7 @@ from keytide.format.data_file import local_wall_clock_ms
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.format.paths import BranchStore, main_store
 from keytide.maintenance import branches, partition_expiry, rollback
-from keytide.maintenance.background import BEHIND, Made, follow, follow_newest
+from keytide.maintenance.background import BACKGROUND, TableChange, follow_up_newest, run_follow_ups
 from keytide.maintenance.branches import refuse_named
 from keytide.maintenance.expiry import expire_changelogs, expire_snapshots
 from keytide.maintenance.history import clear_consumers, consumers_of
@@ -100,11 +100,11 @@ def rollback_to(
     - `ConflictError` if other writers do not stop committing.
     - `DataError` if the store fails.
     """
-    BEHIND.settle(table.uri)
+    BACKGROUND.cancel(table.uri)
     moment = None if as_of is None else epoch_ms(as_of, table.name)
     done = rollback.roll_back(table.metadata, to, moment, watermark, dry_run=dry_run)
     if not dry_run:
-        follow_newest(table, "the table is rolled back", leaves_upkeep=True)
+        follow_up_newest(table, "the table is rolled back", leaves_upkeep=True)
     return done
 
 
@@ -128,10 +128,10 @@ def fast_forward(
       and without `discard`, if the table has commits of rows that the branch does not have.
     - `DataError` if the store fails.
     """
-    BEHIND.settle(table.uri)
+    BACKGROUND.cancel(table.uri)
     done = rollback.fast_forward(table, name, discard=discard, dry_run=dry_run)
     if not dry_run:
-        follow_newest(table, "the table is fast-forwarded", leaves_upkeep=True)
+        follow_up_newest(table, "the table is fast-forwarded", leaves_upkeep=True)
     return done
 
 
@@ -167,7 +167,7 @@ def expire_partitions(
     )
     done = partition_expiry.expire_partitions(table, age, dry_run=dry_run)
     if done.snapshot_id is not None:
-        follow_newest(table, "the partitions are expired")
+        follow_up_newest(table, "the partitions are expired")
     return done
 
 
@@ -203,7 +203,7 @@ def rename_branch(table: StoredTable, name: str, new_name: str) -> StoredTable:
 
 
 def _settle(table: StoredTable, name: str) -> None:
-    BEHIND.settle(BranchStore(main_store(table.store), name).uri_of(""))
+    BACKGROUND.cancel(BranchStore(main_store(table.store), name).uri_of(""))
 
 
 # -- compaction ------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def compact(
     runner: TaskRunner | None = None,
 ) -> CompactionResult:  # fmt: skip
     """Compact a table, or some partitions of it, see `Table.compact`."""
-    BEHIND.settle(table.uri)
+    BACKGROUND.cancel(table.uri)
     if order_by or order_strategy is not None:
         strategy = order_strategy or "order"
         return _cluster(table, strategy, order_by, partitions, dry_run=dry_run, runner=runner)
@@ -249,7 +249,7 @@ def compact(
     )
     if dry_run:
         return _dry([unit.files for unit in units], postponed_files(live))
-    done = _and_placed(compact_units(transaction, units, runner), placed)
+    done = _with_placed_rows(compact_units(transaction, units, runner), placed)
     _follow(table, transaction.view, done)
     return done
 
@@ -264,7 +264,9 @@ def _buckets_in(live: LiveFiles, fits: Callable[[bytes], bool]) -> set[BucketId]
     return {bucket for bucket in live.buckets if bucket[0] in wanted}
 
 
-def _and_placed(done: CompactionResult, placed: Committed | Conflict | None) -> CompactionResult:
+def _with_placed_rows(
+    done: CompactionResult, placed: Committed | Conflict | None
+) -> CompactionResult:
     """The result, including the files whose rows were assigned to buckets before."""
     if not isinstance(placed, Committed):
         return done
@@ -332,7 +334,7 @@ def _dry(
 
 def _follow(table: StoredTable, view: TableView, done: CompactionResult) -> None:
     if done.snapshot_id is not None:
-        follow(Made(table, view, done.snapshot_id, "the table is compacted"))
+        run_follow_ups(TableChange(table, view, done.snapshot_id, "the table is compacted"))
 
 
 # -- purging ---------------------------------------------------------------------------------------
@@ -368,7 +370,7 @@ def purge_files(table: StoredTable, *, dry_run: bool = False) -> PurgeResult:
     Raises `InvalidError` for a branch, and if an option names one. Raises `UnsupportedError`,
     `ConflictError` and `DataError` like `truncate` and `expire_snapshots`.
     """
-    BEHIND.settle_whole(table.uri)
+    BACKGROUND.cancel_with_branches(table.uri)
     if isinstance(table.store, BranchStore):
         raise InvalidError(
             f"table {table.name}: only a whole table can be purged; purge {table_name(table)}, "
@@ -377,11 +379,11 @@ def purge_files(table: StoredTable, *, dry_run: bool = False) -> PurgeResult:
     branches = branch_names(table.store)
     for branch in branches:
         refuse_named(table, branch, "deleted")
-    found = _found(table, branches)
+    found = _purge_preview(table, branches)
     return found if dry_run else _purged(table, branches, found)
 
 
-def _found(table: StoredTable, branches: list[str]) -> PurgeResult:
+def _purge_preview(table: StoredTable, branches: list[str]) -> PurgeResult:
     metadata = table.metadata
     newest = metadata.latest_snapshot()
     return PurgeResult(

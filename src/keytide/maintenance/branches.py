@@ -124,15 +124,15 @@ def create_branch(
         )
     store = BranchStore(main_store(table.store), name)
     if has_branch(store, name):
-        raise taken(table, name)
+        raise name_taken_error(table, name)
     keeper = metadata.commits.keeper
     if keeper is not None:
         of = _tag_to_branch(table, name, snapshot_id, tag, empty=empty)
         if not keeper.create_branch(table.store, name, of):
-            raise taken(table, name)
+            raise name_taken_error(table, name)
         return open_branch(table, name)
-    begins = _Beginning.of(metadata, snapshot_id, tag, empty=empty)
-    with _at_work(table, store) as mark:
+    begins = _InitialState.of(metadata, snapshot_id, tag, empty=empty)
+    with _exclusive_creation(table, store) as mark:
         _make(table, store, begins, mark)
     return open_branch(table, name)
 
@@ -153,7 +153,7 @@ def _tag_to_branch(
 
 
 @contextmanager
-def _at_work(table: StoredTable, store: BranchStore) -> Iterator[bytes]:
+def _exclusive_creation(table: StoredTable, store: BranchStore) -> Iterator[bytes]:
     """A block in which nobody else creates this branch.
 
     If it ends without a branch, its files are deleted. Raises `AlreadyExistsError` if another
@@ -163,7 +163,7 @@ def _at_work(table: StoredTable, store: BranchStore) -> Iterator[bytes]:
     mark = begin_work(table, store)
     try:
         if has_branch(store, name):  # created in the meantime
-            raise taken(table, name)
+            raise name_taken_error(table, name)
         yield mark
     except (KeytideError, KeyboardInterrupt):
         with suppress(DataError):
@@ -191,7 +191,7 @@ def begin_work(table: StoredTable, store: BranchStore) -> bytes:
 
 
 @dataclass(frozen=True)
-class _Beginning:
+class _InitialState:
     """The initial state of a branch: its files, and the origin of its snapshot, if it has one."""
 
     schema_id: int
@@ -201,7 +201,7 @@ class _Beginning:
     @classmethod
     def of(
         cls, metadata: TableMetadata, snapshot_id: int | None, tag: str | None, *, empty: bool
-    ) -> _Beginning:
+    ) -> _InitialState:
         """Raises `NotFoundError` for a snapshot or tag that does not exist."""
         newest_schema = metadata.latest_schema().id
         is_newest = snapshot_id is None and tag is None
@@ -216,7 +216,7 @@ class _Beginning:
         return cls(newest_schema if is_newest else kept.schema_id, files, source)
 
 
-def _make(table: StoredTable, store: BranchStore, begins: _Beginning, mark: bytes) -> None:
+def _make(table: StoredTable, store: BranchStore, begins: _InitialState, mark: bytes) -> None:
     metadata = table.metadata
     _clear(store)
     schemas = {
@@ -233,7 +233,7 @@ def _make(table: StoredTable, store: BranchStore, begins: _Beginning, mark: byte
             "created"
         )
     if not created(store, paths.schema_path(0), first):
-        raise taken(table, store.branch)
+        raise name_taken_error(table, store.branch)
 
 
 def _check_source(metadata: TableMetadata, store: BranchStore, source: TagSource) -> None:
@@ -320,7 +320,7 @@ def check_name(table: StoredTable, name: str) -> None:
         )
 
 
-def taken(table: StoredTable, name: str) -> AlreadyExistsError:
+def name_taken_error(table: StoredTable, name: str) -> AlreadyExistsError:
     """The error for a branch name that is taken."""
     return AlreadyExistsError(
         f"table {table_name(table)} already has a branch {name!r}; choose another name, or "
@@ -353,10 +353,10 @@ def rename_branch(table: StoredTable, name: str, new_name: str) -> StoredTable:
     if keeper is not None:
         open_branch(table, name)
         if not keeper.rename_branch(table.store, name, new_name):
-            raise taken(table, new_name)
+            raise name_taken_error(table, new_name)
         return open_branch(table, new_name)
     main = main_store(table.store)
-    renaming = _Renaming(table, BranchStore(main, name), BranchStore(main, new_name))
+    renaming = _Rename(table, BranchStore(main, name), BranchStore(main, new_name))
     if not renaming.is_half_done():
         open_branch(table, name)
         renaming.copy()
@@ -365,7 +365,7 @@ def rename_branch(table: StoredTable, name: str, new_name: str) -> StoredTable:
 
 
 @dataclass(frozen=True)
-class _Renaming:
+class _Rename:
     """A branch that is being renamed."""
 
     table: StoredTable
@@ -391,7 +391,7 @@ class _Renaming:
         mark = begin_work(self.table, self.new)
         if has_branch(self.new, self.new.branch):  # created in the meantime
             self.new.main.discard([paths.unfinished_path(self.new.branch)])
-            raise taken(self.table, self.new.branch)
+            raise name_taken_error(self.table, self.new.branch)
         try:
             copied = self._documents()
             data = self.old.main.read_all([self._in(self.old, path) for path in copied])
@@ -400,7 +400,7 @@ class _Renaming:
             self.new.put_all(files)
             self.old.main.put(paths.unfinished_path(self.old.branch), mark)
             if not created(self.new, _FIRST, first):
-                raise taken(self.table, self.new.branch)
+                raise name_taken_error(self.table, self.new.branch)
 
             # Delete copies of what was deleted in the meantime: its files may not have been
             # protected.

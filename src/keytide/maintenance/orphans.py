@@ -27,7 +27,7 @@ from keytide.format.iceberg.metadata import METADATA_DIR
 from keytide.format.partition import escape_path_name
 from keytide.format.paths import main_store
 from keytide.gate import refuse_cleaners
-from keytide.maintenance.background import BEHIND
+from keytide.maintenance.background import BACKGROUND
 from keytide.maintenance.references import free_files
 from keytide.publish.publish import left_over, may_be_left_over
 from keytide.snapshot.live_files import retried
@@ -90,7 +90,7 @@ def remove_orphan_files(
             "future, so files of running writers would be deleted. Give a time before all "
             "running writers started; the default is one day ago"
         )
-    BEHIND.let_end(main_store(table.store).uri_of(""))
+    BACKGROUND.wait_for_running(main_store(table.store).uri_of(""))
     found = orphan_files(table, before_ms)
     if not dry_run:
         table.store.delete(info.path for info in found)

@@ -40,7 +40,7 @@ from keytide.format.file_index import (
 from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
 from keytide.format.paths import branch_of
 from keytide.format.snapshot import Snapshot, Tag
-from keytide.maintenance.background import BEHIND, Made, follow
+from keytide.maintenance.background import BACKGROUND, TableChange, run_follow_ups
 from keytide.maintenance.tags import create_tag, delete_tag
 from keytide.options import keys
 from keytide.read.pruning import stored_indexes
@@ -85,18 +85,18 @@ def compact_manifest(table: StoredTable) -> MergedManifests:
         return MergedManifests(None, len(before), len(before))
     committed = _committed(transaction)
     after = metadata.manifests(committed)
-    follow(Made(table, view, committed.id, "the manifests are merged"))
+    run_follow_ups(TableChange(table, view, committed.id, "the manifests are merged"))
     return MergedManifests(committed.id, len(before), len(after))
 
 
-def commit_alike(table: StoredTable, done: str) -> Snapshot:
+def commit_unchanged(table: StoredTable, done: str) -> Snapshot:
     """The same in any case: a new snapshot that shows the same as the latest one.
 
     `done` says what this did.
     """
     view = writable_view(table)
     committed = _committed(Transaction.begin(table, view))
-    follow(Made(table, view, committed.id, done))
+    run_follow_ups(TableChange(table, view, committed.id, done))
     return committed
 
 
@@ -128,7 +128,7 @@ class MendResult(Record):
 
 
 @dataclass(frozen=True)
-class _Unread:
+class _UnreadableDocuments:
     """What some engines cannot read in one branch: numbers and names, in order."""
 
     snapshots: list[int]
@@ -136,7 +136,7 @@ class _Unread:
     tags: list[str]
 
     @classmethod
-    def of(cls, table: StoredTable) -> _Unread:
+    def of(cls, table: StoredTable) -> _UnreadableDocuments:
         """Raises `DataError` for a damaged document."""
         metadata = table.metadata
         changelogs = {number: metadata.changelog(number) for number in metadata.changelog_ids()}
@@ -160,12 +160,12 @@ def _stored(metadata: TableMetadata, number: int) -> Snapshot | None:
     return None
 
 
-def unread(table: StoredTable) -> MendResult:
+def unreadable_documents(table: StoredTable) -> MendResult:
     """How much of a table and its branches some engines cannot read.
 
     Raises `DataError` for a damaged document.
     """
-    found = [_Unread.of(each) for each in _lines(table)]
+    found = [_UnreadableDocuments.of(each) for each in _lines(table)]
     return MendResult(
         sum(len(each.snapshots) for each in found),
         sum(len(each.changelogs) for each in found),
@@ -186,9 +186,9 @@ def mend_snapshots(table: StoredTable, *, dry_run: bool = False) -> MendResult:
     Raises `DataError` for a damaged document and if the store fails, and `UnsupportedError` and
     `ConflictError` like `write`.
     """
-    found = unread(table)
+    found = unreadable_documents(table)
     for line in [] if dry_run else list(_lines(table)):
-        _mend(line, _Unread.of(line))
+        _mend(line, _UnreadableDocuments.of(line))
     return found
 
 
@@ -199,10 +199,10 @@ def _lines(table: StoredTable) -> Iterator[StoredTable]:
         yield from (open_branch(table, name) for name in branch_names(table.store))
 
 
-def _mend(table: StoredTable, found: _Unread) -> None:
+def _mend(table: StoredTable, found: _UnreadableDocuments) -> None:
     newest = table.metadata.latest_snapshot()
     if newest is not None and newest.id in found.snapshots:
-        commit_alike(table, "the snapshots are rewritten")
+        commit_unchanged(table, "the snapshots are rewritten")
     for name in found.tags:
         _write_again(table, paths.tag_path(name), Tag.from_json)
     for number in found.changelogs:
@@ -255,7 +255,7 @@ def index_files(
     table: StoredTable, partitions: Sequence[Place] = (), *, runner: TaskRunner | None = None
 ) -> IndexingResult:
     """Create the missing filters of files, see `Table.rewrite_file_index`."""
-    BEHIND.settle(table.uri)
+    BACKGROUND.cancel(table.uri)
     view = writable_view(table)
     filters = file_filters(view.options)
     if not filters.columns:
@@ -283,7 +283,7 @@ def index_files(
         )
     if outcome is None:
         return IndexingResult(None, len(files), 0)
-    follow(Made(table, view, outcome.snapshot.id, "the files are indexed"))
+    run_follow_ups(TableChange(table, view, outcome.snapshot.id, "the files are indexed"))
     return IndexingResult(outcome.snapshot.id, len(files), len(entries) // 2)
 
 
@@ -319,7 +319,7 @@ class IndexTask:
         }
         if not lacking:
             return Written(())
-        made = self._made(replace(wanted, columns=lacking), path)
+        made = self._filters_of_file(replace(wanted, columns=lacking), path)
         merged = {name: {**stored.get(name, {}), **made.get(name, {})} for name in (*stored, *made)}
         placed = wanted.placed(merged, self._index_path(path))
         self.view.store.put_all(placed.files)
@@ -331,7 +331,7 @@ class IndexTask:
             replace(self.entry, file=replace(file, **new)),
         ))  # fmt: skip
 
-    def _made(self, filters: FileFilters, path: str) -> dict[str, dict[str, bytes]]:
+    def _filters_of_file(self, filters: FileFilters, path: str) -> dict[str, dict[str, bytes]]:
         old = self.view.schemas[self.entry.file.schema_id]
         columns = tuple(old.field(name) for name in filters.columns)
         reader = FileReader(self.view.store, path, old, columns, size=self.entry.file.file_size)

@@ -56,9 +56,9 @@ from keytide.format import paths
 from keytide.format.arrow import to_arrow
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.format.schema import NO_UPSERTS, TableSchema
-from keytide.maintenance.background import BEHIND
-from keytide.maintenance.repair import commit_alike
-from keytide.maintenance.writes import followed, show_rows, writing
+from keytide.maintenance.background import BACKGROUND
+from keytide.maintenance.repair import commit_unchanged
+from keytide.maintenance.writes import show_rows, with_follow_ups, writing
 from keytide.merge.engines import compacts_by_lookup, engine_class
 from keytide.merge.functions.registry import registered_functions
 from keytide.merge.order import IS_ADD, VALUE_KIND
@@ -93,7 +93,7 @@ class MoveWinnersTask:
     """
 
     view: TableView
-    anew: WriteTask
+    write_task: WriteTask
     plan: BucketPlan
     number: int
     memory_bytes: int
@@ -104,8 +104,8 @@ class MoveWinnersTask:
         Raises `DataError` if the store fails, and `InvalidError` for versions that cannot be
         merged.
         """
-        size_bytes = self.anew.view.options.write_buffer_bytes
-        return self.anew.feed(piled(self._rows(), size_bytes), self.number)
+        size_bytes = self.write_task.view.options.write_buffer_bytes
+        return self.write_task.feed(piled(self._rows(), size_bytes), self.number)
 
     def _rows(self) -> Iterator[pa.Table]:
         columns = (*self.view.schema.names, VALUE_KIND)
@@ -140,27 +140,27 @@ def move_keys_tasks(
 class MoveKeysTask:
     """Moves the keys of one bucket. Picklable. `number` distinguishes the tasks of one change."""
 
-    there: UpsertTask
-    anew: WriteTask
+    target_task: UpsertTask
+    write_task: WriteTask
     bucket: BucketId
     number: int
 
     @property
     def files(self) -> tuple[ManifestEntry, ...]:
         """The files that it reads."""
-        return self.there.entries[self.bucket]
+        return self.target_task.entries[self.bucket]
 
     def __call__(self) -> Written:
         """Write the rows again. Nothing is left behind after an error.
 
         Raises the errors of `found_bucket`, and `DataError` if the store fails.
         """
-        rows = self._rows(self.there.bucket(self.bucket))
-        size_bytes = self.anew.view.options.write_buffer_bytes
-        return self.anew.feed(piled(rows, size_bytes), self.number)
+        rows = self._rows(self.target_task.bucket(self.bucket))
+        size_bytes = self.write_task.view.options.write_buffer_bytes
+        return self.write_task.feed(piled(rows, size_bytes), self.number)
 
     def _rows(self, on: Bucket) -> Iterator[pa.Table]:
-        view = self.there.view
+        view = self.target_task.view
         stored = StoredVersions(view, self.bucket[0], tuple(view.schema.names))
         size_bytes, files = view.options.write_buffer_bytes, [*map(PlannedFile, self.files)]
         rows_max = max(1, min(_BATCH_ROWS, rows_in(size_bytes, files, view.schema.fields)))
@@ -201,7 +201,7 @@ def rescale(
     runner: TaskRunner | None = None,
 ) -> RescaleResult:  # fmt: skip
     """Rescale partitions, see `Table.rescale`."""
-    BEHIND.settle(table.uri)
+    BACKGROUND.cancel(table.uri)
     view = writable_view(table)
     _refuse_unmovable(view)
     spec = fitting(partitions, view.schema, table.name, view.options.partition_default_name)
@@ -272,14 +272,14 @@ def _tasks(
             files.setdefault((entry.partition, entry.bucket), []).append(entry)
     found: tuple[list[MoveTask], list[MoveTask]] = ([], [])
     for bucket, entries in files.items():
-        for tasks, moved in zip(found, _told_and_others(state.view, entries), strict=True):
+        for tasks, moved in zip(found, _emitted_and_other_files(state.view, entries), strict=True):
             if moved:
                 planned = tuple(to_merge(moved, places))
                 tasks.append(MoveTask(state.view, bucket, planned))
     return found
 
 
-def _told_and_others(
+def _emitted_and_other_files(
     view: TableView, entries: list[ManifestEntry]
 ) -> tuple[list[ManifestEntry], list[ManifestEntry]]:
     """The files of a bucket with rows that a changelog has emitted, and the others."""
@@ -381,7 +381,7 @@ def convert(table: StoredTable, upsert_mode: str, *, dry_run: bool = False) -> C
     for a table without an equivalent of the other kind, with the reason. Raises `ConflictError` if
     too many races were lost, and `DataError` if the store fails.
     """
-    BEHIND.settle(table.uri)
+    BACKGROUND.cancel(table.uri)
 
     if upsert_mode.lower() not in _MODES:
         expected = " or ".join(map(repr, _MODES))
@@ -406,9 +406,9 @@ def convert(table: StoredTable, upsert_mode: str, *, dry_run: bool = False) -> C
                 f"'{schema.upsert_mode}' to '{wanted}'; write its rows to a new table"
             )
         if found.schema.upsert_mode == wanted:
-            done = _taken_back(seen.live, found, dry_run=dry_run)
+            done = _withdrawn(seen.live, found, dry_run=dry_run)
         else:
-            done = _carried_out(seen, found, wanted, dry_run=dry_run)
+            done = _converted_table(seen, found, wanted, dry_run=dry_run)
         if done is not None:
             return done
         seen = seen.live.pinned()
@@ -423,7 +423,7 @@ def convert(table: StoredTable, upsert_mode: str, *, dry_run: bool = False) -> C
 # -- withdrawal of a conversion --------------------------------------------------------------------
 
 
-def _taken_back(
+def _withdrawn(
     table: StoredTable, found: SchemasInForce, *, dry_run: bool
 ) -> ConversionResult | None:
     """The result if the table already has the mode. None if another change came first.
@@ -437,7 +437,7 @@ def _taken_back(
         again = _numbered(found.schema, found.newest)
         if not created(table.store, paths.schema_path(again.id), again.to_json()):
             return None
-    snapshot = commit_alike(table, "the conversion is undone")
+    snapshot = commit_unchanged(table, "the conversion is undone")
     return replace(result, snapshot_id=snapshot.id)
 
 
@@ -450,7 +450,7 @@ def _numbered(schema: TableSchema, newest: TableSchema) -> TableSchema:
 # -- the steps of a conversion ---------------------------------------------------------------------
 
 
-def _carried_out(
+def _converted_table(
     pinned: PinnedTable, found: SchemasInForce, wanted: str, *, dry_run: bool
 ) -> ConversionResult | None:
     """The result if the table has another mode. None if another change came first."""
@@ -473,7 +473,7 @@ def _carried_out(
     is_stored = target.schema.id == found.newest.id
     view = _view_at(state.view, target.schema)
     begun = Transaction.on(pinned.live, TableState(view, state.live))
-    with followed(pinned.live, begun, done="the table is converted") as transaction:
+    with with_follow_ups(pinned.live, begun, done="the table is converted") as transaction:
         local_runner().each(_conversion_tasks(state, transaction.state), transaction.collect)
         if not is_stored and not created(
             pinned.store, paths.schema_path(target.schema.id), target.schema.to_json()

@@ -141,11 +141,11 @@ def numbered(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
                 return tag.snapshot
         raise NotFoundError(
             f"table {metadata.name} has no snapshot {snapshot_id} to roll back to; "
-            f"{_kept(metadata)}"
+            f"{_existing_snapshots(metadata)}"
         ) from error
 
 
-def _kept(metadata: TableMetadata) -> str:
+def _existing_snapshots(metadata: TableMetadata) -> str:
     """Which snapshots exist."""
     tagged = sorted({tag.snapshot.id for tag in metadata.tags().values()})
     tags = f"tags keep {', '.join(map(str, tagged)) or 'no others'}"
@@ -340,8 +340,8 @@ def _refuse_to_discard(steps: _Steps, name: str) -> None:
     if own:
         raise ConflictError(
             f"table {steps.into.name}: {counted(len(own), 'commit')} would be deleted that branch "
-            f"{name} does not have: {_told(own)}. Write the rows of the branch to the table "
-            "instead, or fast-forward with discard=True to delete these commits"
+            f"{name} does not have: {_snapshot_names(own)}. Write the rows of the branch to the "
+            "table instead, or fast-forward with discard=True to delete these commits"
         )
 
 
@@ -349,7 +349,7 @@ _CHANGING_ROWS = (CommitKind.APPEND, CommitKind.OVERWRITE)
 _NAMED_MAX = 3
 
 
-def _told(snapshots: Sequence[Snapshot]) -> str:
+def _snapshot_names(snapshots: Sequence[Snapshot]) -> str:
     named = [f"snapshot {each.id} by {each.commit_user}" for each in snapshots[:_NAMED_MAX]]
     return ", ".join([*named, "..."] if len(snapshots) > _NAMED_MAX else named)
 
@@ -380,7 +380,7 @@ class _Steps:
                 f"branch {branch.name} has no snapshots to fast-forward to; write to it first"
             )
         ours = into.snapshot_ids()
-        start = _parting(into, branch, ours, theirs)
+        start = _common_snapshot(into, branch, ours, theirs)
         own = into.snapshot(start.id) if start.id in ours else None
         is_replaced = own not in (None, start)
         # A replaced snapshot must be the oldest one, because snapshots form a line.
@@ -463,7 +463,7 @@ class _Steps:
         return self.branch.store.read(paths.snapshot_path(snapshot_id))
 
 
-def _parting(
+def _common_snapshot(
     into: TableMetadata, branch: TableMetadata, ours: Sequence[int], theirs: Sequence[int]
 ) -> Snapshot:
     """The latest snapshot that both have, or the first one of the branch."""

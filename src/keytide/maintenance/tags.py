@@ -148,10 +148,10 @@ def _create(
 ) -> NamedTag:
     tag = _tag(source.snapshot, retained_ns, clock_ns)
     if not metadata.create_tag(name, tag):
-        raise _taken(metadata, name)
+        raise _name_taken_error(metadata, name)
     if not source.is_there(metadata):
         metadata.delete_tag(name)
-        raise source.gone(metadata, name)
+        raise source.gone_error(metadata, name)
     return NamedTag.of(name, tag)
 
 
@@ -186,7 +186,7 @@ def replace_tag_by(
     metadata.replace_tag(name, tag)
     if not source.is_there(metadata):
         metadata.replace_tag(name, old)
-        raise source.gone(metadata, name)
+        raise source.gone_error(metadata, name)
     return NamedTag.of(name, tag)
 
 
@@ -205,7 +205,7 @@ def rename_tag(table: StoredTable, name: str, new_name: str) -> NamedTag:
     _check_name(metadata, new_name)
     # The new name first: after an interruption, both exist, and a repeated call continues.
     if not metadata.create_tag(new_name, tag) and metadata.stored_tag(new_name) != tag:
-        raise _taken(metadata, new_name)
+        raise _name_taken_error(metadata, new_name)
     metadata.delete_tag(name)
     return NamedTag.of(new_name, tag)
 
@@ -291,7 +291,7 @@ class TagSource:
             raise
         return Snapshot.from_json(data, metadata.store.uri_of(self.path)) == self.snapshot
 
-    def gone(self, metadata: TableMetadata, name: str) -> ConflictError:
+    def gone_error(self, metadata: TableMetadata, name: str) -> ConflictError:
         """The error to raise if it does not."""
         return ConflictError(
             f"table {metadata.name}: snapshot {self.snapshot.id} expired or was rolled back "
@@ -340,7 +340,7 @@ def _tag(snapshot: Snapshot, retained_ns: int | None, clock_ns: Callable[[], int
     )  # fmt: skip
 
 
-def _taken(metadata: TableMetadata, name: str) -> AlreadyExistsError:
+def _name_taken_error(metadata: TableMetadata, name: str) -> AlreadyExistsError:
     try:
         of = f" of snapshot {metadata.stored_tag(name).snapshot.id}"
     except (NotFoundError, DataError):  # it is gone again, or damaged
@@ -425,7 +425,7 @@ def create_due_tags(metadata: TableMetadata, options: TableOptions) -> list[Name
     """
     if options.tag_automatic_creation not in _CLOCKS:
         return []
-    maker = _Maker(metadata, options, TagPeriod.of(options))
+    maker = _TagCreation(metadata, options, TagPeriod.of(options))
     made = maker.run()
     if made:
         maker.delete_surplus()
@@ -433,7 +433,7 @@ def create_due_tags(metadata: TableMetadata, options: TableOptions) -> list[Name
 
 
 @dataclass(frozen=True)
-class _Maker:
+class _TagCreation:
     metadata: TableMetadata
     options: TableOptions
     period: TagPeriod

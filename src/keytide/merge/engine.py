@@ -69,7 +69,7 @@ def sequence_groups_of(fields: Iterable[Field], options: TableOptions) -> tuple[
 # -- the interface ---------------------------------------------------------------------------------
 
 
-class Elsewhere(Enum):
+class PartitionChangePolicy(Enum):
     """What happens to a row whose key is in another partition, if keys can be in any partition."""
 
     MOVES = "the key moves to another partition"
@@ -77,7 +77,7 @@ class Elsewhere(Enum):
     IS_DROPPED = "the row is dropped"
 
 
-class Thinned(NamedTuple):
+class NeededVersions(NamedTuple):
     """Versions that are stored separately, in merge order.
 
     `few` are versions of keys that keep at most one version per column, `whole` those of all other
@@ -109,7 +109,7 @@ class MergeEngine(ABC):
     """
     follows_sequence: ClassVar[bool] = True
     """Whether sequence fields order the versions. If not, arrival decides alone."""
-    elsewhere: ClassVar[Elsewhere] = Elsewhere.STAYS
+    on_partition_change: ClassVar[PartitionChangePolicy] = PartitionChangePolicy.STAYS
     """What happens to a row whose key is in another partition."""
     fills_gaps: ClassVar[bool] = False
     """Whether NULL means "no new value", so that rows can omit columns."""
@@ -201,13 +201,13 @@ class MergeEngine(ABC):
         """Why no separately kept version can be dropped, None if `thinned` finds some."""
         return None
 
-    def thinned(self, versions: pl.DataFrame) -> Thinned:
+    def thinned(self, versions: pl.DataFrame) -> NeededVersions:
         """The versions that are needed for the current row, or for the row after any later write.
 
         By default all. Engines that keep versions separately can override it. REQUIRES what `merge`
         requires, and all older versions of each key.
         """
-        return Thinned(versions.clear(), versions)
+        return NeededVersions(versions.clear(), versions)
 
     @property
     def needs_oldest(self) -> bool:

@@ -25,7 +25,7 @@ import polars as pl
 from keytide.base.row_kind import RETRACTS, RowKind
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.merge.aggregation import Aggregation
-from keytide.merge.engine import Elsewhere, MergeEngine
+from keytide.merge.engine import MergeEngine, PartitionChangePolicy
 from keytide.merge.functions.registry import NO_FUNCTIONS
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import IS_ADD, MergeOrder
@@ -44,7 +44,7 @@ class Deduplicate(MergeEngine):
 
     meaning: ClassVar[str] = "The latest version wins."
     picks_a_version: ClassVar[bool] = True
-    elsewhere: ClassVar[Elsewhere] = Elsewhere.MOVES
+    on_partition_change: ClassVar[PartitionChangePolicy] = PartitionChangePolicy.MOVES
     order: MergeOrder
     ignore_delete: bool = False
     """Retracts that were stored before the option was set are skipped too."""
@@ -106,7 +106,7 @@ class FirstRow(MergeEngine):
 
     meaning: ClassVar[str] = "The first version wins."
     picks_a_version: ClassVar[bool] = True
-    elsewhere: ClassVar[Elsewhere] = Elsewhere.IS_DROPPED
+    on_partition_change: ClassVar[PartitionChangePolicy] = PartitionChangePolicy.IS_DROPPED
     follows_sequence: ClassVar[bool] = False
     keeps_rows: ClassVar[bool] = True
     compacts_by_lookup: ClassVar[bool] = True

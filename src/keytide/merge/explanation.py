@@ -67,14 +67,14 @@ class Provenance:
 
     `merged` has one row or none, whose kind can be that of a retract. `base` is the version that
     provides what the engine does not merge column by column. `taken` has every column, without
-    versions if none gave a value. `winners` has the latest version of each sequence group, by the
-    fields of the group.
+    versions if none gave a value. `latest_by_group` has the latest version of each sequence group,
+    by the fields of the group.
     """
 
     merged: pl.DataFrame
     base: int | None = None
     taken: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    winners: Mapping[tuple[str, ...], int | None] = field(default_factory=dict)
+    latest_by_group: Mapping[tuple[str, ...], int | None] = field(default_factory=dict)
     removal: Removal | None = None
 
     @property
@@ -407,7 +407,7 @@ class _Teller:
         return all(self._facts[version][name] is None for name in group.sequence)
 
     def _winner(self, group: SequenceGroup | None) -> int | None:
-        return None if group is None else self.provenance.winners[group.sequence]
+        return None if group is None else self.provenance.latest_by_group[group.sequence]
 
     # -- why one version precedes another --------------------------------------------------------
 

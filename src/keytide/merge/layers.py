@@ -84,7 +84,7 @@ def _one_by_one(versions: pl.DataFrame, key: tuple[str, ...]) -> Iterator[pl.Dat
 # -- replacement of stored versions ----------------------------------------------------------------
 
 
-class OlderNeededError(Exception):
+class OlderVersionsNeededError(Exception):
     """Versions cannot be merged without older versions of their key, which are not available."""
 
 
@@ -102,7 +102,7 @@ class Merging(Protocol):
 
 
 @dataclass(frozen=True)
-class Standing:
+class PartialMerge:
     """Merges versions above older ones into versions that have the same effect on these."""
 
     engine: MergeEngine
@@ -113,10 +113,12 @@ class Standing:
         return self.engine.newest_decides
 
     def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
-        """See `MergeEngine`. Raises `OlderNeededError` if one version cannot replace several."""
+        """See `MergeEngine`. Raises `OlderVersionsNeededError` if one version cannot replace
+        several.
+        """
         starts = self.engine.layer_starts(versions)
         if starts is not None and starts.any():
-            raise OlderNeededError
+            raise OlderVersionsNeededError
         return self.engine.merge(versions, in_key_order=in_key_order)
 
 
@@ -174,7 +176,7 @@ def merge_runs(
         older = [without_keys(run, [base], order.key) for run in others]
         return [*merge_runs(older, order, engine, arrival_decides=True), base]
     # Rows of the largest run whose key is in no other run are not copied, sorted or merged.
-    touched = _touched(base, others, order.key)
+    touched = _rows_with_keys_in(base, others, order.key)
     if arrival_decides and engine.newest_decides and largest == 0:
         again = base.clear()  # older than all touched keys, so nothing of it is needed
     else:
@@ -234,7 +236,7 @@ def without_contained(
     for place, run in enumerate(containing):
         before = [runs[other] for other in containing[:place] if runs[other].height]
         if before and counted[run].height:
-            counted[run] = counted[run].filter(~_touched(counted[run], before, key))
+            counted[run] = counted[run].filter(~_rows_with_keys_in(counted[run], before, key))
     return counted
 
 
@@ -256,14 +258,16 @@ def without_outlived(
     counted = list(runs)
     for place, rows in zip(upper, hidden, strict=True):
         if rows.height:
-            is_outlived = pl.col(is_dead) & _touched(runs[place], shown, key)
+            is_outlived = pl.col(is_dead) & _rows_with_keys_in(runs[place], shown, key)
             counted[place] = runs[place].filter(~is_outlived)
     return counted
 
 
 def with_keys(rows: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
     """The rows whose key is among `keys`, which are frames of the key columns, in order."""
-    return rows.filter(_touched(rows, [keys], tuple(keys.columns))) if rows.height else rows
+    return (
+        rows.filter(_rows_with_keys_in(rows, [keys], tuple(keys.columns))) if rows.height else rows
+    )
 
 
 def without_keys(
@@ -271,10 +275,12 @@ def without_keys(
 ) -> pl.DataFrame:
     """The rows whose key is in none of the others."""
     filled = [other for other in others if other.height]
-    return rows.filter(~_touched(rows, filled, key)) if rows.height and filled else rows
+    return rows.filter(~_rows_with_keys_in(rows, filled, key)) if rows.height and filled else rows
 
 
-def _touched(base: pl.DataFrame, others: Sequence[pl.DataFrame], key: tuple[str, ...]) -> pl.Series:
+def _rows_with_keys_in(
+    base: pl.DataFrame, others: Sequence[pl.DataFrame], key: tuple[str, ...]
+) -> pl.Series:
     """Which rows of `base` have their key in one of the others."""
     wanted = pl.concat([other.select(key) for other in others])
     if len(key) == 1:

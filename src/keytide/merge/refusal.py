@@ -52,13 +52,15 @@ def named_rows(rows: pl.DataFrame, columns: Sequence[str]) -> str:
     """The first of some rows by their values, up to the maximum."""
     first = held_by_python(rows.select(columns).head(NAMED_ROWS_MAX)).rows()
     told = [
-        ", ".join(f"{name} = {_told(value)}" for name, value in zip(columns, row, strict=True))
+        ", ".join(
+            f"{name} = {_value_text(value)}" for name, value in zip(columns, row, strict=True)
+        )
         for row in first
     ]
     return "; ".join([*told, "..."] if rows.height > len(first) else told)
 
 
-def _told(value: object) -> str:
+def _value_text(value: object) -> str:
     """A value in readable form: times and decimals without Python syntax."""
     return str(value) if isinstance(value, date | time | Decimal) else shown(value)
 

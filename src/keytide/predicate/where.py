@@ -110,29 +110,34 @@ def terms_of(expression: pl.Expr) -> list[pl.Expr]:
 @dataclass(frozen=True)
 class _Part:
     expression: pl.Expr
-    told: Any
+    description: Any
     table: str
 
     @property
     def name(self) -> str:
         """The name of its operation, such as `Gt` or `Boolean.IsNull`, or the kind of a leaf."""
-        kind, inner = _only(self.told)
+        kind, inner = _name_and_content(self.description)
         if kind == "BinaryExpr":
             return str(inner["op"])
         if kind != "Function":
             return kind
-        family, member = _only(inner["function"])
-        return family if member is None else f"{family}.{_only(member)[0]}"
+        family, member = _name_and_content(inner["function"])
+        return family if member is None else f"{family}.{_name_and_content(member)[0]}"
 
     @property
     def options(self) -> Any:
         """What is known about a function besides its name."""
-        return _only(_only(_only(self.told)[1]["function"])[1])[1] or {}
+        return (
+            _name_and_content(
+                _name_and_content(_name_and_content(self.description)[1]["function"])[1]
+            )[1]
+            or {}
+        )
 
     @property
     def parts(self) -> list[_Part]:
         """Its parts, from left to right."""
-        kind, inner = _only(self.told)
+        kind, inner = _name_and_content(self.description)
         told: list[Any] = []
         if kind == "BinaryExpr":
             told = [inner["left"], inner["right"]]
@@ -182,7 +187,7 @@ class _Part:
 
     def column(self) -> str:
         """The name of the column."""
-        kind, name = _only(self.told)
+        kind, name = _name_and_content(self.description)
         if kind != "Column":
             raise self.refused()
         return str(name)
@@ -220,11 +225,11 @@ def _named(expression: pl.Expr) -> str:
     return shown(str(expression))
 
 
-def _only(told: Any) -> tuple[str, Any]:
+def _name_and_content(description: Any) -> tuple[str, Any]:
     """The name and the content of a word, or of an object with one key."""
-    if isinstance(told, dict) and len(told) == 1:
-        return next(iter(told.items()))
-    return str(told), None
+    if isinstance(description, dict) and len(description) == 1:
+        return next(iter(description.items()))
+    return str(description), None
 
 
 def _reader_of(operator: str) -> Callable[..., Predicate]:
@@ -366,7 +371,7 @@ _RESERVED = ("AND", "OR", "NOT", "IN", "IS", "BETWEEN", "LIKE", "NULL", "TRUE", 
 
 
 @dataclass
-class _Open:
+class _OpenCondition:
     """A condition that is being parsed, inside a parenthesis."""
 
     ors: list[Predicate] = field(default_factory=list)
@@ -412,7 +417,7 @@ class _Parser:
 
     def predicate(self) -> Predicate:
         """The whole condition. An explicit stack, not Python's, holds what is open."""
-        open_ = [_Open()]
+        open_ = [_OpenCondition()]
         while True:
             self._term(open_)
             while self.accept(")"):
@@ -431,7 +436,7 @@ class _Parser:
             self.fail("expected AND, OR or the end of the condition")
         return open_[0].result()
 
-    def _term(self, open_: list[_Open]) -> None:
+    def _term(self, open_: list[_OpenCondition]) -> None:
         """One term, with the parentheses and negations before it."""
         while True:
             if self.accept("NOT"):
@@ -440,7 +445,7 @@ class _Parser:
                 self.place += 1
                 if len(open_) > DEPTH_MAX:
                     self.fail(f"more than {DEPTH_MAX} open parentheses")
-                open_.append(_Open())
+                open_.append(_OpenCondition())
             else:
                 break
         open_[-1].add(self._comparison())

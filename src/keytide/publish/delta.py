@@ -136,15 +136,15 @@ def read_on(store: Store, known: DeltaState) -> DeltaState | None:
             if data is None:
                 return state
             actions = decode_actions(data, store.uri_of(commit_path(version)))
-            if table_told(actions) != known.table_id:
+            if table_of_commit(actions) != known.table_id:
                 return None
             state = state.after(version, actions)
 
 
-def table_told(actions: Sequence[Action]) -> str | None:
+def table_of_commit(actions: Sequence[Action]) -> str | None:
     """The table that a commit of Keytide names."""
-    told = [each["commitInfo"].get("tableId") for each in actions if "commitInfo" in each]
-    return None if not told else told[0]
+    table_ids = [each["commitInfo"].get("tableId") for each in actions if "commitInfo" in each]
+    return None if not table_ids else table_ids[0]
 
 
 # -- log retention ---------------------------------------------------------------------------------
@@ -228,7 +228,10 @@ class DeltaForm:
         """See `Form`."""
         # Polars looks up the vector of a file under its name as spelled in a URL, and shows dead
         # rows if the name differs.
-        places = {(entry.partition, entry.bucket): name for name, entry in content.marked.items()}
+        places = {
+            (entry.partition, entry.bucket): name
+            for name, entry in content.files_with_dead_rows.items()
+        }
         for name in places.values():
             path = content.path(name)
             if _encoded_path(path) != path:
@@ -287,14 +290,14 @@ class DeltaDraft:
     """See `Draft`. `vectors` is the file with new vectors, by its path."""
 
     actions: Sequence[Action]
-    after: DeltaState
+    next_state: DeltaState
     vectors: Mapping[str, bytes]
 
     def create(self, store: Store) -> DeltaState | None:
         """See `Draft`."""
         store.put_all(self.vectors)
-        if created(store, commit_path(self.after.version), encode_actions(self.actions)):
-            return self.after
+        if created(store, commit_path(self.next_state.version), encode_actions(self.actions)):
+            return self.next_state
         store.discard(self.vectors)
         return None
 
@@ -310,7 +313,7 @@ class _Difference:
     def draft(self) -> DeltaDraft | None:
         """The next version. None if there is no difference."""
         head, known, wanted = self._head(), self.before.by_name, self.content.files
-        digests = digests_of(self.content) if self.content.dead else {}
+        digests = digests_of(self.content) if self.content.names_with_dead_rows else {}
         new = [name for name in wanted
                if name not in known or vector_id(known[name]) != digests.get(name)]  # fmt: skip
         again = frozenset(new)
@@ -466,7 +469,7 @@ def _statistics(entries: Sequence[ManifestEntry], view: TableView) -> list[Actio
     fields = [f for f in view.schema.fields if _has_bounds(f.type)]
     bounds = value_bounds(entries, fields, view.schemas).to_dicts() if entries and fields else []
     rows = bounds or [{}] * len(entries)
-    return [_told(entry, row, [f.name for f in fields])
+    return [_statistics_of_entry(entry, row, [f.name for f in fields])
             for entry, row in zip(entries, rows, strict=True)]  # fmt: skip
 
 
@@ -478,7 +481,9 @@ def _has_bounds(type_: object) -> bool:
 _BOUNDED = frozenset(("TINYINT", "SMALLINT", "INT", "BIGINT", "CHAR", "VARCHAR", "DATE"))
 
 
-def _told(entry: ManifestEntry, row: Mapping[str, Any], names: Sequence[str]) -> Action:
+def _statistics_of_entry(
+    entry: ManifestEntry, row: Mapping[str, Any], names: Sequence[str]
+) -> Action:
     bounded = [
         name
         for name in names

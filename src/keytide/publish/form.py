@@ -56,15 +56,17 @@ class Content:
         return self.state.view
 
     @cached_property
-    def dead(self) -> frozenset[str]:
+    def names_with_dead_rows(self) -> frozenset[str]:
         """The names of files with dead rows."""
         marked = (place for file in self.state.vector_files for place in file.ranges or ())
         return frozenset(place.data_file_name for place in marked if place.cardinality != 0)
 
     @property
-    def marked(self) -> dict[str, ManifestEntry]:
+    def files_with_dead_rows(self) -> dict[str, ManifestEntry]:
         """The files with dead rows."""
-        return {name: entry for name, entry in self.files.items() if name in self.dead}
+        return {
+            name: entry for name, entry in self.files.items() if name in self.names_with_dead_rows
+        }
 
     def path(self, name: str) -> str:
         """The path of a file in the table."""

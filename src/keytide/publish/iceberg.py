@@ -87,7 +87,7 @@ class DeadRows:
     @cached_property
     def by_digest(self) -> Mapping[str, Sequence[str]]:
         """The files with dead rows of each bucket, by a digest of the bucket's dead rows."""
-        if not self.content.dead:
+        if not self.content.names_with_dead_rows:
             return {}
         digests = digests_of(self.content)
         buckets: dict[BucketId, list[str]] = {}
@@ -359,13 +359,13 @@ class IcebergDraft:
 
     files: Mapping[str, bytes]
     document: bytes
-    after: IcebergState
+    next_state: IcebergState
 
     def create(self, store: Store) -> IcebergState | None:
         """See `Draft`."""
         store.put_all(self.files)
-        if created(store, metadata_path(self.after.version), self.document):
-            return self.after
+        if created(store, metadata_path(self.next_state.version), self.document):
+            return self.next_state
         store.discard(self.files)
         return None
 

@@ -25,7 +25,13 @@ import pyarrow as pa
 from keytide.base.process import cached_property
 from keytide.base.row_kind import RowKind
 from keytide.format.data_file import IS_DEAD, SEQUENCE_NUMBER, VALUE_KIND
-from keytide.merge.layers import Merging, Standing, merge_runs, without_contained, without_outlived
+from keytide.merge.layers import (
+    Merging,
+    PartialMerge,
+    merge_runs,
+    without_contained,
+    without_outlived,
+)
 from keytide.merge.order import IS_ADD
 from keytide.merge.windows import SIDE_BY_SIDE, Batch, Together
 from keytide.predicate.matching import row_filter
@@ -178,7 +184,7 @@ class MergedVersions:
         Frames and errors are as described in `of`.
         """
         order, engine = self.view.order, self.view.engine
-        merging: Merging = Standing(engine) if self.has_older else engine
+        merging: Merging = PartialMerge(engine) if self.has_older else engine
         check = self._check_of_merged
         # A filter on other columns comes after the merge. Before it, an older version that matches
         # would come back.

@@ -37,7 +37,7 @@ from keytide.format.paths import FileNames, main_store, new_uuid
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.key_index.indexed_keys import Comparison
-from keytide.merge.engine import Elsewhere, MergeEngine
+from keytide.merge.engine import MergeEngine, PartitionChangePolicy
 from keytide.merge.engines import engine_of
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import MergeOrder, order_of
@@ -228,7 +228,7 @@ class TableView:
         It matters to a late version. If a key never leaves the first partition that it was in, the
         delete also says which partition the deleted key stays in.
         """
-        stays = self.moves_keys and self.engine.elsewhere is Elsewhere.STAYS
+        stays = self.moves_keys and self.engine.on_partition_change is PartitionChangePolicy.STAYS
         return stays or self.engine.has_late_versions
 
     @property

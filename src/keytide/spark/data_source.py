@@ -49,7 +49,7 @@ from keytide.compaction.bulk_load import raise_replacement
 from keytide.errors import InvalidError, KeytideError, UnsupportedError
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind
-from keytide.maintenance.background import BEHIND
+from keytide.maintenance.background import BACKGROUND
 from keytide.maintenance.writes import writing
 from keytide.options import keys
 from keytide.read.plain_files import split_tasks
@@ -460,7 +460,7 @@ class SourceWrite:
                 self._publish(transaction)
             else:
                 transaction.previous_result()
-        BEHIND.settle(self.table.uri)  # Spark can end this process at any time
+        BACKGROUND.cancel(self.table.uri)  # Spark can end this process at any time
 
     def abort(self, told: Sequence[TaskMessage]) -> None:
         """Delete the files of all tasks.

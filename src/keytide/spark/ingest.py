@@ -49,7 +49,7 @@ from keytide.feeds.omitted_values import OMITTED
 from keytide.feeds.target import feed_columns, feed_target
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.bucket import bucket_ids
-from keytide.maintenance.background import BEHIND
+from keytide.maintenance.background import BACKGROUND
 from keytide.maintenance.writes import writing
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import PinnedTable, StoredTable
@@ -310,7 +310,7 @@ def run_feed(
         with over_files(request.source, target.name):
             writer.start().awaitTermination()
     finally:
-        BEHIND.wait(target.uri)
+        BACKGROUND.wait(target.uri)
     return IngestReport(target.name, letters, tuple(run.reports))
 
 

@@ -396,7 +396,7 @@ def _overview(site: Site, asked: Asked) -> Response:
     recent = timeline_of(table.stored)
     return site.page(
         "overview.html", table=table.name, view="overview", overview=overview,
-        figures=overview.figures, picture=timeline_picture(recent.moments),
+        figures=overview.figures, picture=timeline_picture(recent.entries),
     )  # fmt: skip
 
 
@@ -422,7 +422,7 @@ def _figures(site: Site, asked: Asked) -> Response:
     state = _state(seen)
     if (same := _unchanged(asked, state)) is not None:
         return same
-    figures, picture = figures_of(seen), timeline_picture(timeline_of(table.stored).moments)
+    figures, picture = figures_of(seen), timeline_picture(timeline_of(table.stored).entries)
     return site.page(
         "_figures.html", headers={"ETag": state}, table=table.name, figures=figures, picture=picture
     )
@@ -439,7 +439,7 @@ def _timeline(site: Site, asked: Asked) -> Response:
     timeline = timeline_of(table.stored, asked.number("before"))
     return site.page(
         "timeline.html", table=table.name, view="timeline", timeline=timeline,
-        picture=timeline_picture(timeline.moments), modes=_MODES,
+        picture=timeline_picture(timeline.entries), modes=_MODES,
     )  # fmt: skip
 
 
@@ -452,7 +452,7 @@ def _timeline_now(site: Site, asked: Asked) -> Response:
     timeline = timeline_of(table.stored)
     return site.page(
         "_timeline.html", headers={"ETag": state}, table=table.name, timeline=timeline,
-        picture=timeline_picture(timeline.moments),
+        picture=timeline_picture(timeline.entries),
     )  # fmt: skip
 
 

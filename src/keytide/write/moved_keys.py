@@ -3,9 +3,9 @@
 Keys move between partitions in tables whose primary key has no partition column. Such a table has
 dynamic buckets. The stored versions of a key say where it is. No index is stored, so none can be
 wrong, and each write looks up its keys. If a key arrives in another partition than its current one,
-the merge engine decides what happens, see `Elsewhere`. A key goes into one bucket of its partition.
-If two writers write the same keys at the same time, the second commit fails, and the write is made
-again.
+the merge engine decides what happens, see `PartitionChangePolicy`. A key goes into one bucket of
+its partition. If two writers write the same keys at the same time, the second commit fails, and the
+write is made again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from keytide.format.index_files import Hashes, IndexFile
 from keytide.format.manifest import ManifestEntry
 from keytide.key_index.indexed_keys import NOTHING, Entries, Numbers
 from keytide.key_index.sorted_runs import Head, IndexedFile
-from keytide.merge.engine import Elsewhere
+from keytide.merge.engine import PartitionChangePolicy
 from keytide.merge.engines import engine_class
 from keytide.merge.order import IS_ADD, joined
 from keytide.read.current_rows import Flags, by_name, exact, hashes_of, place_numbers, split_places
@@ -137,10 +137,10 @@ class _Moving(Placing):
     def _routed(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The rows as they must be written, each with the number of its bucket."""
         self._look_up(frame.select(self._key).unique())
-        elsewhere = engine_class(self._view.options).elsewhere
+        elsewhere = engine_class(self._view.options).on_partition_change
         routes = {
-            Elsewhere.MOVES: self._moved, Elsewhere.STAYS: self._kept,
-            Elsewhere.IS_DROPPED: self._first,
+            PartitionChangePolicy.MOVES: self._moved, PartitionChangePolicy.STAYS: self._kept,
+            PartitionChangePolicy.IS_DROPPED: self._first,
         }  # fmt: skip
         return routes[elsewhere](frame)
 
@@ -156,7 +156,9 @@ class _Moving(Placing):
 
     def _stored(self, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
         columns = (*self._key, *self._partition)
-        only_rows = engine_class(self._view.options).elsewhere is Elsewhere.MOVES
+        only_rows = (
+            engine_class(self._view.options).on_partition_change is PartitionChangePolicy.MOVES
+        )
         layout = self._layout
         plan = plan_files(self._view, layout.entries, key_range(keys), layout.vector_files)
         for bucket in plan.buckets:

@@ -70,7 +70,7 @@ from keytide.feeds.kafka.topics import (
     rows_with_keys,
 )
 from keytide.feeds.target import feed_columns, feed_target
-from keytide.maintenance.background import BEHIND
+from keytide.maintenance.background import BACKGROUND
 from keytide.maintenance.writes import writing
 from keytide.options import TableOptions
 from keytide.snapshot.state import TableView
@@ -251,7 +251,7 @@ def feed_topics(
         run.to_the_end()
     finally:
         if run.table is not None:
-            BEHIND.wait(run.table.uri)
+            BACKGROUND.wait(run.table.uri)
     assert run.table is not None
     return IngestReport(run.table.name, run.letters_name, tuple(run.reports))
 
