@@ -61,31 +61,31 @@ class Outcome(Generic[T]):
     """
 
     number: int
-    made: T | None = None
+    result: T | None = None
     error: KeytideError | None = None
 
 
-def attempted(task: FeedTask[T], rows: Iterable[pa.Table], number: int) -> Outcome[T]:
+def run_feed_task(task: FeedTask[T], rows: Iterable[pa.Table], number: int) -> Outcome[T]:
     """Run a feed task. Raises only errors that a retry may fix, such as `DataError`."""
-    return tried(partial(task.feed, rows, number), number)
+    return run_task(partial(task.feed, rows, number), number)
 
 
-def tried(task: Callable[[], T | None], number: int) -> Outcome[T]:
-    """Run a task. Raises like `attempted`."""
+def run_task(task: Callable[[], T | None], number: int) -> Outcome[T]:
+    """Run a task. Raises like `run_feed_task`."""
     try:
         return Outcome(number, task())
     except (ConflictError, InvalidError, NotFoundError, SetupError, UnsupportedError) as error:
         return Outcome(number, error=error)
 
 
-def settled(outcomes: Iterable[Outcome[T]], take: Callable[[T], None]) -> None:
+def collect_results(outcomes: Iterable[Outcome[T]], take: Callable[[T], None]) -> None:
     """Pass on the results of tasks, in the order of the rows, then raise the first error, if
     any.
     """
     ordered = sorted(outcomes, key=lambda outcome: outcome.number)
     for outcome in ordered:
-        if outcome.made is not None:
-            take(outcome.made)
+        if outcome.result is not None:
+            take(outcome.result)
     error = next((outcome.error for outcome in ordered if outcome.error is not None), None)
     if error is not None:
         raise error

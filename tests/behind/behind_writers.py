@@ -74,10 +74,11 @@ def _compact_all_behind() -> None:
 
 
 def _count() -> None:
+    from keytide.maintenance.background import CompactionRequest
 
-    compact, follow = Due.compact, Due._follow
+    compact, follow = CompactionRequest.compact, CompactionRequest._follow
 
-    def counted(self: Due) -> None:
+    def counted(self: CompactionRequest) -> None:
         _add(_BEGUN)
         try:
             compact(self)
@@ -85,11 +86,12 @@ def _count() -> None:
             _add(f"{_FAILED} {_place(error)}")
             raise
 
-    def followed(self: Due, done: Any) -> None:
+    def followed(self: CompactionRequest, done: Any) -> None:
         _add(_COMMITTED)
         follow(self, done)
 
-    Due.compact, Due._follow = counted, followed  # type: ignore[method-assign]
+    CompactionRequest.compact = counted  # type: ignore[method-assign]
+    CompactionRequest._follow = followed  # type: ignore[method-assign]
 
 
 def _add(event: str) -> None:
@@ -118,5 +120,6 @@ def told() -> str:
 
 def wait() -> None:
     """Wait for what is compacted behind the writers of this process."""
+    from keytide.maintenance.background import BACKGROUND
 
-    BEHIND.wait_for_all()
+    BACKGROUND.wait_for_all()

@@ -39,7 +39,7 @@ from keytide.snapshot.live_files import (
 from keytide.snapshot.state import TableView
 from keytide.store import Store, open_store
 from keytide.write.refusals import writable_view
-from keytide.write.task import WriteTask, Written
+from keytide.write.task import TaskResult, WriteTask
 
 PLACES = {"k": pl.Int64, "file": pl.String, "row": pl.Int64}
 ADDS = ("+I", "+U")
@@ -94,7 +94,7 @@ class IndexedWrite:
     known: Mapping[BucketId, pl.DataFrame]
     vectors: Mapping[BucketId, tuple[IndexFile, ...]] = field(default_factory=dict)
 
-    def feed(self, rows: pl.DataFrame) -> Written:
+    def feed(self, rows: pl.DataFrame) -> TaskResult:
         last = rows.unique("k", keep="last").sort("k")
         adds = last.filter(pl.col("op").is_in(ADDS))
         written = self.task.feed([adds.to_arrow()] if adds.height else [], 0)
@@ -108,7 +108,7 @@ class IndexedWrite:
             for bucket in nowhere.keys() | came.keys()
         }
         dead = {bucket: self._dead(bucket, places) for bucket, places in old.items()}
-        return Written(written.entries, indexes={**by_index_key(indexes), **by_index_key(dead)})
+        return TaskResult(written.entries, indexes={**by_index_key(indexes), **by_index_key(dead)})
 
     def _places(self, entry: ManifestEntry) -> pl.DataFrame:
         stored = StoredVersions(self.task.view, entry.partition, ("k",))
@@ -234,8 +234,8 @@ def test_tasks_of_one_write_add_to_one_index() -> None:
         KeyIndex(pl.DataFrame([[k], [name], [0]], schema=PLACES))
         for k, name in [(1, "a"), (2, "b"), (1, "c")]
     )
-    parts = [Written((), indexes=by_index_key({(b"", 0): each})) for each in (one, other, third)]
-    ((key, joined),) = Written.together(parts).indexes.items()
+    parts = [TaskResult((), indexes=by_index_key({(b"", 0): each})) for each in (one, other, third)]
+    ((key, joined),) = TaskResult.together(parts).indexes.items()
     assert key == ("KEYS", b"", 0)
     assert isinstance(joined, KeyIndex)
     assert joined.places.sort("k").rows() == [(1, "c", 0), (2, "b", 0)]

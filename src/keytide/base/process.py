@@ -90,7 +90,7 @@ os.register_at_fork(after_in_child=_idle.clear)
 
 def begin(call: Callable[[], T]) -> Future[T]:
     """Start a call in a thread. The process waits for it before it ends."""
-    threads = _taken(1)
+    threads = _idle_thread(1)
     future = threads.submit(call)
     future.add_done_callback(lambda _: _give_back(1, threads))
     return future
@@ -105,7 +105,7 @@ def side_by_side(calls: Sequence[Callable[[], T]], at_once: int) -> list[T]:
     if len(calls) < 2 or at_once < 2:
         return [call() for call in calls]
     first, *others = calls
-    threads = _taken(at_once - 1)
+    threads = _idle_thread(at_once - 1)
     futures: list[Future[T]] = []
     try:
         futures += [threads.submit(call) for call in others]
@@ -117,7 +117,7 @@ def side_by_side(calls: Sequence[Callable[[], T]], at_once: int) -> list[T]:
         _give_back(at_once - 1, threads)
 
 
-def _taken(count: int) -> ThreadPoolExecutor:
+def _idle_thread(count: int) -> ThreadPoolExecutor:
     try:
         return _idle[count].pop()
     except (KeyError, IndexError):
@@ -200,7 +200,7 @@ def library(name: str, extra: str, needed_for: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise _missing(name, extra, needed_for, str(error)) from error
+        raise _missing_library_error(name, extra, needed_for, str(error)) from error
 
 
 def require(name: str, extra: str, needed_for: str) -> None:
@@ -210,10 +210,10 @@ def require(name: str, extra: str, needed_for: str) -> None:
     except ImportError:
         is_there = False
     if not is_there:
-        raise _missing(name, extra, needed_for, "it is not installed")
+        raise _missing_library_error(name, extra, needed_for, "it is not installed")
 
 
-def _missing(name: str, extra: str, needed_for: str, reason: str) -> SetupError:
+def _missing_library_error(name: str, extra: str, needed_for: str, reason: str) -> SetupError:
     package = name.partition(".")[0]
     return SetupError(
         f"{needed_for}: this needs {package}, which cannot be imported ({reason}); install it "

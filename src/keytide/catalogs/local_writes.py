@@ -49,12 +49,12 @@ from keytide.write.task import WriteTask
 Fitting: TypeAlias = "Callable[[Transaction, pa.Table], pa.Table]"
 
 
-def _as_they_are(transaction: Transaction, rows: pa.Table) -> pa.Table:
+def _unchanged_rows(transaction: Transaction, rows: pa.Table) -> pa.Table:
     return rows
 
 
 def append(
-    table: StoredTable, data: Any, author: Author | None = None, fitting: Fitting = _as_they_are
+    table: StoredTable, data: Any, author: Author | None = None, fitting: Fitting = _unchanged_rows
 ) -> WriteResult:
     """Append rows in one atomic commit, see `Table.write`.
 
@@ -126,7 +126,7 @@ def truncate(table: StoredTable, partitions: Sequence[Place] = ()) -> WriteResul
 # -- extension of tables for new rows --------------------------------------------------------------
 
 
-def grown_for(
+def extended_for(
     table: StoredTable,
     data: Any,
     author: Author | None = None,
@@ -149,11 +149,13 @@ def grown_for(
         if not options.counts_row_errors:
             complete_rows(rows, schema, options, table.name)
 
-    pinned = grown(pinned, partial(growth, columns=given.schema, table=table.name), check, author)
+    pinned = extended_table(
+        pinned, partial(growth, columns=given.schema, table=table.name), check, author
+    )
     return pinned, padded(given, pinned.schema, TableOptions.parse(pinned.schema.options))
 
 
-def grown(
+def extended_table(
     pinned: PinnedTable,
     needed: Callable[[TableSchema], Sequence[SchemaChange]],
     check: Callable[[TableSchema], None] = lambda _: None,
@@ -198,12 +200,12 @@ def create_filled(
     `AlreadyExistsError` if another process created the table in the meantime, and the errors of
     `fill`.
     """
-    making = _Making(warehouse, database, name, definition)
+    making = _TableCreation(warehouse, database, name, definition)
     return making.rows_first(fill) if warehouse.places_first else making.table_first(fill)
 
 
 @dataclass(frozen=True)
-class _Making:
+class _TableCreation:
     """A table that is created with its rows."""
 
     warehouse: Warehouse

@@ -131,17 +131,17 @@ CACHE_BYTES = 10 << 30
 _CACHE_BYTES_MIN = 1 << 20
 
 
-def open_near(
+def open_cached_store(
     location: str, options: Mapping[str, str] | None = None, cache: CacheFolder | None = None
 ) -> Store:
     """The same as `open_store`, with a cache if given.
 
-    Raises the errors of `open_store` and `near`.
+    Raises the errors of `open_store` and `with_cache`.
     """
-    return near(open_store(location, options), cache)
+    return with_cache(open_store(location, options), cache)
 
 
-def near(store: Store, cache: CacheFolder | None) -> Store:
+def with_cache(store: Store, cache: CacheFolder | None) -> Store:
     """The store, with a cache for files that never change.
 
     Raises `InvalidError` for a store on local disk: a cache would only duplicate it.

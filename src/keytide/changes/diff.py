@@ -42,7 +42,7 @@ from keytide.predicate.predicate import Predicate
 from keytide.read.lookup import find, key_range, keys_in
 from keytide.read.merged_versions import Lifetime, rows_in
 from keytide.read.plan import plan_files
-from keytide.read.runs import Found
+from keytide.read.runs import FoundVersions
 from keytide.read.sections import BucketPlan, PlannedFile, decoded, is_out_of_order
 from keytide.snapshot.state import TableState, TableView
 
@@ -169,7 +169,7 @@ class DiffTask:
         found = pl.concat(self.view.store.together(calls))
         return found.unique().sort(key, nulls_last=False)
 
-    def _versions_of_keys(self, keys: pl.DataFrame, memory_bytes: int) -> Found | None:
+    def _versions_of_keys(self, keys: pl.DataFrame, memory_bytes: int) -> FoundVersions | None:
         """The versions of the keys in files, if they fit in the memory."""
         files = {file.entry.identity: file for file in self.files}.values()
         rows = rows_in(memory_bytes, self.files, self.view.schema.fields)

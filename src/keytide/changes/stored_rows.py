@@ -37,7 +37,7 @@ from keytide.merge.windows import Batch, key_windows, with_whole_keys
 from keytide.options import keys
 from keytide.predicate.predicate import Predicate
 from keytide.read.merged_versions import Lifetime, MergedVersions, Rows
-from keytide.read.runs import Found, StoredVersions
+from keytide.read.runs import FoundVersions, StoredVersions
 from keytide.read.sections import BucketPlan, PlannedFile
 from keytide.snapshot.live_files import BucketId
 from keytide.snapshot.metadata import TableMetadata
@@ -411,7 +411,10 @@ class Images:
         return sum(file.meta.row_count for bucket in self.buckets for file in bucket.files)
 
     def runs(
-        self, memory_bytes: int, keys: pl.DataFrame | None = None, found: Found | None = None
+        self,
+        memory_bytes: int,
+        keys: pl.DataFrame | None = None,
+        found: FoundVersions | None = None,
     ) -> list[Iterator[Batch]]:
         """The rows as runs with one row per key. The runs have no key in common.
 
@@ -433,11 +436,11 @@ class Images:
         chain: BucketPlan,
         memory_bytes: int,
         keys: pl.DataFrame | None,
-        found: Found | None,
+        found: FoundVersions | None,
     ) -> Iterator[Batch]:
         columns = (*self._common_columns, VALUE_KIND)
         versions = MergedVersions(
-            self.view, columns, self.condition, tells_kinds=False, found=found
+            self.view, columns, self.condition, tells_kinds=False, found_versions=found
         )
         shown = Rows(self.target, self.target.schema.names)
         for frame in versions.in_order(chain, memory_bytes, keys):

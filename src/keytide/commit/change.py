@@ -35,7 +35,7 @@ from keytide.snapshot.live_files import (
     number_after,
 )
 from keytide.snapshot.state import TableView
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
 # -- keys in other buckets -------------------------------------------------------------------------
 
@@ -68,7 +68,7 @@ class MovedKeys:
 
 
 def moved_keys(
-    view: TableView, made: Written, before: HashFiles, now: HashFiles
+    view: TableView, made: TaskResult, before: HashFiles, now: HashFiles
 ) -> list[MovedKeys]:
     """The partitions of a write whose index has changed.
 
@@ -142,7 +142,7 @@ NOTHING_RESTORED = RestoredFiles()
 class Change:
     """What a commit must do with the results of tasks, and for which author."""
 
-    result: Written
+    result: TaskResult
     author: Author
     kind: CommitKind = CommitKind.APPEND
     replaces: Callable[[bytes], bool] | None = None

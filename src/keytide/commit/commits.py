@@ -84,7 +84,7 @@ from keytide.snapshot.live_files import (
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.state import TableView
 from keytide.telemetry import span
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
 # -- commits ---------------------------------------------------------------------------------------
 
@@ -520,7 +520,7 @@ class _Attempt:
         """
         self._superseded, self._described = [], []
         # Those files are deleted. If `redo` fails, there is nothing of them left to clean up.
-        self._change = replace(self._change, result=Written(()))
+        self._change = replace(self._change, result=TaskResult(()))
         self._change = redo(self._live)
         progress = self._change.progress
         tells = progress is not None and progress.stands_alone

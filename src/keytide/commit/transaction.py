@@ -26,7 +26,7 @@ from keytide.errors import ConflictError, DataError, SetupError
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind, Operation, Snapshot
 from keytide.options import keys
-from keytide.read.lookup import are_laid_out, lay_out
+from keytide.read.lookup import create_lookup_file, creates_lookup_files
 from keytide.snapshot.live_files import LiveFiles
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.state import Statement, TableState, TableView
@@ -34,13 +34,13 @@ from keytide.snapshot.stored_table import StoredTable
 from keytide.store.local import HOW_TO_SHARE
 from keytide.write.bucket_writer import restamp
 from keytide.write.partition_spec import PartitionSpec, TouchedPartitions, every_partition
-from keytide.write.task import WriteTask, Written
+from keytide.write.task import TaskResult, WriteTask
 from keytide.write.upsert import task_anew, task_on, written_by
 
 # -- shared folders --------------------------------------------------------------------------------
 
 
-def check_shared(view: TableView, written: Iterable[Written]) -> None:
+def check_shared(view: TableView, written: Iterable[TaskResult]) -> None:
     """Raise `SetupError` if files that tasks of other processes wrote are not here.
 
     Looks for one file of each task, in a folder only: everyone sees the same object store.
@@ -61,7 +61,7 @@ def _is_file_here(view: TableView, entry: ManifestEntry) -> bool:
         return False
 
 
-def _refuse(view: TableView, lacking: Sequence[Written]) -> None:
+def _refuse(view: TableView, lacking: Sequence[TaskResult]) -> None:
     if not lacking:
         return
     hosts = ", ".join(sorted({part.host for part in lacking}))
@@ -173,7 +173,7 @@ def warn_of_errors(table: str, result: WriteResult) -> None:
 # -- transactions ----------------------------------------------------------------------------------
 
 
-def discard(view: TableView, written: Iterable[Written]) -> None:
+def discard(view: TableView, written: Iterable[TaskResult]) -> None:
     """Delete what tasks wrote and no commit references, as far as possible."""
     made = [entry for each in written for entry in (*new_data_files(each.entries), *each.changelog)]
     view.store.discard([path for entry in made for path in view.stored_paths(entry)])
@@ -201,7 +201,7 @@ class Transaction:
         self.state = state.in_statement(statement or Statement.new())
         self.author = author
         self.own_commit = done
-        self.results: list[Written] = []
+        self.results: list[TaskResult] = []
         self.progress: Progress | None = None
         """The progress of the feed that the rows come from, to store with the append."""
         self.committed: Committed | None = None
@@ -268,7 +268,7 @@ class Transaction:
         The commit waits for them.
         """
         view = replace(task.view, store=self._uploading)
-        seen = lay_out if are_laid_out(view) else None
+        seen = create_lookup_file if creates_lookup_files(view) else None
         return replace(task, view=view, confirm=self._table.confirm, seen=seen)
 
     def settle(self) -> None:
@@ -279,7 +279,7 @@ class Transaction:
         """The same for partitions to replace."""
         return task_anew(self.state, partition)
 
-    def collect(self, written: Written) -> None:
+    def collect(self, written: TaskResult) -> None:
         """Collect the result of a task. From then on, its files are committed or deleted."""
         self.results.append(written)
 
@@ -366,7 +366,7 @@ class Transaction:
             restored, copies = returning(live)
             # A delete entry counts wherever it is, so none may remain for a file that comes back.
             return Change(
-                Written(copies),
+                TaskResult(copies),
                 self.author,
                 CommitKind.OVERWRITE,
                 replaces,
@@ -467,7 +467,7 @@ class Transaction:
         It fits next to any other commit. Raises `DataError` like `commit`.
         """
         kind = CommitKind.COMPACT
-        return self._settle(Change(Written(()), self.author, kind, merges_manifests=True))
+        return self._settle(Change(TaskResult(()), self.author, kind, merges_manifests=True))
 
     def abort(self) -> None:
         """Delete the collected files.
@@ -526,7 +526,7 @@ class Transaction:
         return replace(change, source=self.state.live, watched_partitions=every_partition)
 
     @property
-    def _joined_result(self) -> Written:
+    def _joined_result(self) -> TaskResult:
         return written_by(self.view, self.results)
 
     @property

@@ -45,7 +45,7 @@ from keytide.tasks import rows_done
 from keytide.types import AtomicType
 from keytide.write.bucket_writer import NewFiles, added_file, run_writer, stored_schema
 from keytide.write.partition_spec import every_partition
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
 # -- space-filling curves --------------------------------------------------------------------------
 
@@ -412,7 +412,7 @@ class BucketRewrite:
                 made = self._new_files(files, frames, new)
                 entries += [added_file(self.bucket, old[0].total_buckets, meta) for meta in made]
         except BaseException:
-            self.view.store.discard(new.given)
+            self.view.store.discard(new.names)
             raise
         gone = {entry.file.file_name for entry in entries if entry.kind is FileKind.DELETE}
         # Rows that die in the meantime would come back, so the absence of vectors must be recorded
@@ -422,7 +422,7 @@ class BucketRewrite:
             if dead.stored or self.view.options.deletion_vectors_enabled
             else {}
         )
-        return CompactedBucket(self.bucket, Written(tuple(entries), indexes=by_index_key(marks)))
+        return CompactedBucket(self.bucket, TaskResult(tuple(entries), indexes=by_index_key(marks)))
 
     def _new_files(
         self, files: Sequence[PlannedFile], frames: Iterator[pl.DataFrame], new: NewFiles

@@ -56,7 +56,7 @@ from keytide.write.bucket_writer import (
 from keytide.write.input_rows import Rows, incoming_rows
 from keytide.write.layout import Placing
 from keytide.write.refusals import refuse_unmergeable
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 from keytide.write.upsert import task_of_stored
 
 # -- files on the highest level --------------------------------------------------------------------
@@ -98,7 +98,7 @@ class LevelFiles:
     ) -> None:
         if error is not None:
             wait([future for _, future in self._under_way])
-            self._view.store.discard(self._files.given)
+            self._view.store.discard(self._files.names)
 
     def add(self, bucket: BucketId, rows: pl.DataFrame) -> None:
         """Add rows of a bucket, whose keys are above those of the rows before them."""
@@ -112,7 +112,7 @@ class LevelFiles:
         for run in pile.add(to_arrow(stored.with_columns(number), self._schema)):
             self._begin(bucket, run)
 
-    def written(self) -> Written:
+    def written(self) -> TaskResult:
         """All files, and the vectors that mark deletes as dead if readers do not merge."""
         for bucket in [*self._piles]:
             self._end(bucket)
@@ -120,7 +120,7 @@ class LevelFiles:
         entries = tuple(entry for each in self._stored for entry in each.entries)
         placed = {bucket: PlacedKeys(hashes) for bucket, hashes in self._placing.placed.items()}
         indexes = {**by_index_key(placed), **by_index_key(self._dead())}
-        return Written(entries, self._rows, indexes=indexes)
+        return TaskResult(entries, self._rows, indexes=indexes)
 
     @cached_property
     def _schema(self) -> pa.Schema:
@@ -249,14 +249,14 @@ class _BulkLoad:
         enough = min(_FILE_BYTES_MIN, self._file_bytes, self._piece_bytes)
         return buckets > 0 and self._piece_bytes // buckets >= enough
 
-    def in_arrival_order(self) -> Written:
+    def in_arrival_order(self) -> TaskResult:
         """The rows in the order of reading. Raises `OutOfOrderError`, with nothing left behind."""
         placing = self._begin()
         in_order = InOrder(self._view, placing)
         stream = (part for rows in self._rows() for part in in_order.of(rows))
         return self._stream_as_files(placing, stream, self._buckets)
 
-    def sorted(self) -> Written:
+    def sorted(self) -> TaskResult:
         """The rows sorted by bucket and key."""
         placing = self._begin()
         memory_bytes = self._view.options.read_memory_bytes
@@ -297,7 +297,7 @@ class _BulkLoad:
     def _file_bytes(self) -> int:
         return FileSize.of(self._view).piled_bytes
 
-    def _stream_as_files(self, placing: Placing, stream: _Stream, at_once: int) -> Written:
+    def _stream_as_files(self, placing: Placing, stream: _Stream, at_once: int) -> TaskResult:
         """The rows of a stream as files. Rows of `at_once` buckets arrive at a time."""
         if self._view.kind.has_key_index:
             return self._indexed(stream)
@@ -308,7 +308,7 @@ class _BulkLoad:
                 files.add(bucket, frame)
             return files.written()
 
-    def _indexed(self, stream: _Stream) -> Written:
+    def _indexed(self, stream: _Stream) -> TaskResult:
         """The rows as the first ones of a table with a key index.
 
         Raises `InvalidError` if the index treats different spellings as one key.
@@ -361,7 +361,7 @@ def raise_replacement(transaction: Transaction, runner: TaskRunner | None = None
     hidden = [entry for part in parts for entry in part.entries if entry.bucket >= 0]
     left = [tuple(entry for entry in part.entries if entry.bucket < 0) for part in parts]
     transaction.settle()
-    raised: list[Written] = []
+    raised: list[TaskResult] = []
     transaction.results = raised
     raise_files(view, hidden, runner or local_runner(), raised.append)
     kept = (replace(part, entries=rest) for part, rest in zip(parts, left, strict=True))
@@ -370,7 +370,7 @@ def raise_replacement(transaction: Transaction, runner: TaskRunner | None = None
 
 def raise_quietly(
     view: TableView, files: Sequence[ManifestEntry], runner: TaskRunner,
-    take: Callable[[Written], None],
+    take: Callable[[TaskResult], None],
 ) -> None:  # fmt: skip
     """As `raise_files`, but the changelog does not emit the rows."""
     options = replace(view.options, changelog_producer="none")
@@ -379,7 +379,7 @@ def raise_quietly(
 
 def raise_files(
     view: TableView, files: Sequence[ManifestEntry], runner: TaskRunner,
-    take: Callable[[Written], None],
+    take: Callable[[TaskResult], None],
 ) -> None:  # fmt: skip
     """Merge new files, which are all of their buckets, on the highest level.
 
@@ -394,7 +394,7 @@ def raise_files(
         assert compacted.result is not None, "all runs are read, so no older files are needed"
         made = [e for e in compacted.result.entries if e.kind is FileKind.ADD]
         kept.update(entry.file.file_name for entry in made)
-        take(Written(tuple(made), changelog=compacted.result.changelog))
+        take(TaskResult(tuple(made), changelog=compacted.result.changelog))
 
     try:
         if buckets:

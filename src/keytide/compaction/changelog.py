@@ -33,7 +33,7 @@ from keytide.merge.layers import merge_runs, with_keys, without_contained, witho
 from keytide.merge.order import IS_ADD, difference
 from keytide.merge.windows import Batch, key_windows
 from keytide.options import TableOptions
-from keytide.read.lookup import LaidOut, VersionsOfKeys
+from keytide.read.lookup import PartitionLookupFiles, VersionsOfKeys
 from keytide.read.lookup_files import LookupFile
 from keytide.read.merged_versions import Window, batch_rows, rows_in
 from keytide.read.runs import StoredVersions, table_columns
@@ -537,7 +537,7 @@ class _LookupReading:
         if file.dead_rows is not None:
             return None
         columns = self._columns_of(file)
-        return LaidOut(self.lookup.view, self.lookup.partition, columns).known(file)
+        return PartitionLookupFiles(self.lookup.view, self.lookup.partition, columns).existing(file)
 
     def _columns_of(self, file: PlannedFile) -> tuple[str, ...]:
         return self.staying_columns if self.lookup.stays(file) else self.lookup.columns

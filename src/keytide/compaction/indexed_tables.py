@@ -39,7 +39,7 @@ from keytide.read.sections import PlannedFile
 from keytide.snapshot.bucket_key_index import NewKeys, key_files_by_bucket, load_heads
 from keytide.snapshot.live_files import BucketId, BucketIndex, DeadRows, vector_files_by_bucket
 from keytide.snapshot.state import TableState, TableView
-from keytide.write.moved_keys import Bucket, found_bucket, places_of
+from keytide.write.moved_keys import Bucket, load_bucket, places_of
 
 # -- compaction ------------------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ def picks_of(state: TableState, now_ms: int, *, full: bool) -> Picks:
 
     `now_ms` is a wall-clock time, as in the creation times of files. The heads of the indexes say
     how many rows of each file are stale. Raises `DataError` and `UnsupportedError` like
-    `found_bucket`.
+    `load_bucket`.
     """
     options = state.view.options
     taken, every = set(), key_files_by_bucket(state.key_files)
@@ -127,7 +127,7 @@ class IndexedPackTask:
 
     def __call__(self) -> CompactedBucket:
         """Write the files. Nothing is left behind after an error. Raises like `PackTask`."""
-        on = found_bucket(self.view, self.bucket, self.entries, self.head, self.vectors)
+        on = load_bucket(self.view, self.bucket, self.entries, self.head, self.vectors)
         rewriting = BucketRewrite(self.view, self.bucket, self.memory_bytes)
         taken = {entry.file.file_name for entry in self.files}
         forgotten = _forgetting_limit(on, taken, self.view)

@@ -28,7 +28,7 @@ from keytide.snapshot.live_files import LiveFiles
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
 from keytide.tasks import TaskRunner
-from keytide.write.task import WriteTask, Written
+from keytide.write.task import TaskResult, WriteTask
 
 # -- assignment of buckets -------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class PlaceTask:
         """The size of the files that it reads."""
         return sum(entry.file.file_size for entry in self.files)
 
-    def __call__(self) -> Written:
+    def __call__(self) -> TaskResult:
         """Write the rows. Nothing is left behind after an error. Raises like `WriteTask.feed`."""
         written = self.task.feed(self._rows(), self.number)
         gone = tuple(replace(entry, kind=FileKind.DELETE) for entry in self.files)

@@ -39,7 +39,12 @@ from keytide.format.manifest import DataFileMeta, FileKind, FileSource, Manifest
 from keytide.merge.engines import compacts_by_lookup
 from keytide.merge.layers import OlderVersionsNeededError
 from keytide.merge.order import sorted_by_key
-from keytide.read.lookup import LaidOut, are_laid_out, forget, lay_out
+from keytide.read.lookup import (
+    PartitionLookupFiles,
+    create_lookup_file,
+    creates_lookup_files,
+    forget,
+)
 from keytide.read.merged_versions import Lifetime, MergedVersions, drops_expired
 from keytide.read.plan import to_merge, vector_places
 from keytide.read.runs import PLACE_COLUMNS, SYSTEM_COLUMNS, StoredVersions
@@ -62,7 +67,7 @@ from keytide.write.bucket_writer import (
     run_writer,
     stored_schema,
 )
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
 # -- the age of a bucket's tombstones --------------------------------------------------------------
 
@@ -136,7 +141,7 @@ class CompactedBucket:
     """
 
     bucket: BucketId
-    result: Written | None
+    result: TaskResult | None
 
 
 class _Output(NamedTuple):
@@ -185,7 +190,7 @@ class CompactTask:
             *others, last = self._pieces()
             entries = [entry for piece in others for entry in self._done(piece, output)]
             entries += self._done(last, output._replace(is_last=True))
-            written = Written(tuple(entries), changelog=output.changelog.finish())
+            written = TaskResult(tuple(entries), changelog=output.changelog.finish())
         except OlderVersionsNeededError:
             self._tidy_up(output)
             return CompactedBucket(self.bucket, None)
@@ -210,7 +215,7 @@ class CompactTask:
     def _tidy_up(self, output: _Output) -> None:
         """Delete the written files, after no more are being written."""
         output.changelog.give_up()
-        self.view.store.discard(output.files.given)
+        self.view.store.discard(output.files.names)
 
     @property
     def bucket(self) -> BucketId:
@@ -374,9 +379,9 @@ class CompactTask:
             rows, path, level=self.unit.output_level, source=FileSource.COMPACT
         )
         rows_done(rows.num_rows)
-        if are_laid_out(self.view):
+        if creates_lookup_files(self.view):
             total = self.unit.files[0].total_buckets
-            lay_out(self.view, added_file(self.bucket, total, meta), rows)
+            create_lookup_file(self.view, added_file(self.bucket, total, meta), rows)
         if not self._marks_rows:
             return meta
         output.marks.add(meta.file_name, retracts_of(pl.Series(rows.column(VALUE_KIND))))
@@ -519,7 +524,7 @@ class CompactTask:
         """Numbers and kinds of all versions in a file."""
         if file.dead_rows is None:
             columns = self._versions.columns
-            known = LaidOut(self.view, file.entry.partition, columns).known(file)
+            known = PartitionLookupFiles(self.view, file.entry.partition, columns).existing(file)
             if known is not None:
                 return pl.concat([rows.select(SYSTEM_COLUMNS) for rows in known.frames])
         return StoredVersions(self.view, file.entry.partition, SYSTEM_COLUMNS).of_file(file)

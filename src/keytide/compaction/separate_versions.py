@@ -36,7 +36,7 @@ from keytide.read.runs import SYSTEM_COLUMNS
 from keytide.read.sections import PlannedFile, Section, sections_of
 from keytide.snapshot.state import TableView
 from keytide.write.bucket_writer import NewFiles, added_file, run_writer, stored_schema
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
 # -- compaction of separate versions ---------------------------------------------------------------
 
@@ -72,11 +72,11 @@ class ThinTask:
                 )
             made = layers.finish()
         except BaseException:
-            self.view.store.discard(layers.files.given)
+            self.view.store.discard(layers.files.names)
             raise
         old = (file.entry for section in sections for file in section.files)
         gone = [replace(entry, kind=FileKind.DELETE) for entry in old]
-        return CompactedBucket(self.unit.bucket, Written((*gone, *made)))
+        return CompactedBucket(self.unit.bucket, TaskResult((*gone, *made)))
 
     @property
     def stored_bytes(self) -> int:

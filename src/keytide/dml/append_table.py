@@ -86,7 +86,7 @@ from keytide.snapshot.stored_table import PinnedTable
 from keytide.write.input_rows import incoming_rows
 from keytide.write.partition_spec import every_partition
 from keytide.write.refusals import refuse_unmergeable, writable_view
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
 # -- the connector for tables without a primary key ------------------------------------------------
 
@@ -525,10 +525,10 @@ class _Change:
         self.marked: list[ManifestEntry] = []
 
     @property
-    def written(self) -> Written:
+    def written(self) -> TaskResult:
         """The changes to commit, in addition to what tasks wrote."""
         dead = by_index_key({**self._watched_vectors(), **self._dead})
-        return Written(tuple(self._gone), indexes=dead)
+        return TaskResult(tuple(self._gone), indexes=dead)
 
     def dead_rows(self, bucket: BucketId) -> DeadRows:
         """The rows of a bucket that are already marked as deleted."""

@@ -74,7 +74,7 @@ from keytide.predicate.predicate import Predicate, conjunction, conjuncts
 from keytide.read.key_index_rebuild import settled_state
 from keytide.read.key_ranges import TASK_BYTES, by_key_range
 from keytide.read.merged_versions import Lifetime
-from keytide.read.plan import WhichRows
+from keytide.read.plan import RowSelection
 from keytide.read.scan import ReadTask, Scan
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import PinnedTable
@@ -623,7 +623,7 @@ def _outcomes(
     if view.schema.is_indexed:
         # An index excludes deletes from what readers see, but late rows must be compared with them.
         dead = pl.lit(int(RowKind.DELETE), pl.Int8).alias(VALUE_KIND)
-        for task in replace(scan, which=WhichRows.DELETES).tasks():
+        for task in replace(scan, which=RowSelection.DELETES).tasks():
             for frame in task.outcomes(view.options.read_memory_bytes):
                 yield frame.with_columns(dead)
 

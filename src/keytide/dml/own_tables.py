@@ -56,7 +56,7 @@ from keytide.read.sections import PlannedFile
 from keytide.snapshot.state import Statement, TableState, TableView
 from keytide.snapshot.stored_table import PinnedTable
 from keytide.write.generated_columns import regenerated
-from keytide.write.task import WriteTask, Written
+from keytide.write.task import TaskResult, WriteTask
 from keytide.write.upsert import task_on
 
 # -- table handles ---------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class Changes(ABC):
         self._on, self._number = table, number
         self._made = self._spool()
         self._rows = 0
-        self._written: list[Written] = []
+        self._written: list[TaskResult] = []
         self._attempt = new_attempt()
         self._is_over = False
 
@@ -644,12 +644,12 @@ def take_written(transaction: Transaction, table: StoredHandle, told: Sequence[T
         table.settling.has_begun = True
 
 
-def _written(told: Sequence[Told]) -> Iterator[Written]:
+def _written(told: Sequence[Told]) -> Iterator[TaskResult]:
     for each in told:
         if "written" in each.rows.column_names:
             for value in each.rows.column("written"):
                 made = pickle.loads(value.as_py())
-                if not isinstance(made, Written):
+                if not isinstance(made, TaskResult):
                     raise ConnectorError(
                         f"a fragment contains no files, but a {type(made).__name__}"
                     )

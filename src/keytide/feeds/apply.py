@@ -52,7 +52,7 @@ from keytide.snapshot.state import TableState, TableView
 from keytide.write.input_rows import typed_rows
 from keytide.write.layout import Layout
 from keytide.write.refusals import why_refused
-from keytide.write.task import WriteTask, Written
+from keytide.write.task import TaskResult, WriteTask
 from keytide.write.upsert import UpsertTask
 
 # -- application of a batch of decoded changes to a table ------------------------------------------
@@ -272,7 +272,7 @@ class WrittenChanges:
     `unknown` has the columns of `REJECTED_SCHEMA`.
     """
 
-    written: Written
+    written: TaskResult
     counts: ChangeCounts
     unknown: pa.Table
 

@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.base.row_kind import ROW_KIND, RowKind
-from keytide.catalogs.local_writes import grown
+from keytide.catalogs.local_writes import extended_table
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.compaction.bulk_load import raise_replacement
@@ -67,7 +67,7 @@ from keytide.types import Field, arrow_schema, type_from_arrow
 from keytide.write.input_rows import incoming_rows, padded, parsed_kinds
 from keytide.write.partition_spec import every_partition
 from keytide.write.refusals import writable_view
-from keytide.write.task import Order, WriteTask, Written, refuse_ties, tie_columns
+from keytide.write.task import Order, TaskResult, WriteTask, refuse_ties, tie_columns
 
 # -- writes the events of flows whose rows depend on stored rows -----------------------------------
 
@@ -99,7 +99,7 @@ class EventWriter:
         pads = flow.request.merge_schema or flow.request.ignores_nulls
         return cls(replace(transaction.task(), stored=None), kernel, tasks, pads)
 
-    def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
+    def feed(self, rows: Iterable[pa.Table], number: int) -> TaskResult:
         """Write events from `rows_of_events`, in order of arrival.
 
         REQUIRES: one call gets all events of a bucket, which are held in memory. Raises what
@@ -107,7 +107,7 @@ class EventWriter:
         """
         pieces = [piece for piece in rows if piece.num_rows]
         if not pieces:
-            return Written(())
+            return TaskResult(())
         events = pa.concat_tables(pieces)
         view = self.task.view
         given = incoming_rows(self._complete(events), view.schema, view.options, view.name)
@@ -374,9 +374,12 @@ def storing_omitted(
 ) -> PinnedTable:
     """The table with the column `OMITTED`, in which the named columns can be NULL.
 
-    A value of a NOT NULL column is unknown until its version arrives. Raises what `grown` raises.
+    A value of a NOT NULL column is unknown until its version arrives. Raises what `extended_table`
+    raises.
     """
-    return grown(pinned, partial(_storing, names=names), author=author) if names else pinned
+    return (
+        extended_table(pinned, partial(_storing, names=names), author=author) if names else pinned
+    )
 
 
 def stores_omitted(view: TableView) -> bool:
@@ -416,7 +419,7 @@ def write_omitting(
     pinned = storing_omitted(table.pinned(), [*names_omitted(rows), OMITTED], author)
     if request.merge_schema:
         needed = partial(growth, columns=rows.schema, table=table.name)
-        pinned = grown(pinned, needed, author=author)
+        pinned = extended_table(pinned, needed, author=author)
 
     def write(transaction: Transaction) -> None:
         view = transaction.view

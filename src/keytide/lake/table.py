@@ -11,7 +11,7 @@ import pyarrow as pa
 from keytide.base.arguments import checked
 from keytide.base.text import Moment, epoch_ms
 from keytide.catalogs import local_writes
-from keytide.catalogs.local_writes import grown_for
+from keytide.catalogs.local_writes import extended_for
 from keytide.catalogs.schema_changes import add_constraint, alter_table, drop_constraint
 from keytide.changes.change_scan import changes_of
 from keytide.changes.follower import Pace, follow, start_of
@@ -853,7 +853,7 @@ def _grown(
         from keytide.spark.dataframe_writes import grown_for as grown_on_spark
 
         return grown_on_spark(table, data, author, partition)
-    return grown_for(table, data, author, partition)
+    return extended_for(table, data, author, partition)
 
 
 def is_spark_dataframe(data: Any) -> bool:

@@ -53,7 +53,7 @@ from keytide.types import arrow_schema
 from keytide.write.bucket_writer import file_filters
 from keytide.write.partition_spec import Place, fitting
 from keytide.write.refusals import writable_view
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
 # -- merging of manifests --------------------------------------------------------------------------
 
@@ -295,7 +295,7 @@ class IndexTask:
     entry: ManifestEntry
     filters: FileFilters
 
-    def __call__(self) -> Written:
+    def __call__(self) -> TaskResult:
         """Write the index. Does nothing if no filter is missing. Raises `DataError`."""
         path, stored = self.view.file_path(self.entry), stored_indexes(self.view, self.entry)
 
@@ -318,7 +318,7 @@ class IndexTask:
             if BLOOM_FILTER not in stored.get(name, {})
         }
         if not lacking:
-            return Written(())
+            return TaskResult(())
         made = self._filters_of_file(replace(wanted, columns=lacking), path)
         merged = {name: {**stored.get(name, {}), **made.get(name, {})} for name in (*stored, *made)}
         placed = wanted.placed(merged, self._index_path(path))
@@ -326,7 +326,7 @@ class IndexTask:
         file = self.entry.file
         kept = tuple(name for name in file.extra_files if name != index_name_among([name]))
         new = {**placed.members, "extra_files": (*kept, *placed.members["extra_files"])}
-        return Written((
+        return TaskResult((
             replace(self.entry, kind=FileKind.DELETE),
             replace(self.entry, file=replace(file, **new)),
         ))  # fmt: skip

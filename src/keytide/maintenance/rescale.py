@@ -78,7 +78,7 @@ from keytide.write.layout import FixedLayout
 from keytide.write.moved_keys import Bucket
 from keytide.write.partition_spec import Place, TouchedPartitions, every_partition, fitting
 from keytide.write.refusals import writable_view
-from keytide.write.task import WriteTask, Written, try_definition
+from keytide.write.task import TaskResult, WriteTask, try_definition
 from keytide.write.upsert import UpsertTask, task_of_stored
 
 # -- winning versions ------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class MoveWinnersTask:
     number: int
     memory_bytes: int
 
-    def __call__(self) -> Written:
+    def __call__(self) -> TaskResult:
         """Write the winners. Nothing is left behind after an error.
 
         Raises `DataError` if the store fails, and `InvalidError` for versions that cannot be
@@ -150,10 +150,10 @@ class MoveKeysTask:
         """The files that it reads."""
         return self.target_task.entries[self.bucket]
 
-    def __call__(self) -> Written:
+    def __call__(self) -> TaskResult:
         """Write the rows again. Nothing is left behind after an error.
 
-        Raises the errors of `found_bucket`, and `DataError` if the store fails.
+        Raises the errors of `load_bucket`, and `DataError` if the store fails.
         """
         rows = self._rows(self.target_task.bucket(self.bucket))
         size_bytes = self.write_task.view.options.write_buffer_bytes
@@ -303,7 +303,7 @@ class MoveTask:
         """The size of the files that it reads."""
         return sum(file.meta.file_size for file in self.files)
 
-    def __call__(self) -> Written:
+    def __call__(self) -> TaskResult:
         """Write the versions again. Nothing is left behind after an error.
 
         Raises `DataError` if the store fails.
@@ -316,7 +316,7 @@ class MoveTask:
             files = [path for entry in made for path in self.view.stored_paths(entry)]
             self.view.store.discard(files)
             raise
-        return Written(tuple(made))
+        return TaskResult(tuple(made))
 
     def _frames(self) -> Iterator[pl.DataFrame]:
         """The versions in parts of one file each, in which each key occurs once."""

@@ -60,9 +60,9 @@ def writing(
     After its commit, the touched buckets are compacted if they have enough runs, or if the rows
     would not be visible otherwise. The table is fully compacted if its options require it by now.
     Due tags are created, and due snapshots expire, unless the table is `write-only`. Longer work is
-    compacted in the background, as the table's options say, see `Behind`. Tables without a primary
-    key have no runs, and their reads do not slow down as quickly with the number of files, so their
-    compaction is left to `Table.compact`.
+    compacted in the background, as the table's options say, see `BackgroundCompactions`. Tables
+    without a primary key have no runs, and their reads do not slow down as quickly with the number
+    of files, so their compaction is left to `Table.compact`.
     """
     if view.postpones_buckets:
         table.confirm()

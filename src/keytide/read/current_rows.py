@@ -91,7 +91,7 @@ def current_rows(
     """
     if not indexes.key_files or not files:
         return None
-    wanted = _wanted(view, terms) if keys is None else keys
+    wanted = _keys_of_terms(view, terms) if keys is None else keys
     if wanted is None:
         return None
     fields = view.schema.select(view.schema.primary_keys)
@@ -109,7 +109,7 @@ def current_rows(
     ]
     if wanted.num_rows > sum(sum(bucket.rows.values()) for bucket in buckets):
         return None  # reading every row takes no longer
-    asked = _asked(view, buckets, wanted)
+    asked = _keys_by_bucket(view, buckets, wanted)
     known = [bucket for bucket in buckets if bucket.id in heads]
     if known and view.store.local_path(paths.INDEX_DIR) is None:
         sized = ((*view.data_file(entry), entry.file.file_size) for entry in files)
@@ -125,7 +125,7 @@ def current_rows(
     return CurrentRows(frozenset(told), every)
 
 
-def _wanted(view: TableView, terms: Sequence[Predicate]) -> pa.Table | None:
+def _keys_of_terms(view: TableView, terms: Sequence[Predicate]) -> pa.Table | None:
     """The only keys whose rows can match the terms. None if the terms leave a column open."""
     fields = view.schema.select(view.schema.primary_keys)
     columns = pinned_columns(fields, terms)
@@ -187,7 +187,7 @@ class _Bucket:
         return places
 
 
-def _asked(
+def _keys_by_bucket(
     view: TableView, buckets: Sequence[_Bucket], keys: pa.Table
 ) -> dict[BucketId, slice | Positions]:
     """Which of the keys can be in each bucket."""

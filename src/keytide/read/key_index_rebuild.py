@@ -58,19 +58,19 @@ def bare_head(view: TableView) -> Head:
 
 
 @dataclass(frozen=True)
-class Settled:
+class SettledBucket:
     """The index of a bucket, and the dead rows with which each key has at most one live row."""
 
     index: KeyIndex
     dead: DeadRows
 
 
-def settled(
+def settled_bucket(
     view: TableView,
     entries: Iterable[ManifestEntry],
     dead: DeadRows,
     known: Collection[str] | None = None,
-) -> Settled:
+) -> SettledBucket:
     """The index of a bucket, built from its rows alone. The next commit stores its run.
 
     `known` are the files that an index described, all if None. In them, the current row of a key is
@@ -99,7 +99,7 @@ def settled(
     after = dead.marking(marked, wide=view.options.deletion_vectors_bitmap64)
     files = tuple(replace(file, dead=after.count(file.name)) for file in rows.covered)
     head = replace(bare_head(view), files=files, mark=max(marks), next_number=len(files))
-    return Settled(KeyIndex(head, (run,) if len(run) else ()).with_counts(), after)
+    return SettledBucket(KeyIndex(head, (run,) if len(run) else ()).with_counts(), after)
 
 
 def _run_of(pieces: Iterable[Entries]) -> Run:
@@ -133,11 +133,11 @@ def _pieces(rows: _Rows) -> Iterator[_Piece]:
     for part in range(parts):
         found = [*rows.of_keys(part, parts)]
         if found:
-            yield _piece(rows.view, _Some.together(found))
+            yield _piece(rows.view, _RowEntries.together(found))
 
 
 @dataclass(frozen=True)
-class _Some:
+class _RowEntries:
     """Some rows, in the order of writing: their entries, which of them are live, which are in known
     files, which delete, and their comparison values.
     """
@@ -149,7 +149,7 @@ class _Some:
     compared: pa.Table
 
     @classmethod
-    def together(cls, parts: Sequence[_Some]) -> _Some:
+    def together(cls, parts: Sequence[_RowEntries]) -> _RowEntries:
         """The rows of all parts."""
         return cls(
             Entries.together([part.entries for part in parts]),
@@ -160,7 +160,7 @@ class _Some:
         )
 
 
-def _piece(view: TableView, rows: _Some) -> _Piece:
+def _piece(view: TableView, rows: _RowEntries) -> _Piece:
     every = rows.entries
     freshness = view.comparison.numbers(rows.compared)
     order = np.lexsort((np.arange(len(every)), *freshness[::-1], rows.lives))
@@ -200,7 +200,7 @@ class _Rows:
             for n, file in enumerate(entry.file for entry in self.files)
         )
 
-    def of_keys(self, part: int, parts: int) -> Iterator[_Some]:
+    def of_keys(self, part: int, parts: int) -> Iterator[_RowEntries]:
         """The rows of the keys whose hashes are in one part of all hashes, in the order of
         writing.
         """
@@ -228,7 +228,7 @@ class _Rows:
                 columns = dict(zip(marks.column_names, marks.columns, strict=True))
                 kinds = with_tombstones(adds, columns, self.view.schema, self.view.options)
                 deletes: Flags = np.asarray(kinds) == int(RowKind.DELETE)
-                yield _Some(
+                yield _RowEntries(
                     Entries(hashes.take(own), *places),
                     lives[start + own],
                     np.full(len(own), is_known),
@@ -330,7 +330,7 @@ def _settled(
 ) -> IndexFile:
     def load() -> tuple[IndexFile, int]:
         dead = load_dead_rows(view.store, vectors, view.name)
-        held = memory_vectors(bucket, settled(view, entries, dead, known).dead)
+        held = memory_vectors(bucket, settled_bucket(view, entries, dead, known).dead)
         return held, _HELD_BYTES + held.file_size
 
     names = (*(e.file.file_name for e in entries), *(file.file_name for file in vectors))

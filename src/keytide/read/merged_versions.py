@@ -48,8 +48,8 @@ from keytide.predicate.predicate import (
 )
 from keytide.read.runs import (
     FileRun,
-    Found,
-    HeldRun,
+    FoundVersions,
+    MemoryRun,
     StoredVersions,
     VersionRun,
     table_columns,
@@ -93,7 +93,7 @@ class MergedVersions:
       on top of them.
     - `tells_kinds` as in `StoredVersions`.
 
-    For files in `found`, only the versions there are used, and nothing is read.
+    For files in `found_versions`, only the versions there are used, and nothing is read.
     """
 
     view: TableView
@@ -101,7 +101,7 @@ class MergedVersions:
     condition: Predicate | None = None
     has_older: bool = False
     tells_kinds: bool = True
-    found: Found | None = None
+    found_versions: FoundVersions | None = None
     together: Together = SIDE_BY_SIDE
     """How the reads of a section's runs are started."""
 
@@ -124,8 +124,8 @@ class MergedVersions:
         No key is in two frames. Windows of sections that were split by key come in key order. A
         window fits in about `memory_bytes`, including the memory to create it. Raises
         `InvalidError`, which names the key, if versions cannot be merged. Raises `DataError`, which
-        names the file, if it cannot be read. With older versions below, raises `OlderNeededError`
-        if merged versions would not work on top of them.
+        names the file, if it cannot be read. With older versions below, raises
+        `OlderVersionsNeededError` if merged versions would not work on top of them.
         """
         for window in self.windows_of(bucket, memory_bytes):
             yield window.merged
@@ -154,8 +154,8 @@ class MergedVersions:
     def _lone_in_order(
         self, bucket: BucketPlan, section: Section, memory_bytes: int, keys: pl.DataFrame | None
     ) -> Iterator[pl.DataFrame]:
-        if self.found is not None and self.found.has(section):
-            yield from (rows for rows in self.found.of(section) if rows.height)
+        if self.found_versions is not None and self.found_versions.has(section):
+            yield from (rows for rows in self.found_versions.of(section) if rows.height)
             return
         columns = _unique(self.columns, sorted(columns_of(self.condition)))
         stored = StoredVersions(
@@ -210,8 +210,8 @@ class MergedVersions:
 
         A run without versions in the window may have no columns.
         """
-        if self.found is not None and self.found.has(section):
-            yield self.found.of(section)
+        if self.found_versions is not None and self.found_versions.has(section):
+            yield self.found_versions.of(section)
             return
 
         # The requested columns and those that decide. Numbers only if they decide or are requested.
@@ -245,7 +245,7 @@ class MergedVersions:
         if self._may_filter(section, largest, sizes, held):
             others = [[] if i == largest else [*run.batches(held[i])] for i, run in enumerate(runs)]
             filtering = self._filtering(stored, [batch for some in others for batch in some])
-            runs = [HeldRun(some) for some in others]
+            runs = [MemoryRun(some) for some in others]
             runs[largest] = FileRun(filtering, section.runs[largest])
         yield from windows_of(runs, held, self.view.order.key, self.together)
 

@@ -94,13 +94,13 @@ class ScanPlan:
 
     buckets: tuple[BucketPlan, ...]
     hidden: tuple[HiddenFile, ...] = ()
-    left: tuple[tuple[str, Entries], ...] = ()
+    remaining: tuple[tuple[str, Entries], ...] = ()
     """The files that each kind of pruning left, in the order of pruning."""
 
     @cached_property
     def funnel(self) -> Funnel:
         """How much each pruning step left. Counted on demand, because most scans do not need it."""
-        return Funnel(tuple(_counted(stage, files) for stage, files in self.left))
+        return Funnel(tuple(_counted(stage, files) for stage, files in self.remaining))
 
 
 def _counted(stage: str, files: Entries) -> FunnelStage:
@@ -289,7 +289,7 @@ def _bucket(plan: BucketPlan, view: TableView) -> ReadBucket:
 # -- rows of a table with a key index --------------------------------------------------------------
 
 
-class WhichRows(Enum):
+class RowSelection(Enum):
     """Which of the stored rows are shown."""
 
     CURRENT = auto()
@@ -303,35 +303,35 @@ class WhichRows(Enum):
 
 
 def plan_rows(
-    state: TableState, which: WhichRows, predicate: Predicate | None, keys: pa.Table | None
+    state: TableState, which: RowSelection, predicate: Predicate | None, keys: pa.Table | None
 ) -> ScanPlan:
     """Plan a scan like `plan_scan`.
 
     Raises `DataError` for the last rows of keys if the key index does not match the existing files.
     """
-    if which is WhichRows.CURRENT:
+    if which is RowSelection.CURRENT:
         return plan_scan(state, predicate, keys)
     plan = plan_scan(state.as_stored, predicate)
-    if which is WhichRows.STORED:
+    if which is RowSelection.STORED:
         return plan
-    told = _deletes if which is WhichRows.DELETES else _named
-    return replace(plan, buckets=tuple(_told_rows(b, state, told) for b in plan.buckets))
+    told = _deletes if which is RowSelection.DELETES else _index_rows
+    return replace(plan, buckets=tuple(_selected_rows(b, state, told) for b in plan.buckets))
 
 
 _Places: TypeAlias = Mapping[str, npt.NDArray[np.int64]]
 
 
-def _told_rows(
+def _selected_rows(
     bucket: BucketPlan, state: TableState, told: Callable[[TableState, BucketId], _Places]
 ) -> BucketPlan:
     """A bucket, limited to the given rows of its files."""
     places = told(state, (bucket.partition, bucket.bucket))
     files = (file for file in bucket.files if file.meta.file_name in places)
     named = (replace(file, places=places[file.meta.file_name]) for file in files)
-    return replace(bucket, sections=tuple(map(_alone, named)))
+    return replace(bucket, sections=tuple(map(_section_of, named)))
 
 
-def _alone(file: PlannedFile) -> Section:
+def _section_of(file: PlannedFile) -> Section:
     return Section(((file,),))
 
 
@@ -340,12 +340,12 @@ def _deletes(state: TableState, bucket: BucketId) -> _Places:
     dead = _dead_rows(state, bucket)
     found = {
         name: np.intersect1d(places, dead.of(name), assume_unique=True)
-        for name, places in _named(state, bucket).items()
+        for name, places in _index_rows(state, bucket).items()
     }
     return {name: places for name, places in found.items() if len(places)}
 
 
-def _named(state: TableState, bucket: BucketId) -> _Places:
+def _index_rows(state: TableState, bucket: BucketId) -> _Places:
     """The positions, ascending, that the index of a bucket has in each of its files."""
     view = state.view
     head = key_files_by_bucket(state.key_files).get(bucket)

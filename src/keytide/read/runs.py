@@ -452,19 +452,19 @@ class FileRun:
 
 
 @dataclass(frozen=True)
-class HeldRun:
+class MemoryRun:
     """Versions that are already in memory."""
 
-    held: Sequence[Batch]
+    versions: Sequence[Batch]
 
     @cached_property
     def rows(self) -> int:
         """See `VersionRun`."""
-        return sum(batch.rows.height for batch in self.held)
+        return sum(batch.rows.height for batch in self.versions)
 
     def batches(self, rows_max: int) -> Iterator[Batch]:
         """See `VersionRun`. Returns all versions, however many are requested."""
-        return iter(self.held)
+        return iter(self.versions)
 
 
 def windows_of(
@@ -492,7 +492,7 @@ def windows_of(
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundVersions:
     """The complete versions that files have for the same keys, in key order.
 
     For a file without versions, the frame has no columns.

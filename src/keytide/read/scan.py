@@ -35,7 +35,7 @@ from keytide.gate import refuse_readers
 from keytide.predicate.condition import text_of
 from keytide.predicate.predicate import Predicate, conjunction, conjuncts
 from keytide.read.merged_versions import Rows, Window
-from keytide.read.plan import Funnel, ScanPlan, WhichRows, plan_rows
+from keytide.read.plan import Funnel, RowSelection, ScanPlan, plan_rows
 from keytide.read.pruning import asked_of_files
 from keytide.read.runs import prefetched
 from keytide.read.sections import BucketPlan
@@ -413,7 +413,7 @@ class Scan(RowSource):
     columns: tuple[str, ...]
     predicate: Predicate | None = None
     keys: pa.Table | None = field(default=None, repr=False)
-    which: WhichRows = WhichRows.CURRENT
+    which: RowSelection = RowSelection.CURRENT
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
     limit: int | None = None
 

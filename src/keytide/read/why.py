@@ -109,7 +109,7 @@ def _stored(scan: Scan) -> Iterator[tuple[ManifestEntry, int, bool, pl.DataFrame
 _BEFORE = 6
 
 
-class ToldVersions(Protocol):
+class VersionStory(Protocol):
     """What a story is made of; see `Why`."""
 
     @property
@@ -141,7 +141,7 @@ class ToldVersions(Protocol):
         """Whether the row is not shown for its age."""
 
 
-def story_of(why: ToldVersions) -> Story:
+def story_of(why: VersionStory) -> Story:
     """The versions in order, and the row. Long values are shortened.
 
     Raises `UnsupportedError` for a type that cannot be spelled.
@@ -183,7 +183,7 @@ def _number(found: object) -> int | None:
 
 
 def _row(
-    why: ToldVersions, fields: Sequence[pa.Field]
+    why: VersionStory, fields: Sequence[pa.Field]
 ) -> tuple[tuple[str, Cell, tuple[int, ...]], ...]:
     assert why.row is not None
     return tuple((name, cell, why.taken.get(name, ())) for name, cell in _shown(why.row, fields))

@@ -47,7 +47,7 @@ from keytide.spark.internals import is_connect, refuse_other_servers, runs_batch
 from keytide.spark.runner import Executors, SizedRunner
 from keytide.spark.worker import check_python
 from keytide.types import arrow_schema
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
 __all__ = ["FlowStream", "apply_events"]
 
@@ -173,7 +173,7 @@ class _Together:
 
     writer: EventWriter
 
-    def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
+    def feed(self, rows: Iterable[pa.Table], number: int) -> TaskResult:
         """See `EventWriter`."""
         pieces = list(rows)
         return self.writer.feed([pa.concat_tables(pieces)] if pieces else [], number)

@@ -77,11 +77,11 @@ from keytide.spark.row_batches import BufferedTask
 from keytide.spark.runner import RowsTask, attempted_here, packed, rows_here
 from keytide.spark.source_options import SourceOptions
 from keytide.spark.worker import in_few_words, pass_over_broken_pipes
-from keytide.tasks import Outcome, settled
+from keytide.tasks import Outcome, collect_results
 from keytide.types import arrow_schema
 from keytide.write.input_rows import padded
 from keytide.write.refusals import writable_view
-from keytide.write.task import Order, WriteTask, Written, refuse_ties
+from keytide.write.task import Order, TaskResult, WriteTask, refuse_ties
 from keytide.write.upsert import task_anew, task_on
 
 # -- the data source `keytide`, for batches and streams --------------------------------------------
@@ -397,7 +397,7 @@ class TaskMessage(WriterCommitMessage):
     The driver of a stream keeps neither the statement nor the snapshot that it began on.
     """
 
-    outcome: Outcome[Written]
+    outcome: Outcome[TaskResult]
     batch: StreamBatch | None = None
     statement: Statement | None = None
     began_on: int = 0
@@ -453,8 +453,8 @@ class SourceWrite:
         """Commit the files of all tasks, unless the same author has already done so."""
         statement = told[0].statement if told else None
         with writing(self.table, self.view, author, statement=statement) as transaction:
-            settled([message.outcome for message in told], transaction.collect)
-            made = [m.outcome.made for m in told if m.outcome.made is not None]
+            collect_results([message.outcome for message in told], transaction.collect)
+            made = [m.outcome.result for m in told if m.outcome.result is not None]
             refuse_ties(self.view, [places for part in made for places in part.places])
             if transaction.own_commit is None:
                 self._publish(transaction)
@@ -475,7 +475,7 @@ class SourceWrite:
         assert statement is not None
         with suppress(KeytideError):  # as long as snapshots cannot be read, all files stay
             if not has_committed(self.table.live.metadata, statement, began_on):
-                discard(self.view, [m.outcome.made for m in told if m.outcome.made is not None])
+                discard(self.view, [m.outcome.result for m in told if m.outcome.result is not None])
                 remove_strays(self.view.in_statement(statement))
 
 

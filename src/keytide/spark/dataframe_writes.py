@@ -37,7 +37,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from keytide.base.row_kind import ROW_KIND
-from keytide.catalogs.local_writes import feed, grown
+from keytide.catalogs.local_writes import extended_table, feed
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.compaction.bulk_load import raise_replacement
@@ -271,7 +271,7 @@ def grown_for(
     author: Author | None = None,
     partition: Mapping[str, Any] | None = None,
 ) -> tuple[PinnedTable, DataFrame]:
-    """As `keytide.catalogs.local_writes.grown_for`.
+    """As `keytide.catalogs.local_writes.extended_for`.
 
     Types are checked first, values while they are written. Runs no job.
     """
@@ -290,7 +290,7 @@ def grow(pinned: PinnedTable, columns: StructType, author: Author | None = None)
         options = TableOptions.parse(schema.options)
         check_frame(padded_schema(found, schema, options), schema, options, pinned.name)
 
-    return grown(pinned, partial(growth, columns=found, table=pinned.name), check, author)
+    return extended_table(pinned, partial(growth, columns=found, table=pinned.name), check, author)
 
 
 def _padded(df: DataFrame, schema: TableSchema, table: str) -> DataFrame:

@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 
 from keytide.base.process import scratch
 from keytide.catalogs.catalog import Catalog, NewTable
-from keytide.catalogs.local_writes import grown
+from keytide.catalogs.local_writes import extended_table
 from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction
@@ -92,10 +92,10 @@ def grown_with(
 ) -> PinnedTable:
     """Add the columns that the messages of a batch need. `spec` describes the feed before that.
 
-    Raises what `grown` raises.
+    Raises what `extended_table` raises.
     """
     brought = together(_brought(table, messages.select(MESSAGE), spec))
-    return grown(table, partial(feed_growth, brought=brought), author=author)
+    return extended_table(table, partial(feed_growth, brought=brought), author=author)
 
 
 def _brought(table: PinnedTable, messages: DataFrame, spec: FeedSpec) -> list[Field]:

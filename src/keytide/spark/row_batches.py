@@ -22,7 +22,7 @@ from keytide.snapshot.live_files import LiveFiles
 from keytide.spark.capacity import held_setting
 from keytide.spark.columns import row_bytes
 from keytide.spark.internals import is_apache_spark
-from keytide.write.task import WriteTask, Written
+from keytide.write.task import TaskResult, WriteTask
 
 # -- the batches of rows that Spark passes to Python tasks -----------------------------------------
 
@@ -77,7 +77,7 @@ class BufferedTask:
 
     task: WriteTask
 
-    def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
+    def feed(self, rows: Iterable[pa.Table], number: int) -> TaskResult:
         """Write the rows as one or more sorted runs for each bucket. Raises as `WriteTask.feed`."""
         return self.task.feed(_runs(rows, self.task.view.options.write_buffer_bytes), number)
 

@@ -34,7 +34,7 @@ from keytide.spark.error_translation import offered, on_driver, speak_plainly
 from keytide.spark.internals import ended_after_errors, is_apache_spark
 from keytide.spark.row_batches import counted_batches
 from keytide.spark.worker import settle
-from keytide.tasks import FeedTask, Outcome, attempted, settled, tried
+from keytide.tasks import FeedTask, Outcome, collect_results, run_feed_task, run_task
 
 # -- tasks as rows of a plan -----------------------------------------------------------------------
 
@@ -225,7 +225,7 @@ def _settle(outcomes: DataFrame, take: Callable[[T], None]) -> None:
     """Run the tasks whose outcomes are the rows of a DataFrame, and pass on their results."""
     with on_driver(), offered(), ended_after_errors(outcomes.sparkSession):
         collected = outcomes.collect()
-    settled((pickle.loads(bytes(row.outcome)) for row in collected), take)
+    collect_results((pickle.loads(bytes(row.outcome)) for row in collected), take)
 
 
 _COUNT_UNKNOWN = 4 << 20
@@ -259,7 +259,7 @@ def made_here(payload: bytes, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
 def tried_here(payload: bytes, number: int) -> Outcome[Any]:
     """Run a packed task on this executor. An error that a retry cannot fix is an outcome."""
     settle()
-    return tried(unpacked(payload), number)
+    return run_task(unpacked(payload), number)
 
 
 def _told(outcome: Outcome[Any]) -> pa.RecordBatch:
@@ -274,7 +274,7 @@ def attempted_here(task: FeedTask[T], batches: Iterable[pa.RecordBatch]) -> Outc
     # Servers other than Spark's do not tell it to a data source, which needs none there.
     number = 0 if context is None else int(context.partitionId())
     pieces = (pa.Table.from_batches([batch]) for batch in batches if batch.num_rows)
-    return attempted(task, pieces, number)
+    return run_feed_task(task, pieces, number)
 
 
 _PARTITION = scratch("partition")
@@ -289,7 +289,7 @@ def _attempted_by_number(task: FeedTask[T], batches: Iterable[pa.RecordBatch]) -
     pieces = (
         pa.Table.from_batches([batch]).drop_columns(_PARTITION) for batch in chain(first, filled)
     )
-    return attempted(task, pieces, number)
+    return run_feed_task(task, pieces, number)
 
 
 # -- runs a table's tasks in threads of the driver if they read little -----------------------------

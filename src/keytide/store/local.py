@@ -79,7 +79,7 @@ class Origin:
         )
 
 
-def seen_here(root: str) -> Origin | None:
+def local_origin(root: str) -> Origin | None:
     """The origin of a directory of this host, None if it does not exist."""
     if not os.path.isdir(root):
         return None
@@ -130,7 +130,7 @@ class LocalStore(Store):
     """Where another process has seen it."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"root": self.root, "origin": self.origin or seen_here(self.root)}
+        return {"root": self.root, "origin": self.origin or local_origin(self.root)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -46,7 +46,7 @@ Live = Mapping[Identity, ManifestEntry]
 
 
 @dataclass(frozen=True)
-class Seen:
+class SnapshotFiles:
     """A snapshot with its live files. `added` are those that the previous one did not have.
 
     `path` is the file of the snapshot. It `follows` if the snapshot that was processed before it is
@@ -80,7 +80,7 @@ class _Start:
     deleted: frozenset[Identity]
 
 
-def history_of(branch: Branch, manifests: Manifests, findings: Findings) -> Iterator[Seen]:
+def history_of(branch: Branch, manifests: Manifests, findings: Findings) -> Iterator[SnapshotFiles]:
     """The snapshots of a branch, oldest first, then its tags, as far as they can be read."""
     walk = _Walk(branch, manifests, findings)
     before: _Lists | None = None
@@ -91,14 +91,16 @@ def history_of(branch: Branch, manifests: Manifests, findings: Findings) -> Iter
         before = walk.step(path, snapshot, known)
         if before is not None:
             added = before.live if known is None else walk.new_in(before.live, known.live)
-            yield Seen(path, snapshot, before.live, tuple(added.values()), known is not None)
+            yield SnapshotFiles(
+                path, snapshot, before.live, tuple(added.values()), known is not None
+            )
     for name, tag in branch.tags.items():
         if branch.snapshots.get(tag.snapshot.id) == tag.snapshot:
             continue
         path = branch.path(paths.tag_path(name))
         lists = walk.step(path, tag.snapshot, None)
         if lists is not None:
-            yield Seen(path, tag.snapshot, lists.live, tuple(lists.live.values()))
+            yield SnapshotFiles(path, tag.snapshot, lists.live, tuple(lists.live.values()))
 
 
 @dataclass(frozen=True)
@@ -384,7 +386,7 @@ _WAY_OUT = f"{REWRITE}; this recreates the index"
 
 
 def check_hashes(
-    branch: Branch, seen: Seen, indexes: Iterable[IndexFile], findings: Findings
+    branch: Branch, seen: SnapshotFiles, indexes: Iterable[IndexFile], findings: Findings
 ) -> None:
     """Check the hash indexes of a snapshot against each other and against the keys of its files."""
     by_bucket = {(i.partition, i.bucket): i for i in indexes if i.index_type == HASH}

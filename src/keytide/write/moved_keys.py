@@ -35,7 +35,7 @@ from keytide.merge.engine import PartitionChangePolicy
 from keytide.merge.engines import engine_class
 from keytide.merge.order import IS_ADD, joined
 from keytide.read.current_rows import Flags, by_name, exact, hashes_of, place_numbers, split_places
-from keytide.read.key_index_rebuild import bare_head, settled
+from keytide.read.key_index_rebuild import bare_head, settled_bucket
 from keytide.read.lookup import key_range, newest_versions
 from keytide.read.merged_versions import rows_in
 from keytide.read.plan import plan_files
@@ -47,7 +47,7 @@ from keytide.snapshot.live_files import BucketId, DeadRows, load_dead_rows
 from keytide.snapshot.state import TableState, TableView
 from keytide.types import arrow_schema
 from keytide.write.layout import (
-    Cut,
+    BucketSplit,
     DynamicLayout,
     FixedLayout,
     Layout,
@@ -125,13 +125,13 @@ class _Moving(Placing):
 
     def cut(
         self, frame: pl.DataFrame, table: pa.Table, view: TableView
-    ) -> tuple[pl.DataFrame, Cut]:
+    ) -> tuple[pl.DataFrame, BucketSplit]:
         """See `Placing`. Each key ends in one partition, whichever its rows name."""
         routed = self._routed(frame) if frame.height else frame.with_columns(_NO_BUCKETS)
         fields = view.schema.partition_fields()
         exact = to_arrow(routed.select(self._partition), arrow_schema(fields))
         partitions, places = partitions_of(routed, exact, fields)
-        cut = Cut.of(partitions, places, routed[_BUCKET].to_numpy())
+        cut = BucketSplit.of(partitions, places, routed[_BUCKET].to_numpy())
         return routed.select(frame.columns), cut
 
     def _routed(self, frame: pl.DataFrame) -> pl.DataFrame:
@@ -269,7 +269,7 @@ class Bucket:
             f"{reason}"
         )
         known = {file.name for file in self.index.head.files} if has_read_head else None
-        found = settled(view, self.entries.values(), self.dead, known)
+        found = settled_bucket(view, self.entries.values(), self.dead, known)
         return replace(self, index=found.index, dead=found.dead)
 
     def current(
@@ -315,7 +315,7 @@ class Bucket:
         return stored.at(reads, max(1, rows_max))
 
 
-def arrived(
+def arrivals_of(
     view: TableView, bucket: BucketId, rows: pl.DataFrame, on: Bucket, wanted: Iterable[str] = ()
 ) -> Arrivals:
     """Rows that arrive in a bucket, with the `wanted` columns of the current rows of their keys.
@@ -352,17 +352,17 @@ def _floors(rows: pl.DataFrame, fresh: Numbers, on: Bucket, view: TableView) -> 
     return np.where(adds, found, NOTHING)
 
 
-def certain() -> None:
+def no_confirmation() -> None:
     """Confirm a snapshot that is known to be the latest: does nothing."""
 
 
-def found_bucket(
+def load_bucket(
     view: TableView,
     bucket: BucketId,
     entries: Sequence[ManifestEntry],
     head: IndexFile | None,
     vectors: tuple[IndexFile, ...],
-    confirm: Callable[[], None] = certain,
+    confirm: Callable[[], None] = no_confirmation,
 ) -> Bucket:
     """The bucket in a snapshot, from its data files, the head of its index, and its vectors.
 

@@ -118,7 +118,7 @@ class Arrivals:
 
 
 @dataclass(frozen=True)
-class Judged:
+class Judgment:
     """Which rows are late, which are the current rows of their keys, and the new comparison values.
 
     A row is late if an earlier row of its key, stored or in the same write, has a larger comparison
@@ -141,7 +141,7 @@ def floors(fresh: Numbers, mark: int, lateness_max: int | None) -> Numbers:
     return reduced(np.maximum.accumulate(before), lateness_max)
 
 
-def judge(arrivals: Arrivals) -> Judged:
+def judge(arrivals: Arrivals) -> Judgment:
     """Judge rows in the order in which they arrive."""
     before = arrivals.stored
     again = arrivals.come_again
@@ -162,11 +162,11 @@ def judge(arrivals: Arrivals) -> Judged:
     frame = pl.DataFrame({"head": hashes.heads, "check": hashes.checks, "row": kept})
     last: Numbers = frame.group_by("head", "check").agg(pl.col("row").last())["row"].to_numpy()
     is_current[last] = True
-    return Judged(is_late, is_current, np.maximum(before, arrivals.fresh))
+    return Judgment(is_late, is_current, np.maximum(before, arrivals.fresh))
 
 
 @dataclass(frozen=True)
-class Kept:
+class RowsToStore:
     """The rows to store, the position of each among the arriving rows, and which are current."""
 
     rows: pl.DataFrame
@@ -177,7 +177,7 @@ class Kept:
 # -- writes without a merge ------------------------------------------------------------------------
 
 
-def as_they_came(arrivals: Arrivals, judged: Judged, view: TableView) -> Kept:
+def unmerged_rows(arrivals: Arrivals, judged: Judgment, view: TableView) -> RowsToStore:
     """The rows in their order. Late rows are marked or left out, as the table's options say.
 
     Rows that are too old are never stored. Their keys may be forgotten, and a dead row of an
@@ -187,10 +187,10 @@ def as_they_came(arrivals: Arrivals, judged: Judged, view: TableView) -> Kept:
     source = np.flatnonzero(~is_dropped(arrivals, judged, view))
     if len(source) < len(arrivals):
         rows = rows[pl.Series(source)]
-    return Kept(rows, source, judged.is_current[source])
+    return RowsToStore(rows, source, judged.is_current[source])
 
 
-def is_dropped(arrivals: Arrivals, judged: Judged, view: TableView) -> Flags:
+def is_dropped(arrivals: Arrivals, judged: Judgment, view: TableView) -> Flags:
     """Which rows are not stored: too old ones, and late ones in a table that drops late rows."""
     return judged.is_late if view.options.drops_out_of_order else arrivals.is_too_old
 
@@ -215,7 +215,7 @@ def refuse_too_old(arrivals: Arrivals, view: TableView) -> None:
     )
 
 
-def with_marks(arrivals: Arrivals, judged: Judged, view: TableView) -> pl.DataFrame:
+def with_marks(arrivals: Arrivals, judged: Judgment, view: TableView) -> pl.DataFrame:
     """The rows with the columns that a write sets: see `with_all_producers`, and whether they are
     late.
 
@@ -226,7 +226,7 @@ def with_marks(arrivals: Arrivals, judged: Judged, view: TableView) -> pl.DataFr
     return rows if marker is None else rows.with_columns(pl.Series(marker, judged.is_late))
 
 
-def with_all_producers(arrivals: Arrivals, judged: Judged, view: TableView) -> pl.DataFrame:
+def with_all_producers(arrivals: Arrivals, judged: Judgment, view: TableView) -> pl.DataFrame:
     """The rows. Those that are not late get the comparison values of their keys in every column.
 
     Raises `InvalidError` for a late row that has values of several producers, as rows of statements
@@ -280,7 +280,7 @@ def as_deletes(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(kind.alias(VALUE_KIND))
 
 
-def merged_rows(arrivals: Arrivals, judged: Judged, view: TableView) -> Kept:
+def merged_rows(arrivals: Arrivals, judged: Judgment, view: TableView) -> RowsToStore:
     """One row per key, and the late rows as they arrived, unless they are dropped.
 
     Raises `InvalidError` for a late row that the options do not drop, and for rows that cannot be
@@ -313,7 +313,7 @@ def merged_rows(arrivals: Arrivals, judged: Judged, view: TableView) -> Kept:
     late = rows.filter(pl.Series(judged.is_late & ~is_dropped(arrivals, judged, view)))
     stored = pl.concat([merged, late.select(merged.columns)])
     is_current = np.arange(stored.height) < merged.height
-    return Kept(stored.drop(_PLACE), stored[_PLACE].to_numpy(), is_current)
+    return RowsToStore(stored.drop(_PLACE), stored[_PLACE].to_numpy(), is_current)
 
 
 def _versions(
@@ -373,7 +373,7 @@ def _key_numbers(hashes: KeyHashes) -> Numbers:
     return numbers
 
 
-def _refuse_late(arrivals: Arrivals, judged: Judged, view: TableView) -> None:
+def _refuse_late(arrivals: Arrivals, judged: Judgment, view: TableView) -> None:
     at = arrivals.current.at
     wrong = judged.is_late & (at >= 0)
     wrong[wrong] = arrivals.current.lives[at[wrong]]

@@ -35,18 +35,18 @@ from keytide.snapshot.state import TableState, TableView
 from keytide.write.bucket_writer import BucketWriter, SequenceBase
 from keytide.write.input_rows import Rows, complete_rows, typed_rows
 from keytide.write.layout import BucketBatch, Placing
-from keytide.write.moved_keys import Bucket, arrived, found_bucket, layout_of, places_of
+from keytide.write.moved_keys import Bucket, arrivals_of, layout_of, load_bucket, places_of
 from keytide.write.partition_spec import PartitionSpec
 from keytide.write.refusals import refuse_unmergeable, without_errors
 from keytide.write.row_merging import (
     Arrivals,
-    Kept,
-    as_they_came,
+    RowsToStore,
     judge,
     merged_rows,
     refuse_too_old,
+    unmerged_rows,
 )
-from keytide.write.task import Order, WriteTask, Written, tie_columns
+from keytide.write.task import Order, TaskResult, WriteTask, tie_columns
 
 # -- upserts ---------------------------------------------------------------------------------------
 
@@ -98,8 +98,8 @@ class UpsertTask(WriteTask):
         return True  # the index finds them without extra work
 
     def _write(
-        self, run: pa.Table, base: SequenceBase, placing: Placing, before: Iterable[Written]
-    ) -> Written:
+        self, run: pa.Table, base: SequenceBase, placing: Placing, before: Iterable[TaskResult]
+    ) -> TaskResult:
         """Write rows bucket by bucket. `before` is what was already written of the part."""
         view = self.view
         given = typed_rows(run, view.schema, view.options, view.name)
@@ -115,34 +115,34 @@ class UpsertTask(WriteTask):
         return replace(written, rows=run.num_rows, errors=errors, places=places)
 
     def _placed(
-        self, rows: Rows, base: SequenceBase, placing: Placing, before: Iterable[Written]
-    ) -> Written:
+        self, rows: Rows, base: SequenceBase, placing: Placing, before: Iterable[TaskResult]
+    ) -> TaskResult:
         """Write rows in the table's types into their buckets."""
         frame, cut = placing.cut(rows.frame, rows.table, self.view)
-        made = Written.together(before)
+        made = TaskResult.together(before)
         parts = [
             self._upserted(bucket, part, base, placing, self._bucket(bucket, made))
             for bucket, part in cut.parts(frame)
         ]
-        return Written.together(parts)
+        return TaskResult.together(parts)
 
     def _upserted(
         self, bucket: BucketId, rows: pl.DataFrame, base: SequenceBase, placing: Placing, on: Bucket
-    ) -> Written:
+    ) -> TaskResult:
         merges = self.view.options.merges_rows and not self.states_rows
         wanted = self.view.schema.names if merges else ()
         try:
-            found = arrived(self.view, bucket, rows, on, wanted)
+            found = arrivals_of(self.view, bucket, rows, on, wanted)
         except DamagedRunError as error:
             self.confirm()
             on = on.anew(self.view, bucket, str(error))
-            found = arrived(self.view, bucket, rows, on, wanted)
+            found = arrivals_of(self.view, bucket, rows, on, wanted)
         arrivals = self._unbound(found, on)
         judged = judge(arrivals)
         late = int(judged.is_late.sum())
-        kept = (merged_rows if merges else as_they_came)(arrivals, judged, self.view)
+        kept = (merged_rows if merges else unmerged_rows)(arrivals, judged, self.view)
         if not kept.rows.height:
-            return Written((), rows.height, late)
+            return TaskResult((), rows.height, late)
         batch = BucketBatch((bucket,), np.array([kept.rows.height]), kept.rows)
         written = BucketWriter(self.view, placing.total_buckets).write([batch], base).data
         keys, dead = _indexed(self.view, on, arrivals, kept, written)
@@ -150,7 +150,7 @@ class UpsertTask(WriteTask):
             (KEY_INDEX, *bucket): keys,
             (DELETION_VECTORS, *bucket): dead,
         }
-        return Written(written, rows.height, late, indexes=indexes)
+        return TaskResult(written, rows.height, late, indexes=indexes)
 
     def _unbound(self, arrivals: Arrivals, on: Bucket) -> Arrivals:
         """The rows, of which some are never too old: rows that replace everything, and rows of a
@@ -168,12 +168,12 @@ class UpsertTask(WriteTask):
         return arrivals
 
     def bucket(self, bucket: BucketId) -> Bucket:
-        """A bucket as it was found. Raises the same errors as `found_bucket`."""
+        """A bucket as it was found. Raises the same errors as `load_bucket`."""
         head, vectors = self.key_files.get(bucket), self.vector_files.get(bucket, ())
         entries = self.entries.get(bucket, ())
-        return found_bucket(self.view, bucket, entries, head, vectors, self.confirm)
+        return load_bucket(self.view, bucket, entries, head, vectors, self.confirm)
 
-    def _bucket(self, bucket: BucketId, made: Written) -> Bucket:
+    def _bucket(self, bucket: BucketId, made: TaskResult) -> Bucket:
         """A bucket as this task has left it, if it has written to it."""
         keys, dead = made.indexes.get((KEY_INDEX, *bucket)), made.dead.get(bucket)
         if not isinstance(keys, NewKeys) or dead is None:
@@ -184,7 +184,11 @@ class UpsertTask(WriteTask):
 
 
 def _indexed(
-    view: TableView, on: Bucket, arrivals: Arrivals, kept: Kept, written: tuple[ManifestEntry, ...]
+    view: TableView,
+    on: Bucket,
+    arrivals: Arrivals,
+    kept: RowsToStore,
+    written: tuple[ManifestEntry, ...],
 ) -> tuple[NewKeys, DeadRows]:
     """The new index of a bucket and its dead rows, after files were written."""
     head = on.index.head
@@ -212,14 +216,14 @@ def _indexed(
 # -- combined results of parallel tasks ------------------------------------------------------------
 
 
-def joined_upserts(view: TableView, parts: Sequence[Written]) -> Written:
-    """The combined results of parallel tasks on one state of a table, as `Written.together`.
+def joined_upserts(view: TableView, parts: Sequence[TaskResult]) -> TaskResult:
+    """The combined results of parallel tasks on one state of a table, as `TaskResult.together`.
 
     If several tasks have rows of one key, the row with the largest comparison value is current, on
     a tie that of the later task. Raises `UnsupportedError` for such rows if the index cannot
     compare them, and if rows are merged.
     """
-    joined = Written.together([replace(part, indexes={}) for part in parts])
+    joined = TaskResult.together([replace(part, indexes={}) for part in parts])
     indexes: dict[IndexKey, list[BucketIndex]] = {}
     for part in parts:
         for key, index in part.indexes.items():
@@ -304,9 +308,9 @@ def task_anew(state: TableState, partition: PartitionSpec | None = None) -> Writ
     return _class_of(state).anew(state, partition)
 
 
-def written_by(view: TableView, parts: Sequence[Written]) -> Written:
+def written_by(view: TableView, parts: Sequence[TaskResult]) -> TaskResult:
     """The combined results of the tasks of a write, in their order."""
-    return joined_upserts(view, parts) if view.kind.has_key_index else Written.together(parts)
+    return joined_upserts(view, parts) if view.kind.has_key_index else TaskResult.together(parts)
 
 
 def _class_of(state: TableState) -> type[WriteTask]:
@@ -331,8 +335,8 @@ class _StoredRows(WriteTask):
     """Accepts rows in stored form."""
 
     def _write(
-        self, run: pa.Table, base: SequenceBase, placing: Placing, before: Iterable[Written]
-    ) -> Written:
+        self, run: pa.Table, base: SequenceBase, placing: Placing, before: Iterable[TaskResult]
+    ) -> TaskResult:
         rows = Rows(run.drop_columns([VALUE_KIND]), run.column(VALUE_KIND))
         return self._placed(rows, base, placing, before)
 

@@ -24,7 +24,7 @@ from keytide.catalogs.metastore.registry import (
     Registry,
 )
 from keytide.catalogs.metastore.services import GlueRegistry, HiveRegistry
-from keytide.catalogs.warehouse import DATABASE_SUFFIX, StoredView, open_near
+from keytide.catalogs.warehouse import DATABASE_SUFFIX, StoredView, open_cached_store
 from keytide.definition.external import is_external
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError, UnsupportedError
 from keytide.format import paths
@@ -138,7 +138,7 @@ class MetastoreWarehouse:
         name, found = f"{database}.{table}", self._found(database, table)
         if found is None:
             # The location is determined when the table is created.
-            return TableMetadata(open_near("memory://unmade"), name)
+            return TableMetadata(open_cached_store("memory://unmade"), name)
         return self._metadata(database, found)
 
     def create(self, database: str, table: str, definition: TableSchema) -> bool:
@@ -263,7 +263,7 @@ class MetastoreWarehouse:
     def _store(self, location: str) -> Store:
         options = self.storage if takes_options(location) else None
         copies = self.copies if takes_options(location) else None
-        return open_near(location, options, copies)
+        return open_cached_store(location, options, copies)
 
     def _root(self, name: str) -> str:
         if self.root is None:

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 
 from keytide.base.process import side_by_side
 from keytide.catalogs.catalog import Catalog
-from keytide.catalogs.local_writes import grown
+from keytide.catalogs.local_writes import extended_table
 from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.commit.author import Author
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError
@@ -392,7 +392,7 @@ class _Run:
         documents = self._documents(messages, spec.primary_key, is_ordered=is_ordered)
         if self._request.feed.merge_schema:
             brought = Sample(documents, spec.format).brought(spec)
-            pinned = grown(pinned, partial(feed_growth, brought=brought), author=author)
+            pinned = extended_table(pinned, partial(feed_growth, brought=brought), author=author)
             self._spec = spec = replace(spec, columns=feed_columns(pinned.schema.fields))
         decoded = changes_of(documents, spec, writable_view(pinned))
         if stores_omitted(writable_view(pinned)):
