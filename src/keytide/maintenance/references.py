@@ -192,7 +192,7 @@ _SHARED = re.compile(r"^(.*\$\d+-\d+)-\d+-\d+(\..*)$")
 
 @dataclass
 class ReferenceSearch:
-    """Finds which of the `candidates` files snapshots reference.
+    """Finds which of the `candidates`, names of files, snapshots reference.
 
     Reads each manifest once, however many snapshots have it.
     """
