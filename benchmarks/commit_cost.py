@@ -43,7 +43,7 @@ from keytide.format.manifest import ManifestEntry
 from keytide.lake.table import Table
 from keytide.write.bucket_writer import restamp
 from keytide.write.refusals import writable_view
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
 TABLE = "bench.t"
 FLAT_RATIO_MAX = 1.25
@@ -139,7 +139,7 @@ def build(
     committer = Committer(table.metadata, view, restamp)
     live, growing = table.stored.newest_files(), []
     for start in range(0, len(copies), files_per_commit):
-        written = Written(tuple(copies[start : start + files_per_commit]))
+        written = TaskResult(tuple(copies[start : start + files_per_commit]))
         change = Change(written, Author.fresh())
         with stopwatch() as one:
             committed = committer.publish(change, live)

@@ -297,7 +297,7 @@ def index_size(table: kt.Table) -> str:
     assert snapshot is not None
     files = table.metadata.index_files(snapshot)
     heads = [file for file in files if file.index_type == "KEYTIDE_KEYS"]
-    stored = sum(file.file_size + sum(file.beside.values()) for file in heads)
+    stored = sum(file.file_size + sum(file.run_files.values()) for file in heads)
     count = table.scan().count()
     return f"index: {stored / count:.1f} bytes a key, {stored >> 20:,} MB"
 

@@ -15,7 +15,7 @@ from keytide.commit.commits import Committed, Committer
 from keytide.format.manifest import ManifestEntry
 from keytide.write.bucket_writer import restamp
 from keytide.write.refusals import writable_view
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
 __all__ = ["list_files"]
 
@@ -27,7 +27,7 @@ def list_files(table: kt.Table, entries: Sequence[ManifestEntry]) -> None:
     live = table.stored.newest_files()
     committer = Committer(table.metadata, writable_view(table.stored), restamp)
     for start in range(0, len(entries), FILES_PER_COMMIT):
-        made = Written(tuple(entries[start : start + FILES_PER_COMMIT]))
+        made = TaskResult(tuple(entries[start : start + FILES_PER_COMMIT]))
         committed = committer.publish(Change(made, Author.fresh(), renumbers=False), live)
         assert isinstance(committed, Committed)
         live = committed.live

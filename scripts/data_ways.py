@@ -282,7 +282,7 @@ def apply_changes(table: Any, batch: pa.Array, way: Way) -> None:
         with way.followed():
             found = adapt_to_table(decode(batch, SPEC), batch, view)
             written = writer.write(found.rows).written
-        transaction.take(written)
+        transaction.collect(written)
         transaction.commit()
 
 

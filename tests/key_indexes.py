@@ -7,7 +7,7 @@ from typing import Any
 
 import keytide as kt
 from keytide.key_index.indexed_keys import Entries
-from keytide.read.key_index_rebuild import settled
+from keytide.read.key_index_rebuild import settled_bucket
 from keytide.snapshot.bucket_key_index import KeyIndex, key_files_by_bucket, load_key_index
 from keytide.snapshot.live_files import BucketId, load_dead_rows, vector_files_by_bucket
 from keytide.write.refusals import writable_view
@@ -30,7 +30,7 @@ def indexes_of(table: kt.Table) -> Iterator[tuple[KeyIndex, KeyIndex, dict[str, 
         dead = load_dead_rows(state.view.store, vectors.get(bucket, ()), state.view.name)
         index = load_key_index(state.view.store, heads[bucket], 0)
         places = {e.file.file_name: {*dead.of(e.file.file_name).tolist()} for e in entries}
-        yield index, settled(state.view, entries, dead).index, places
+        yield index, settled_bucket(state.view, entries, dead).index, places
 
 
 def _told(index: KeyIndex, dead: dict[str, set[int]]) -> dict[Any, Any]:

@@ -18,7 +18,7 @@ from keytide.errors import UnsupportedError
 from keytide.format import paths
 from keytide.format.schema import TableSchema
 from keytide.lake.lake import Lake
-from keytide.snapshot.authority import FOLDER_COMMITS, Found, TellChanges, no_changes
+from keytide.snapshot.authority import FOLDER_COMMITS, NumberedDocument, TellChanges, no_changes
 from keytide.snapshot.metadata import TableMetadata
 from keytide.store import Store, open_store
 
@@ -60,7 +60,7 @@ class ServiceCommits:
     database: Path
     keeper = None
 
-    def newest(self, store: Store, known: Found | None) -> Sequence[Found]:
+    def newest(self, store: Store, known: NumberedDocument | None) -> Sequence[NumberedDocument]:
         with answering(self.database) as connection:
             head = self._head(connection, store)
         if head is None:
@@ -80,7 +80,7 @@ class ServiceCommits:
                 return False
             # What a process left there that died before its commit was nobody's snapshot.
             store.put(paths.snapshot_path(snapshot_id), data)
-            self._move(connection, store, Found(snapshot_id, data))
+            self._move(connection, store, NumberedDocument(snapshot_id, data))
         return True
 
     def remove(self, store: Store, snapshot_ids: Sequence[int]) -> None:
@@ -90,7 +90,9 @@ class ServiceCommits:
                 # What a process left behind that died before its commit would stand after a gap.
                 store.delete(paths.snapshot_path(i) for i in there if i >= number)
                 left = [i for i in there if i < number]
-                head = left and Found(left[-1], store.read(paths.snapshot_path(left[-1])))
+                head = left and NumberedDocument(
+                    left[-1], store.read(paths.snapshot_path(left[-1]))
+                )
                 self._move(connection, store, head or None)
 
     def ids(self, store: Store) -> list[int]:
@@ -100,18 +102,20 @@ class ServiceCommits:
     def altered(self, store: Store, schema: TableSchema) -> None:
         pass
 
-    def _head(self, connection: sqlite3.Connection, store: Store) -> Found | None:
+    def _head(self, connection: sqlite3.Connection, store: Store) -> NumberedDocument | None:
         text = "SELECT id, data FROM heads WHERE line = ?"
         row = connection.execute(text, [store.uri]).fetchone()
         if row == _NONE:
             return None
         if row is not None and store.read_present([paths.snapshot_path(row[0])]) == [row[1]]:
-            return Found(*row)
+            return NumberedDocument(*row)
         # A branch that was just made, or made again under the name of another.
         found = FOLDER_COMMITS.newest(store, None)
         return found[-1] if found else None
 
-    def _move(self, connection: sqlite3.Connection, store: Store, head: Found | None) -> None:
+    def _move(
+        self, connection: sqlite3.Connection, store: Store, head: NumberedDocument | None
+    ) -> None:
         values = _NONE if head is None else (head.number, head.data)
         connection.execute("INSERT OR REPLACE INTO heads VALUES (?, ?, ?)", [store.uri, *values])
 

@@ -1,4 +1,4 @@
-"""Runs tasks: the work of a table as picklable values, executed by threads or by a cluster.
+"""Tasks: the work of a table as picklable values, executed by threads or by a cluster.
 
 A *task* does its work when it is called. A *feed task* processes rows that it receives piece by
 piece: there is one task for each part of the rows, numbered in the order of the rows. Runners do
@@ -8,9 +8,8 @@ A task that fails leaves nothing behind: it deletes what it wrote. A runner pass
 the other tasks before it raises the error, as far as it has them. A cluster can lose results, and
 kill tasks that do not clean up. Their files are found by the name of the `Statement`.
 
-Reports how many rows the current work has processed, for progress displays.
-
-Tasks report it as they write, and do not know who listens. If nobody does, it costs nothing.
+For progress displays, tasks report how many rows they have processed, and do not know who listens.
+If nobody does, it costs nothing.
 """
 
 from __future__ import annotations
@@ -34,10 +33,7 @@ from keytide.errors import (
     UnsupportedError,
 )
 
-# -- runs tasks ------------------------------------------------------------------------------------
-
-
-# -- runs tasks ------------------------------------------------------------------------------------
+# -- tasks and runners -----------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -65,31 +61,31 @@ class Outcome(Generic[T]):
     """
 
     number: int
-    made: T | None = None
+    result: T | None = None
     error: KeytideError | None = None
 
 
-def attempted(task: FeedTask[T], rows: Iterable[pa.Table], number: int) -> Outcome[T]:
+def run_feed_task(task: FeedTask[T], rows: Iterable[pa.Table], number: int) -> Outcome[T]:
     """Run a feed task. Raises only errors that a retry may fix, such as `DataError`."""
-    return tried(partial(task.feed, rows, number), number)
+    return run_task(partial(task.feed, rows, number), number)
 
 
-def tried(task: Callable[[], T | None], number: int) -> Outcome[T]:
-    """Run a task. Raises like `attempted`."""
+def run_task(task: Callable[[], T | None], number: int) -> Outcome[T]:
+    """Run a task. Raises like `run_feed_task`."""
     try:
         return Outcome(number, task())
     except (ConflictError, InvalidError, NotFoundError, SetupError, UnsupportedError) as error:
         return Outcome(number, error=error)
 
 
-def settled(outcomes: Iterable[Outcome[T]], take: Callable[[T], None]) -> None:
+def collect_results(outcomes: Iterable[Outcome[T]], take: Callable[[T], None]) -> None:
     """Pass on the results of tasks, in the order of the rows, then raise the first error, if
     any.
     """
     ordered = sorted(outcomes, key=lambda outcome: outcome.number)
     for outcome in ordered:
-        if outcome.made is not None:
-            take(outcome.made)
+        if outcome.result is not None:
+            take(outcome.result)
     error = next((outcome.error for outcome in ordered if outcome.error is not None), None)
     if error is not None:
         raise error
@@ -176,7 +172,7 @@ def unawaited_threads(count: int) -> Iterator[ThreadPoolExecutor]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-# -- reports how many rows the current work has processed, for progress displays -------------------
+# -- progress --------------------------------------------------------------------------------------
 
 
 _LISTENER: ContextVar[Callable[[int], None] | None] = ContextVar("keytide-strides", default=None)

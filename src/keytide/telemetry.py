@@ -38,7 +38,7 @@ def enable(
     global _told  # one per process, like OpenTelemetry's providers
     trace = library("opentelemetry.trace", "telemetry", "keytide.telemetry.enable")
     metrics = library("opentelemetry.metrics", "telemetry", "keytide.telemetry.enable")
-    _told = _Told(
+    _told = _Instruments(
         trace.get_tracer(_NAME, tracer_provider=tracer_provider),
         metrics.get_meter(_NAME, meter_provider=meter_provider),
     )
@@ -101,7 +101,7 @@ def lone_span(name: str, table: str) -> Iterator[Step]:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Instruments:
     tracer: Tracer
     meter: Meter
     counters: dict[str, Counter] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class _Told:
 
 @dataclass(frozen=True)
 class _Observed(Step):
-    told: _Told
+    instruments: _Instruments
     span: Span
     name: str
     table: str
@@ -141,8 +141,8 @@ class _Observed(Step):
     def ended(self, seconds: float) -> None:
         self.facts(**self.sums)
         for key, value in self.sums.items():
-            self.told.counter(f"{self.name}.{key}").add(value, self._attributes)
-        self.told.duration(self.name).record(seconds, self._attributes)
+            self.instruments.counter(f"{self.name}.{key}").add(value, self._attributes)
+        self.instruments.duration(self.name).record(seconds, self._attributes)
 
 
-_told: _Told | None = None
+_told: _Instruments | None = None

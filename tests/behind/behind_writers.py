@@ -56,7 +56,7 @@ def _compact_all_behind() -> None:
     from keytide.compaction.compact import Planner
     from keytide.maintenance import writes
 
-    are_large, are_many = writes._goes_behind, Planner.are_worth_a_beginning
+    are_large, are_many = writes._runs_in_background, Planner.are_worth_a_beginning
 
     def goes_behind(table: Any, planner: Planner, bytes_due: int) -> bool:
         is_said = "compaction.background.min-size" in planner.view.options.raw
@@ -66,7 +66,7 @@ def _compact_all_behind() -> None:
         is_said = "compaction.background.min-runs" in self.view.options.raw
         return are_many(self, live, buckets) if is_said else True
 
-    writes._goes_behind = goes_behind
+    writes._runs_in_background = goes_behind
     Planner.are_worth_a_beginning = are_worth_a_beginning  # type: ignore[method-assign]
 
 
@@ -74,11 +74,11 @@ def _compact_all_behind() -> None:
 
 
 def _count() -> None:
-    from keytide.maintenance.background import Due
+    from keytide.maintenance.background import CompactionRequest
 
-    compact, follow = Due.compact, Due._follow
+    compact, follow = CompactionRequest.compact, CompactionRequest._follow
 
-    def counted(self: Due) -> None:
+    def counted(self: CompactionRequest) -> None:
         _add(_BEGUN)
         try:
             compact(self)
@@ -86,11 +86,12 @@ def _count() -> None:
             _add(f"{_FAILED} {_place(error)}")
             raise
 
-    def followed(self: Due, done: Any) -> None:
+    def followed(self: CompactionRequest, done: Any) -> None:
         _add(_COMMITTED)
         follow(self, done)
 
-    Due.compact, Due._follow = counted, followed  # type: ignore[method-assign]
+    CompactionRequest.compact = counted  # type: ignore[method-assign]
+    CompactionRequest._follow = followed  # type: ignore[method-assign]
 
 
 def _add(event: str) -> None:
@@ -119,6 +120,6 @@ def told() -> str:
 
 def wait() -> None:
     """Wait for what is compacted behind the writers of this process."""
-    from keytide.maintenance.background import BEHIND
+    from keytide.maintenance.background import BACKGROUND
 
-    BEHIND.wait_for_all()
+    BACKGROUND.wait_for_all()

@@ -40,7 +40,7 @@ def fed(table: kt.Table, *messages: Any) -> tuple[ChangeCounts, list[str]]:
     with writing(stored, writable_view(stored)) as transaction:
         taken = adapt_to_table(decode(texts, spec), texts, transaction.view)
         part = ChangeWriter.on(transaction, spec).write(taken.rows)
-        transaction.take(part.written)
+        transaction.collect(part.written)
         transaction.commit()
     letters = [*taken.rejected.to_pylist(), *part.unknown.to_pylist()]
     return part.counts, [letter["reason"] for letter in letters]

@@ -27,7 +27,7 @@ from keytide.format.manifest_entry import FileKind, FileSource
 from keytide.format.snapshot import CommitKind, Operation, Snapshot, Tag
 from keytide.merge.functions.registry import is_built_in
 from keytide.options import SECTIONS, Option, Refused
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 from own_options import ELSEWHERE
 
 CORE = "org.apache.paimon.CoreOptions"
@@ -62,7 +62,7 @@ def snapshot(**members: Any) -> Snapshot:
 def test_interop_java_reads_what_commits_of_each_kind_store(
     java: JavaPaimon, kind: CommitKind
 ) -> None:
-    change = Change(Written(()), Author("me", 1), kind)
+    change = Change(TaskResult(()), Author("me", 1), kind)
     stored = snapshot(commit_kind=kind, operation=change.operation)
     found = java.gateway.paimon.Snapshot.fromJson(stored.to_json().decode())
     assert found.commitKind().name() == kind.value

@@ -138,7 +138,7 @@ def test_beginnings_of_a_stream(table: kt.Table, options: dict[str, str], expect
     begins = stream.begin()
     assert replace(begins, commit=None) == expected
     known = {each.id: each.identity for each in table.snapshots()}
-    assert begins.commit == known.get(begins.told)
+    assert begins.commit == known.get(begins.after_id)
 
 
 ONE_OF_TWO = [

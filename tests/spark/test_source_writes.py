@@ -14,7 +14,7 @@ import pytest
 import keytide as kt
 from keytide.spark.columns import spark_schema
 from keytide.spark.data_source import KeytideSource, TaskMessage
-from keytide.tasks import attempted
+from keytide.tasks import run_feed_task
 
 SCHEMA = pa.schema({"id": pa.int64(), "day": pa.string()})
 BEFORE = [{"id": 1, "day": "mon"}, {"id": 2, "day": "tue"}, {"id": 3, "day": "wed"}]
@@ -32,7 +32,7 @@ def write(table: kt.Table, rows: list[dict[str, Any]], *, overwrite: bool, **opt
     """What Spark does for `df.write.format("keytide").options(...)`, with one task."""
     given = pa.Table.from_pylist(rows, SCHEMA)
     writer = KeytideSource({"path": table.uri, **options}).writer(spark_schema(SCHEMA), overwrite)
-    outcome = attempted(writer._write.task, [given], 0)
+    outcome = run_feed_task(writer._write.task, [given], 0)
     writer.commit([TaskMessage(outcome)])
 
 

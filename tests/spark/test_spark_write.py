@@ -17,9 +17,9 @@ from keytide.spark.capacity import TASKS_PER_SLOT
 from keytide.spark.columns import tasks_for_rows
 from keytide.spark.error_translation import keytide_error
 from keytide.spark.row_batches import BufferedTask
-from keytide.tasks import Outcome, attempted, settled
+from keytide.tasks import Outcome, collect_results, run_feed_task
 from keytide.write.refusals import writable_view
-from keytide.write.task import RUNS_PER_PART, Written
+from keytide.write.task import RUNS_PER_PART, TaskResult
 
 AUTHOR = Author("user", 1)
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("v", pa.float64())])
@@ -298,8 +298,8 @@ def test_lost_race_deletes_what_the_tasks_wrote(
     table = make_table(warehouse, **{"commit.max-retries": "2"})
     transaction = begun(table)
     result = outcome(transaction, batches(10), 0)
-    assert result.made is not None
-    assert len(data_files(table)) == len(result.made.entries) > 0
+    assert result.result is not None
+    assert len(data_files(table)) == len(result.result.entries) > 0
     monkeypatch.setattr(type(table.metadata.store), "create", lambda store, path, data: False)
     with pytest.raises(kt.ConflictError, match="failed after"):
         commit(transaction, [result])
@@ -313,14 +313,16 @@ def begun(table: kt.Table) -> Transaction:
     return Transaction.begin(table.stored, writable_view(table.stored), AUTHOR)
 
 
-def outcome(transaction: Transaction, rows: list[pa.RecordBatch], number: int) -> Outcome[Written]:
+def outcome(
+    transaction: Transaction, rows: list[pa.RecordBatch], number: int
+) -> Outcome[TaskResult]:
     pieces = (pa.Table.from_batches([batch]) for batch in rows)
-    return attempted(BufferedTask(transaction.task()), pieces, number)
+    return run_feed_task(BufferedTask(transaction.task()), pieces, number)
 
 
-def commit(transaction: Transaction, outcomes: Iterable[Outcome[Written]]) -> kt.WriteResult:
+def commit(transaction: Transaction, outcomes: Iterable[Outcome[TaskResult]]) -> kt.WriteResult:
     with transaction:
-        settled(outcomes, transaction.take)
+        collect_results(outcomes, transaction.collect)
         return transaction.commit()
 
 

@@ -25,7 +25,7 @@ from keytide.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.read.sections import PlannedFile, sections_of
 from keytide.tasks import Threads
 from keytide.types import arrow_schema
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
 
 def compact(table: kt.Table, level: int, memory_bytes: int = 1 << 30) -> None:
@@ -51,7 +51,7 @@ def compact_newest(table: kt.Table, count: int) -> str:
     is_whole = count >= len(runs)
     level = 5 if is_whole else max(1, runs[count].level - 1)
     unit = Unit(tuple(runs[:count]), level, is_whole)
-    compaction.carried_out(transaction, [unit], Threads(1))
+    compaction.compact_units(transaction, [unit], Threads(1))
     return "whole" if is_whole else "part"
 
 
@@ -124,6 +124,6 @@ def _replace(
         source=FileSource.COMPACT,
     )
     changed = [replace(entry, kind=FileKind.DELETE) for entry in gone]
-    made = Written((*changed, replace(gone[0], file=file)))
+    made = TaskResult((*changed, replace(gone[0], file=file)))
     change = Change(made, Author.fresh(), kind=CommitKind.COMPACT)
     publish(table, view, change, scan.live)

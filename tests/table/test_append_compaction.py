@@ -27,7 +27,7 @@ from keytide.snapshot.live_files import DeadRows, by_index_key
 from keytide.snapshot.state import TableState
 from keytide.store import Store, open_store
 from keytide.store.faults import Fault, FaultyStore, Operation
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
 SCHEMA = pa.schema([("p", pa.string()), ("n", pa.int64()), ("m", pa.float64()), ("v", pa.string())])
 
@@ -238,14 +238,14 @@ def test_dead_rows_are_dropped_with_their_vectors() -> None:
     one, other = (entry.file.file_name for entry in entries(table))
     scan, bucket = table.scan(), (entries(table)[0].partition, 0)
     dead = DeadRows().marking({one: np.array([0, 2]), other: np.array([1])}, wide=False)
-    marks = Written((), indexes=by_index_key({bucket: dead}))
+    marks = TaskResult((), indexes=by_index_key({bucket: dead}))
     publish(table, scan.view, Change(marks, Author.fresh()), scan.live)
     scan = table.scan()
     index_files = tuple(table.metadata.index_files(table.metadata.latest_snapshot()))
     options = TableOptions({**scan.view.options.raw, "deletion-vectors.enabled": "true"})
     state = TableState(replace(scan.view, options=options), scan.live, index_files)
     (task,) = pack_tasks(state, full=True, memory_bytes=1 << 20)
-    made = task().written
+    made = task().result
     assert made is not None
     assert dict(made.dead[bucket].vectors) == {}
     publish(table, scan.view, Change(made, Author.fresh(), CommitKind.COMPACT), scan.live)

@@ -21,7 +21,7 @@ from keytide.errors import ConflictError, DataError, KeytideWarning
 from keytide.format.data_file import FileReader
 from keytide.format.snapshot import CommitKind
 from keytide.maintenance import background
-from keytide.maintenance.background import BEHIND
+from keytide.maintenance.background import BACKGROUND
 from keytide.options import TableOptions
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64()})
@@ -67,7 +67,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     monkeypatch.setattr(background, "compact_due", made)
     yield made
     made.opened.set()
-    BEHIND.wait_for_all()
+    BACKGROUND.wait_for_all()
 
 
 def table_in(warehouse: str, **options: str) -> kt.Table:
@@ -121,7 +121,7 @@ def test_one_compaction_of_a_table_at_a_time_and_the_rest_together(
     assert gate.most_under_way == 1
     assert len(gate.seen) == 2  # the first, and all that came meanwhile
     assert rows_of(table) == expected(6)
-    assert not BEHIND.is_busy(table.uri)
+    assert not BACKGROUND.is_busy(table.uri)
 
 
 @pytest.fixture
@@ -245,7 +245,7 @@ def test_a_writer_waits_for_one_compaction_not_for_all_that_is_due(
     last.join(60)
     assert not last.is_alive()
     assert gate.came.acquire(timeout=60)
-    assert BEHIND.is_busy(table.uri), "what the fourth made due is not compacted yet"
+    assert BACKGROUND.is_busy(table.uri), "what the fourth made due is not compacted yet"
     gate.closes_again = False
 
 
@@ -372,7 +372,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
     monkeypatch.setattr(compact, "_run_tasks", made)
     yield made
     made.opened.set()
-    BEHIND.wait_for_all()
+    BACKGROUND.wait_for_all()
 
 
 def branch_with_a_compaction(table: kt.Table) -> kt.Table:
@@ -404,7 +404,7 @@ def test_files_of_a_compaction_under_way_are_no_orphans_of_its_process(
     assert cleaned.is_alive()
     made.opened.set()
     cleaned.join(60)
-    BEHIND.wait_for_all()
+    BACKGROUND.wait_for_all()
     there = kt.open_table(table.uri)
     there = there.branch("b") if line == "a branch" else there
     assert kinds(there) == "WWWc"
@@ -437,7 +437,7 @@ def test_whoever_takes_a_branch_away_waits_for_what_is_compacted_of_it(
     assert done.is_alive()
     made.opened.set()
     done.join(60)
-    BEHIND.wait_for_all()
+    BACKGROUND.wait_for_all()
     assert not list(Path(table.uri).rglob("branch-b"))
 
 
@@ -509,7 +509,7 @@ def test_a_process_that_dies_loses_no_rows_and_the_next_one_compacts(warehouse: 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_knows_nothing_of_threads_that_it_has_not() -> None:
-    copy = background.Behind()
+    copy = background.BackgroundCompactions()
     copy._tables["there"] = background._Table(threading.current_thread())
     copy.forget()
     assert not copy.is_busy("there")

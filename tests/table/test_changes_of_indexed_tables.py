@@ -40,4 +40,4 @@ def test_rows_that_died_in_earlier_commits_are_not_counted(tmp_path: Path) -> No
     table = filled(tmp_path)
     (task,) = table.changes(3, 4).tasks()
     assert isinstance(task, IndexedDiffTask)
-    assert sum(gone.rows for gone in task.gone) == 100
+    assert sum(read.rows for read in task.removed_rows) == 100

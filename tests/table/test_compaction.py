@@ -239,7 +239,7 @@ def test_file_of_a_writer_that_counts_no_deletes_moves_with_the_true_count() -> 
     (entry,) = table.scan().live.entries
     silent = replace(entry, file=replace(entry.file, delete_row_count=0))
     unit = Unit((SortedRun(0, (silent,)),), 5, is_whole=True)
-    moved = CompactTask(table.scan().view, unit, 0, 1 << 20)().written
+    moved = CompactTask(table.scan().view, unit, 0, 1 << 20)().result
     assert moved is not None
     gone, kept = moved.entries
     assert (gone, gone.kind) == (replace(silent, kind=FileKind.DELETE), FileKind.DELETE)
@@ -442,7 +442,7 @@ marks = st.frozensets(st.tuples(st.integers(0, 20), st.integers(0, 1000)), max_s
 def test_noted_ages_are_few_and_never_too_high(
     found: frozenset[tuple[int, int]], highest: int, now: int, retention: int
 ) -> None:
-    kept = Ages(found).seen(highest, now, retention)
+    kept = Ages(found).for_new_file(highest, now, retention)
     assert len(kept.marks) <= 18
     exact = Ages(found | {(highest, now)})
     for later in (now, now + retention // 3, now + retention, now + 9 * retention):

@@ -22,7 +22,7 @@ from test_key_index import ROWS, Model, new_store, new_table, rows_of, write
 import keytide as kt
 from keytide.format.cache import forget_files
 from keytide.key_index.indexed_keys import Entries, KeyHashes
-from keytide.key_index.sorted_runs import FarRun, Run, write_run
+from keytide.key_index.sorted_runs import RemoteRun, Run, write_run
 from keytide.snapshot.lineage import forget_lineages
 from keytide.store import Store
 from keytide.store.faults import FaultyStore
@@ -300,7 +300,7 @@ def test_far_run_finds_what_a_near_one_finds(heads: np.ndarray, count: int) -> N
     order = np.argsort(asked)
     checks = np.concatenate([at % 7, [0, 0, 0, 0, (len(heads) - 1) % 7]]).astype(np.uint32)
     probes = KeyHashes(asked[order], checks[order])
-    far = FarRun(lambda ranges: [data[a:b] for a, b in ranges], "run", run.blocks)
+    far = RemoteRun(lambda ranges: [data[a:b] for a, b in ranges], "run", run.blocks)
     (near_places, near), (far_places, found) = run.find(probes), far.find(probes)
     assert sorted(far_places) == sorted(near_places)
     assert len(near_places) >= count
@@ -316,7 +316,7 @@ def test_far_run_is_asked_once_and_for_little() -> None:
         rounds.append(sum(b - a for a, b in ranges))
         return [data[a:b] for a, b in ranges]
 
-    far = FarRun(fetch, "run", run.blocks)
+    far = RemoteRun(fetch, "run", run.blocks)
     far.find(KeyHashes(EVEN[[17_000]], np.array([17_000 % 7], np.uint32)))
     assert len(rounds) == 1
     assert rounds[0] < len(data) / 10

@@ -7,7 +7,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keytide.write.layout import Cut
+from keytide.write.layout import BucketSplit
 
 PARTITIONS = [b"a", b"b", b"c"]
 rows = st.lists(
@@ -24,7 +24,7 @@ def test_the_parts_are_the_rows_of_each_bucket_in_order_of_arrival(
     expected: dict[tuple[int, int], list[int]] = {}
     for number, pair in enumerate(placed):
         expected.setdefault(pair, []).append(number)
-    parts = Cut.of(PARTITIONS, places, ids).parts(pl.DataFrame({"n": range(len(placed))}))
+    parts = BucketSplit.of(PARTITIONS, places, ids).parts(pl.DataFrame({"n": range(len(placed))}))
     assert [(bucket, part["n"].to_list()) for bucket, part in parts] == [
         ((PARTITIONS[place], bucket), expected[place, bucket]) for place, bucket in sorted(expected)
     ]

@@ -28,7 +28,7 @@ from keytide.snapshot.live_files import (
 )
 from keytide.store import open_store
 from keytide.write.bucket_writer import restamp
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
 POSITIONS = st.sets(st.integers(0, 99))
 
@@ -59,7 +59,7 @@ def known(table: kt.Table, bucket: BucketId) -> DeadRows:
 
 
 def change_of(bucket: BucketId, dead: DeadRows) -> Change:
-    made = Written((), indexes=by_index_key({bucket: dead}))
+    made = TaskResult((), indexes=by_index_key({bucket: dead}))
     return Change(made, Author.fresh(), CommitKind.COMPACT)
 
 

@@ -248,7 +248,7 @@ def compact_new(table: kt.Table, above: int) -> str:
     is_whole = count >= len(runs)
     level = 5 if is_whole else runs[count].level - 1
     unit = Unit(tuple(runs[:count]), level, is_whole)
-    compaction.carried_out(transaction, [unit], Threads(1))
+    compaction.compact_units(transaction, [unit], Threads(1))
     return f"{'whole' if is_whole else 'part'}, {min(new, 2)} new"
 
 

@@ -13,7 +13,7 @@ from far import FarClient, far_away
 from keytide.catalogs import local_writes
 from keytide.commit.transaction import Transaction
 from keytide.errors import DataError
-from keytide.format.data_file.parquet_footer import far_file
+from keytide.format.data_file.parquet_footer import remote_file
 from keytide.snapshot.lineage import lineage_of
 from keytide.store import ObjectStore
 from keytide.store.interface import Uploads
@@ -124,7 +124,7 @@ def test_file_is_read_with_the_credentials_of_who_reads_it_now() -> None:
     assert isinstance(store, ObjectStore)
     for token in ("old", "new"):
         reader = ObjectStore(store.bucket, store.prefix, (("token", token),))
-        found = far_file(reader, path, None, 1 << 20)
+        found = remote_file(reader, path, None, 1 << 20)
         assert found.store == reader
-        assert far_file(reader, path, None, 1 << 20).store == reader
+        assert remote_file(reader, path, None, 1 << 20).store == reader
         assert found.footer.num_rows

@@ -16,7 +16,7 @@ import keytide as kt
 from keytide.format import paths
 from keytide.format.checksum import DOCUMENT_SEAL, SEAL_KEY, UNSEALED
 from keytide.maintenance import background
-from keytide.maintenance.background import Follower, Made
+from keytide.maintenance.background import FollowUp, TableChange
 
 ROWS = [{"k": 1, "p": "2020-01-01", "v": 1}, {"k": 2, "p": "2020-01-02", "v": 2}]
 SCHEMA = pa.schema([("k", pa.int64()), ("p", pa.string()), ("v", pa.int64())])
@@ -29,7 +29,7 @@ class Publisher:
 
     told: list[tuple[str, int]] = field(default_factory=list)
 
-    def __call__(self, made: Made) -> None:
+    def __call__(self, made: TableChange) -> None:
         self.told.append((made.table.uri, made.newest_id))
 
 
@@ -37,8 +37,8 @@ class Publisher:
 def publisher(monkeypatch: pytest.MonkeyPatch) -> Publisher:
     """Follows every change from now on; it comes last, so it is told of what the others did."""
     found = Publisher()
-    follower = Follower("publishing", "CALL sys.tell", found, is_upkeep=False)
-    monkeypatch.setattr(background, "FOLLOWERS", [*background.FOLLOWERS, follower])
+    follower = FollowUp("publishing", "CALL sys.tell", found, is_upkeep=False)
+    monkeypatch.setattr(background, "FOLLOW_UPS", [*background.FOLLOW_UPS, follower])
     return found
 
 
@@ -181,11 +181,11 @@ def test_every_method_of_a_table_is_a_verb_or_makes_no_commit() -> None:
 def test_follower_that_fails_is_a_warning_and_the_others_follow(
     tmp_path: object, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(made: Made) -> None:
+    def fail(made: TableChange) -> None:
         raise OSError("it is away")
 
-    failing = Follower("publishing elsewhere", "CALL sys.publish", fail)
-    monkeypatch.setattr(background, "FOLLOWERS", [failing, *background.FOLLOWERS])
+    failing = FollowUp("publishing elsewhere", "CALL sys.publish", fail)
+    monkeypatch.setattr(background, "FOLLOW_UPS", [failing, *background.FOLLOW_UPS])
     t = kt.connect(str(tmp_path)).create_table("t", SCHEMA, ["k", "p"], ["p"])
     with pytest.warns(kt.KeytideWarning, match="the rows are written, but publishing elsewhere"):
         t.write(ROWS)

@@ -20,7 +20,7 @@ from keytide.format import paths
 from keytide.format.manifest import FileKind
 from keytide.format.snapshot import CommitKind
 from keytide.write.refusals import writable_view
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 READS = {
@@ -59,7 +59,7 @@ def test_missing_data_file_outside_of_the_table_is_named(
         entry.file, file_name="data-1.parquet", external_path=outside,
         min_sequence_number=9, max_sequence_number=9,
     )  # fmt: skip
-    change = Change(Written((replace(entry, file=file),)), Author.fresh())
+    change = Change(TaskResult((replace(entry, file=file),)), Author.fresh())
     publish(table, writable_view(table.stored), change, live)
     with pytest.raises(kt.DataError, match=r"elsewhere/data-1\.parquet"):
         READS[name](table)
@@ -79,7 +79,7 @@ def moved_outside(table: kt.Table, folder: Path, told: str = "file://{0}/elsewhe
         entry.file, file_name=outside.name, external_path=told.format(folder.parent, outside.name)
     )
     moved = (replace(entry, kind=FileKind.DELETE), replace(entry, file=file))
-    change = Change(Written(moved), Author.fresh(), CommitKind.OVERWRITE)
+    change = Change(TaskResult(moved), Author.fresh(), CommitKind.OVERWRITE)
     publish(table, writable_view(table.stored), change, live)
     return outside
 

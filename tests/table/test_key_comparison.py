@@ -303,7 +303,7 @@ def test_tasks_side_by_side_with_rows_of_one_key_are_refused(options: dict[str, 
     with Transaction.begin(table.stored, writable_view(table.stored)) as transaction:
         for number in range(2):
             data = to_arrow_table(rows, table.table_schema, "t")
-            transaction.take(transaction.task().feed([data], number))
+            transaction.collect(transaction.task().feed([data], number))
         with pytest.raises(kt.UnsupportedError, match=r"tasks side by side.*by one task"):
             transaction.commit()
         transaction.abort()

@@ -546,7 +546,7 @@ def test_tasks_that_know_of_none_other_leave_one_row_of_a_key(
                 [dict(zip(names, row, strict=True)) for row in rows], table.table_schema, "t"
             )
             made = transaction.task().feed([given], number)
-            transaction.take(made)
+            transaction.collect(made)
             model.take(rows)
         transaction.commit()
     assert shown(table) == model.shown()

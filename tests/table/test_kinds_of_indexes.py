@@ -39,7 +39,7 @@ from keytide.snapshot.live_files import (
 from keytide.snapshot.state import TableView
 from keytide.store import Store, open_store
 from keytide.write.refusals import writable_view
-from keytide.write.task import WriteTask, Written
+from keytide.write.task import TaskResult, WriteTask
 
 PLACES = {"k": pl.Int64, "file": pl.String, "row": pl.Int64}
 ADDS = ("+I", "+U")
@@ -94,7 +94,7 @@ class IndexedWrite:
     known: Mapping[BucketId, pl.DataFrame]
     vectors: Mapping[BucketId, tuple[IndexFile, ...]] = field(default_factory=dict)
 
-    def feed(self, rows: pl.DataFrame) -> Written:
+    def feed(self, rows: pl.DataFrame) -> TaskResult:
         last = rows.unique("k", keep="last").sort("k")
         adds = last.filter(pl.col("op").is_in(ADDS))
         written = self.task.feed([adds.to_arrow()] if adds.height else [], 0)
@@ -108,7 +108,7 @@ class IndexedWrite:
             for bucket in nowhere.keys() | came.keys()
         }
         dead = {bucket: self._dead(bucket, places) for bucket, places in old.items()}
-        return Written(written.entries, indexes={**by_index_key(indexes), **by_index_key(dead)})
+        return TaskResult(written.entries, indexes={**by_index_key(indexes), **by_index_key(dead)})
 
     def _places(self, entry: ManifestEntry) -> pl.DataFrame:
         stored = StoredVersions(self.task.view, entry.partition, ("k",))
@@ -168,7 +168,7 @@ def write(table: kt.Table, *changes: tuple[str, int, int]) -> None:
     transaction, task = begin(table)
     with transaction:
         made = task.feed(rows_of(*changes))
-        transaction.take(made)
+        transaction.collect(made)
         marked = {name for dead in made.dead.values() for name in dead.vectors}
         entries = transaction.state.live.entries
         transaction.change_rows([e for e in entries if e.file.file_name in marked])
@@ -224,7 +224,7 @@ def test_indexes_of_two_writers_who_began_together_become_one() -> None:
     for (transaction, task), keys in zip(both, (range(4, 8), range(8, 12)), strict=True):
         with transaction:
             made = task.feed(rows_of(*(("+I", key, 1) for key in keys)))
-            transaction.take(made)
+            transaction.collect(made)
             transaction.commit()
     assert indexed_rows(table) == shown(table) == {k: int(k >= 4) for k in range(12)}
 
@@ -234,8 +234,8 @@ def test_tasks_of_one_write_add_to_one_index() -> None:
         KeyIndex(pl.DataFrame([[k], [name], [0]], schema=PLACES))
         for k, name in [(1, "a"), (2, "b"), (1, "c")]
     )
-    parts = [Written((), indexes=by_index_key({(b"", 0): each})) for each in (one, other, third)]
-    ((key, joined),) = Written.together(parts).indexes.items()
+    parts = [TaskResult((), indexes=by_index_key({(b"", 0): each})) for each in (one, other, third)]
+    ((key, joined),) = TaskResult.together(parts).indexes.items()
     assert key == ("KEYS", b"", 0)
     assert isinstance(joined, KeyIndex)
     assert joined.places.sort("k").rows() == [(1, "c", 0), (2, "b", 0)]

@@ -290,13 +290,13 @@ def test_small_file_is_laid_out_at_its_first_lookup() -> None:
 
 def test_file_that_is_kept_is_known_until_it_is_given_up() -> None:
     files, bounds = LookupFiles(), Bounds(None, HOUR)
-    assert files.known("a", bounds) is None
+    assert files.existing("a", bounds) is None
     files.keep("a", frames(), bounds)
     assert found(files, "a", bounds) == [(3, "x"), (15, "y")]
-    assert files.known("a", bounds) is not None
+    assert files.existing("a", bounds) is not None
     files.forget("a")
     files.forget("b")
-    assert (files.known("a", bounds), files._bytes) == (None, 0)
+    assert (files.existing("a", bounds), files._bytes) == (None, 0)
 
 
 def test_oldest_gives_way_to_more_files_than_a_process_may_map(

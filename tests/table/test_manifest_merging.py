@@ -38,7 +38,7 @@ from keytide.store.faults import Crash, Fault, FaultyStore
 from keytide.types import parse_sql_type
 from keytide.write.bucket_writer import restamp
 from keytide.write.refusals import writable_view
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
 PARTITION = parse_sql_type("INT")
 PARTITIONS = encode_rows([pa.array([1, 2, None], pa.int32())], [PARTITION])
@@ -132,7 +132,9 @@ class History:
         return [*map(deletion, [*gone, *risen]), *above, *new]
 
     def commit(self, entries: list[ManifestEntry]) -> Snapshot:
-        change = Change(Written(tuple(entries)), Author.fresh(), CommitKind.APPEND, renumbers=False)
+        change = Change(
+            TaskResult(tuple(entries)), Author.fresh(), CommitKind.APPEND, renumbers=False
+        )
         committer = Committer(self.metadata, writable_view(self.table.stored), restamp)
         known = load_live_files(self.metadata, self.metadata.latest_snapshot())
         committed = committer.publish(change, known)
@@ -211,7 +213,7 @@ def test_crash_at_any_write_of_a_merging_commit_loses_nothing(nth: int) -> None:
     store = open_store(f"memory://{uuid4().hex}")
     history, step = merging_history(store)
     entries = history.entries(step)
-    change = Change(Written(tuple(entries)), Author.fresh(), renumbers=False)
+    change = Change(TaskResult(tuple(entries)), Author.fresh(), renumbers=False)
     fault = Fault("write", nth=nth, action="crash")
     faulty = TableMetadata(FaultyStore(history.metadata.store, [fault]), "t")
     known = load_live_files(faulty, faulty.latest_snapshot())
@@ -237,7 +239,7 @@ def test_loser_of_a_race_merges_anew_what_the_winner_committed() -> None:
     late = overtaken(history.table, lambda: history.commit([winner])).metadata
     committer = Committer(late, writable_view(stored), restamp)
     known = load_live_files(late, late.latest_snapshot())
-    change = Change(Written((loser,)), Author.fresh(), renumbers=False)
+    change = Change(TaskResult((loser,)), Author.fresh(), renumbers=False)
     assert isinstance(committer.publish(change, known), Committed)
     newest = load_live_files(history.metadata, history.metadata.latest_snapshot())
     assert set(newest.entries) == {*history.live.values(), winner, loser}

@@ -17,7 +17,14 @@ import keytide
 from busy import Others, busy_store
 from keytide.lake.display import table_html
 from keytide.maintenance.history import HistoryEntry
-from keytide.maintenance.overviews import GLANCE, Glance, Layout, Moment, Timeline, glance_of
+from keytide.maintenance.overviews import (
+    GLANCE,
+    Layout,
+    TableSummary,
+    Timeline,
+    TimelineEntry,
+    table_summary,
+)
 from keytide.show.buckets import Bucket, BucketLine, Part, Run
 from keytide.store import open_store
 
@@ -200,14 +207,14 @@ def test_table_is_shown_at_one_moment_however_much_others_commit(tmp_path: Path)
     table = shop(tmp_path)
     others = Others(lambda: table.write([{"id": "9", HOSTILE: "others"}]), lambda n: n % 3 == 2)
     store = busy_store(open_store(str(tmp_path / "lake")), others)
-    seen = glance_of(keytide.connect(tmp_path / "lake", store=store).table("t").stored)
+    seen = table_summary(keytide.connect(tmp_path / "lake", store=store).table("t").stored)
     assert seen.problems == ()
     assert seen.timeline is not None
     assert seen.layout is not None
     newest = seen.timeline.newest_id
     assert newest is not None
     assert newest < (table.metadata.latest_snapshot_id() or 0)
-    assert [moment.entry.snapshot_id for moment in seen.timeline.moments] == [*range(newest, 0, -1)]
+    assert [moment.entry.snapshot_id for moment in seen.timeline.entries] == [*range(newest, 0, -1)]
     assert seen.layout.bucket is not None
     assert len(seen.layout.bucket.runs) == newest
 
@@ -224,18 +231,18 @@ def test_table_of_many_columns_tags_and_files_shows_a_bounded_page(tmp_path: Pat
     layout = Layout((line,) * GLANCE.buckets, bucket, 1, 9, 2_000, 10, 5, None)
     timeline = Timeline(moments, (), (), 0, 1, 10_000, 10_001, 9_000, None)
     shown = table_html(
-        long, long, Glance(replace(schema, fields=tuple(fields)), timeline, layout, ())
+        long, long, TableSummary(replace(schema, fields=tuple(fields)), timeline, layout, ())
     )
     assert len(shown.encode()) < 200_000
     assert "1,940 more columns" in shown
     assert "1,992 smaller buckets not shown" in shown
 
 
-def _moments(name: str) -> Iterator[Moment]:
+def _moments(name: str) -> Iterator[TimelineEntry]:
     for number in range(20):
         time = datetime(2026, 1, 1, tzinfo=timezone.utc)
         entry = HistoryEntry(number, time, name, "write", 1, 1, 1, 1, 1, 1, 1, 0)
-        yield Moment(entry, (name,) * 100, (name,) * 100, is_newest=number == 19)
+        yield TimelineEntry(entry, (name,) * 100, (name,) * 100, is_newest=number == 19)
 
 
 def test_lake_lists_its_tables(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def write_in_runs(table: kt.Table, rows: Sequence[Row]) -> None:
     schema = SCHEMA.append(pa.field("_row_kind", pa.string()))
     pieces = [pa.Table.from_pylist([row], schema) for row in rows]
     with writing(table.stored, writable_view(table.stored)) as transaction:
-        transaction.take(transaction.task().feed(pieces, 0))
+        transaction.collect(transaction.task().feed(pieces, 0))
         transaction.commit()
 
 

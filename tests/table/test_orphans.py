@@ -129,7 +129,7 @@ def test_changelogs_that_outlive_their_snapshots_keep_what_they_tell(producer: s
     inside.delete(map(paths.snapshot_path, (1, 2, 3)))
     table.remove_orphan_files(now_ms(), dry_run=False)
     mode = "delta" if producer == "none" else "changelog"
-    told = table.metadata.logged(2)
+    told = table.metadata.snapshot_or_changelog(2)
     assert told == first
     metadata = table.metadata
     name = told.delta_manifest_list if producer == "none" else told.changelog_manifest_list

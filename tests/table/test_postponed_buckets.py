@@ -25,7 +25,7 @@ from keytide.store import open_store
 from keytide.write.bucket_writer import BucketWriter, SequenceBase, restamp
 from keytide.write.input_rows import incoming_rows
 from keytide.write.layout import BucketBatch
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int32()), ("v", pa.int64())])
 
@@ -59,7 +59,7 @@ def leave(table: kt.Table, *lines: str) -> None:
     writer = BucketWriter(view, lambda _: paths.POSTPONE_BUCKET)
     made = writer.write([batch], SequenceBase.after(scan.live))
     committer = Committer(table.metadata, view, restamp)
-    outcome = committer.publish(Change(Written(made.data), Author.fresh()), scan.live)
+    outcome = committer.publish(Change(TaskResult(made.data), Author.fresh()), scan.live)
     assert isinstance(outcome, Committed)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import keytide as kt
 from keytide.key_index.indexed_keys import Entries
-from keytide.read.key_index_rebuild import settled
+from keytide.read.key_index_rebuild import settled_bucket
 from keytide.snapshot.bucket_key_index import KeyIndex
 from keytide.snapshot.live_files import load_dead_rows
 from keytide.store import open_store
@@ -59,7 +59,7 @@ def rebuilder(table: kt.Table) -> Callable[[int], KeyIndex]:
 
     def build(memory_bytes: int) -> KeyIndex:
         options = replace(view.options, read_memory_bytes=memory_bytes)
-        return settled(replace(view, options=options), entries, dead).index
+        return settled_bucket(replace(view, options=options), entries, dead).index
 
     return build
 

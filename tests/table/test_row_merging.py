@@ -423,7 +423,7 @@ def test_tasks_side_by_side_with_rows_of_one_key_are_refused() -> None:
     data = to_arrow_table([dict.fromkeys(COLUMNS) | {"k": 1, "ts": 1}], table.table_schema, "t")
     with Transaction.begin(table.stored, writable_view(table.stored)) as transaction:
         for number in range(2):
-            transaction.take(transaction.task().feed([data], number))
+            transaction.collect(transaction.task().feed([data], number))
         with pytest.raises(kt.UnsupportedError, match=r"merges the rows of a key.*by one task"):
             transaction.commit()
         transaction.abort()
@@ -441,7 +441,7 @@ def test_runs_of_one_task_are_merged_with_those_before() -> None:
         )
     ]
     with Transaction.begin(table.stored, writable_view(table.stored)) as transaction:
-        transaction.take(transaction.task().feed(runs, 0))
+        transaction.collect(transaction.task().feed(runs, 0))
         transaction.commit()
     assert {k: row["sum"] for k, row in shown(table).items()} == {1: 111, 2: 7}
     assert_index_is_that_of_the_rows(table)

@@ -154,7 +154,7 @@ def test_files_that_a_killed_task_ends_late_are_deleted(
 def test_work_of_this_process_alone_lists_nothing(warehouse: str) -> None:
     _, stored = made(warehouse, "plain", "write")
     transaction = Transaction.begin(stored, writable_view(stored))
-    transaction.take(transaction.task().feed([rows(50)], 0))
+    transaction.collect(transaction.task().feed([rows(50)], 0))
     transaction.abort()
     statement = transaction.view.statement
     assert statement is not None
@@ -165,7 +165,7 @@ def test_files_that_a_snapshot_references_are_known(warehouse: str) -> None:
     _, stored = made(warehouse, "plain", "write")
     mine = Statement.new()
     with Transaction.begin(stored, writable_view(stored), statement=mine) as transaction:
-        transaction.take(pickle.loads(pickle.dumps(transaction.task())).feed([rows(50)], 0))
+        transaction.collect(pickle.loads(pickle.dumps(transaction.task())).feed([rows(50)], 0))
         transaction.commit()
     assert has_committed(stored.live.metadata, mine, 2)
     assert not has_committed(stored.live.metadata, mine, 3)
@@ -179,7 +179,7 @@ def test_files_in_a_folder_that_is_not_shared_are_not_committed(warehouse: str) 
     transaction = Transaction.begin(stored, writable_view(stored))
     task = pickle.loads(pickle.dumps(transaction.task()))
     store = LocalStore(table.uri.replace(warehouse, elsewhere))
-    transaction.take(replace(task, view=replace(task.view, store=store)).feed([rows(50)], 0))
+    transaction.collect(replace(task, view=replace(task.view, store=store)).feed([rows(50)], 0))
     with pytest.raises(
         SetupError, match=r"do not exist for the driver on .* All hosts must see the same folder"
     ):

@@ -27,7 +27,7 @@ from keytide.format.index_files import write_vectors
 from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.format.stats import SimpleStats
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
 SCHEMA = pa.schema([("p", pa.string()), ("k", pa.int64()), ("s", pa.string())])
 
@@ -189,7 +189,7 @@ def _narrow(stats: SimpleStats) -> SimpleStats:
 
 
 def _commit(table: kt.Table, entries: list[ManifestEntry]) -> None:
-    change = Change(Written(tuple(entries)), Author.fresh(), CommitKind.OVERWRITE)
+    change = Change(TaskResult(tuple(entries)), Author.fresh(), CommitKind.OVERWRITE)
     publish(table, table.scan().view, change, table.scan().live)
 
 

@@ -102,7 +102,7 @@ def test_pages_of_a_timeline_join_without_a_gap(warehouse: str) -> None:
     seen, before = [], None
     while True:
         page = timeline_of(table.stored, before, count=3)
-        seen += [moment.entry.snapshot_id for moment in page.moments]
+        seen += [moment.entry.snapshot_id for moment in page.entries]
         if page.older is None:
             break
         before = page.older

@@ -1,4 +1,4 @@
-"""Checks of the arguments of public calls against their annotations.
+"""Checks of the arguments of public calls, and warnings that point at the caller's line.
 
 Valid arguments are passed on in plain form: a numpy integer as an int, a subclass of str as a str.
 An invalid one raises an `InvalidError` with the argument, the value found and the expected type.
@@ -11,7 +11,7 @@ these are exactly the mistakes to find.
 Traceback (most recent call last):
 keytide.errors.InvalidError: scan: columns is 'k' of type str; expected a list of strings...
 
-Warnings that point at the line that called Keytide, however deep the call stack.
+A warning points at the line that called Keytide, however deep the call stack.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def checked(call: Callable[_P, _T]) -> Callable[_P, _T]:
 
             wanted = annotations[parameter]
             try:
-                return _taken(value, wanted, parameter)
+                return _converted(value, wanted, parameter)
             except _MisfitError as misfit:
                 raise InvalidError(f"{name}: {misfit}") from misfit.__cause__
 
@@ -131,7 +131,7 @@ def _annotations(call: Callable[..., Any]) -> dict[str, Any]:
     return found
 
 
-def _taken(value: Any, wanted: Any, name: str) -> Any:
+def _converted(value: Any, wanted: Any, name: str) -> Any:
     """The value in plain form. Raises `_MisfitError`."""
     # The most common case. Strings are also checked for lone surrogates, see `_check_unicode`, and
     # integers for their size.
@@ -141,7 +141,7 @@ def _taken(value: Any, wanted: Any, name: str) -> Any:
     if wanted is Any or wanted is object:
         return value
     if origin in (typing.Union, types.UnionType):
-        return _taken_by_one(value, typing.get_args(wanted), name)
+        return _converted_by_one(value, typing.get_args(wanted), name)
     if origin is typing.Literal:
         if not any(type(value) is type(each) and value == each for each in typing.get_args(wanted)):
             raise _misfit(value, wanted, name)
@@ -153,7 +153,7 @@ def _taken(value: Any, wanted: Any, name: str) -> Any:
             member = typing.get_args(wanted)
             if issubclass(origin, Mapping):
                 return {
-                    _taken(key, member[0], f"a key of {name}"): _taken_entry(
+                    _converted(key, member[0], f"a key of {name}"): _converted_entry(
                         v, member[1], key, name
                     )
                     for key, v in value.items()
@@ -161,7 +161,7 @@ def _taken(value: Any, wanted: Any, name: str) -> Any:
             if _takes_anything(member[0]) and _PLAIN.issuperset(map(type, value)):
                 members = [*value]  # there may be a hundred thousand keys
             else:
-                members = [_taken(v, member[0], f"a member of {name}") for v in value]
+                members = [_converted(v, member[0], f"a member of {name}") for v in value]
             if issubclass(origin, Set):
                 return frozenset(members)
             return members if isinstance(value, list) and origin is not tuple else tuple(members)
@@ -169,10 +169,10 @@ def _taken(value: Any, wanted: Any, name: str) -> Any:
         raise
     except Exception as error:  # a method of the caller's own object
         raise _misfit(value, wanted, name) from error
-    return _taken_plain(value, origin or wanted, name)
+    return _converted_plain(value, origin or wanted, name)
 
 
-def _taken_by_one(value: Any, choices: Sequence[Any], name: str) -> Any:
+def _converted_by_one(value: Any, choices: Sequence[Any], name: str) -> Any:
     if value is None and type(None) in choices:  # most often an omitted argument
         return None
     for wanted in choices:
@@ -180,9 +180,9 @@ def _taken_by_one(value: Any, choices: Sequence[Any], name: str) -> Any:
         # type.
         is_own = wanted in (str, int) and isinstance(value, wanted) and type(value) is not bool
         if is_own or _holds_many(value, wanted):
-            return _taken(value, wanted, name)
+            return _converted(value, wanted, name)
         with contextlib.suppress(_MisfitError):
-            return _taken(value, wanted, name)
+            return _converted(value, wanted, name)
     raise _misfit(value, typing.Union[tuple(choices)], name)  # noqa: UP007  # made of values
 
 
@@ -210,16 +210,16 @@ def _takes_anything(wanted: Any) -> bool:
     )
 
 
-def _taken_entry(value: Any, wanted: Any, key: Any, name: str) -> Any:
+def _converted_entry(value: Any, wanted: Any, key: Any, name: str) -> Any:
     if wanted is str and not isinstance(value, str):
         raise _MisfitError(
             f"{name.removesuffix('s')} {shown(key)} has the value {shown(value)} of type "
             f"{type(value).__name__}; expected a string, for example {shown(shown(value))}"
         )
-    return _taken(value, wanted, f"{name}[{shown(key)}]")
+    return _converted(value, wanted, f"{name}[{shown(key)}]")
 
 
-def _taken_plain(value: Any, wanted: Any, name: str) -> Any:
+def _converted_plain(value: Any, wanted: Any, name: str) -> Any:
     if wanted is None or wanted is type(None):
         fits = value is None
     elif wanted is int:
@@ -259,7 +259,7 @@ def _misfit(value: Any, wanted: Any, name: str) -> _MisfitError:
         brackets = "({},)" if any(typing.get_origin(k) is tuple for k in choices) else "[{}]"
         way_out = f", such as {brackets.format(shown(value))}"
     found = f"{shown(value)} of type {type(value).__name__}"
-    return _MisfitError(f"{name} is {found}; expected {_told(wanted)}{way_out}")
+    return _MisfitError(f"{name} is {found}; expected {_expected_text(wanted)}{way_out}")
 
 
 def _is_texts(wanted: Any) -> bool:
@@ -267,19 +267,22 @@ def _is_texts(wanted: Any) -> bool:
     return typing.get_args(wanted) in ((str,), (str, ...)) and _is_one_of_many(origin)
 
 
-def _told(wanted: Any, *, many: bool = False) -> str:
+def _expected_text(wanted: Any, *, many: bool = False) -> str:
     """A description of an annotation."""
     origin, members = typing.get_origin(wanted), typing.get_args(wanted)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(dict.fromkeys(_told(each, many=many) for each in members))
+        return " or ".join(dict.fromkeys(_expected_text(each, many=many) for each in members))
     if origin is typing.Literal:
         return f"one of {', '.join(map(repr, members))}"
     if _is_one_of_many(origin):
         if issubclass(origin, Mapping):
             word = ("dicts" if many else "a dict") + " of "
-            return word + f"{_told(members[0], many=True)} to {_told(members[1], many=True)}"
+            key, value = (_expected_text(member, many=True) for member in members[:2])
+            return f"{word}{key} to {value}"
         word = "set" if issubclass(origin, Set) else "tuple" if origin is tuple else "list"
-        return (f"{word}s" if many else f"a {word}") + f" of {_told(members[0], many=True)}"
+        return (
+            f"{word}s" if many else f"a {word}"
+        ) + f" of {_expected_text(members[0], many=True)}"
     one, more = _WORDS.get(origin or wanted, ("", ""))
     if not one:
         return str(getattr(wanted, "__name__", wanted))

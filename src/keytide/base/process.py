@@ -1,26 +1,15 @@
-"""The process: its settings, its threads, optional libraries, and names and properties for all
-packages.
-
-Process-wide facts and settings: no forked process, the host, pauses of garbage collection.
+"""The process: its settings, threads, optional libraries, temporary names and cached properties.
 
 A forked process cannot work on tables if its parent already did: the threads of Polars, Arrow and
 the object stores do not survive a fork, and the child would wait for them forever. Such a child
 raises an error instead of hanging.
 
-Threads for short calls, which are reused because starting one may take longer than a call.
+A caller that waits for short calls has exclusive threads until they end, so nested calls never
+block each other. Nothing here uses a lock, because the garbage collector can close an abandoned
+generator at any point, which can call this code.
 
-A caller that waits for calls has exclusive threads until they end, so nested calls never block each
-other. Nothing here uses a lock, because the garbage collector can close an abandoned generator at
-any point, which can call this code.
-
-Names of temporary columns that are added to a table's columns.
-
-Properties that are computed on first access.
-
-Imports of optional libraries, with an error that says how to install a missing one.
-
-Any other import of such a library, except for its types, would raise Python's own error for users
-who have not installed it.
+An optional library is imported here, with an error that says how to install a missing one. Any
+other import of such a library, except for its types, would raise Python's own error.
 """
 
 from __future__ import annotations
@@ -101,7 +90,7 @@ os.register_at_fork(after_in_child=_idle.clear)
 
 def begin(call: Callable[[], T]) -> Future[T]:
     """Start a call in a thread. The process waits for it before it ends."""
-    threads = _taken(1)
+    threads = _idle_thread(1)
     future = threads.submit(call)
     future.add_done_callback(lambda _: _give_back(1, threads))
     return future
@@ -116,7 +105,7 @@ def side_by_side(calls: Sequence[Callable[[], T]], at_once: int) -> list[T]:
     if len(calls) < 2 or at_once < 2:
         return [call() for call in calls]
     first, *others = calls
-    threads = _taken(at_once - 1)
+    threads = _idle_thread(at_once - 1)
     futures: list[Future[T]] = []
     try:
         futures += [threads.submit(call) for call in others]
@@ -128,7 +117,7 @@ def side_by_side(calls: Sequence[Callable[[], T]], at_once: int) -> list[T]:
         _give_back(at_once - 1, threads)
 
 
-def _taken(count: int) -> ThreadPoolExecutor:
+def _idle_thread(count: int) -> ThreadPoolExecutor:
     try:
         return _idle[count].pop()
     except (KeyError, IndexError):
@@ -143,7 +132,7 @@ def _give_back(count: int, threads: ThreadPoolExecutor) -> None:
         threads.shutdown(wait=False)
 
 
-# -- names of temporary columns that are added to a table's columns --------------------------------
+# -- names of temporary columns --------------------------------------------------------------------
 
 
 def scratch(name: str) -> str:
@@ -163,7 +152,7 @@ def is_scratch(column: str) -> bool:
 _PREFIX = "_KEY__KEY_"
 
 
-# -- properties that are computed on first access --------------------------------------------------
+# -- cached properties -----------------------------------------------------------------------------
 
 
 if TYPE_CHECKING:
@@ -211,7 +200,7 @@ def library(name: str, extra: str, needed_for: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise _missing(name, extra, needed_for, str(error)) from error
+        raise _missing_library_error(name, extra, needed_for, str(error)) from error
 
 
 def require(name: str, extra: str, needed_for: str) -> None:
@@ -221,10 +210,10 @@ def require(name: str, extra: str, needed_for: str) -> None:
     except ImportError:
         is_there = False
     if not is_there:
-        raise _missing(name, extra, needed_for, "it is not installed")
+        raise _missing_library_error(name, extra, needed_for, "it is not installed")
 
 
-def _missing(name: str, extra: str, needed_for: str, reason: str) -> SetupError:
+def _missing_library_error(name: str, extra: str, needed_for: str, reason: str) -> SetupError:
     package = name.partition(".")[0]
     return SetupError(
         f"{needed_for}: this needs {package}, which cannot be imported ({reason}); install it "

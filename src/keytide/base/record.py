@@ -7,7 +7,7 @@
 >>> Done(3, ("a", "b")).to_arrow().to_pylist()
 [{'snapshot_id': 3, 'tags': 'a, b'}]
 
-The HTML that objects show in notebooks. All text is escaped.
+All text in the HTML is escaped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-# -- the HTML that objects show in notebooks. All text is escaped ----------------------------------
+# -- HTML for notebooks ----------------------------------------------------------------------------
 
 
 def heading(title: str, address: str) -> str:
@@ -49,7 +49,7 @@ def _row(cells: Sequence[object]) -> str:
     return f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in cells)}</tr>"
 
 
-# -- records as rows of an Arrow table, and as the table that a notebook shows ---------------------
+# -- records as rows -------------------------------------------------------------------------------
 
 
 _TYPES: dict[Any, pa.DataType] = {

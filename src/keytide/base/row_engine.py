@@ -1,11 +1,9 @@
 """SQL expressions over in-memory rows: their dialect, and the engine that computes them.
 
-The SQL dialect, and conversion of expressions over one row to DuckDB.
-
 Expressions are those of Spark, with the type names and table names of Keytide. The parser is
 imported only when there is SQL to parse.
 
-The engine for SQL expressions over in-memory rows: DuckDB with one thread.
+The engine is DuckDB with one thread.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from keytide.errors import InvalidError, NotFoundError
 
-# -- the SQL dialect, and conversion of expressions over one row to DuckDB -------------------------
+# -- the SQL dialect, and its conversion to DuckDB -------------------------------------------------
 
 
 if TYPE_CHECKING:
@@ -147,7 +145,7 @@ def duckdb_spelling(node: exp.Expr) -> exp.Expr:
     return node
 
 
-# -- the engine for SQL expressions over in-memory rows: DuckDB with one thread --------------------
+# -- the engine ------------------------------------------------------------------------------------
 
 
 if TYPE_CHECKING:

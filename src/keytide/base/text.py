@@ -1,7 +1,5 @@
 """Values, rows, times and counts as text.
 
-Values as strings, column by column: lossless JSON, and plain cells for people.
-
 JSON keeps every digit and every byte. Integers and floats are JSON numbers. Decimals are strings
 with their full scale. NaN and infinities are the strings "NaN", "Infinity" and "-Infinity". Bytes
 are base64. Dates, times and timestamps are ISO 8601, with an offset if the type has a time zone.
@@ -9,17 +7,13 @@ Years have four digits, or more outside of 0 to 9999, and years before 0 have a 
 ARRAY or VECTOR is an array, a ROW is an object, and a MAP or MULTISET is an object keyed by the
 string form of the key.
 
-Times in epoch milliseconds, and as strings in UTC.
+Times are strings in UTC.
 
 >>> moment_text(1769860800123)
 '2026-01-31 12:00:00.123Z'
 
-Rows as lines for programs: JSON lines with one object per row, and CSV.
-
 CSV quotes every string, so an empty string (`""`) and NULL (nothing) are different. Nested values
-are JSON inside of CSV. `keytide.base.text` defines the format of values.
-
-Counts of things in messages.
+are JSON inside of CSV.
 """
 
 from __future__ import annotations
@@ -217,7 +211,7 @@ def _visible(character: str) -> str:
     return character if character.isprintable() else repr(character)[1:-1]
 
 
-# -- times in epoch milliseconds, and as strings in UTC --------------------------------------------
+# -- times in UTC ----------------------------------------------------------------------------------
 
 
 Moment: TypeAlias = datetime | date | str | int
@@ -288,7 +282,7 @@ def epoch_ms(moment: Moment, table: str, what: str = "as_of") -> int:
         ) from error
 
 
-# -- rows as lines for programs: JSON lines with one object per row, and CSV -----------------------
+# -- rows as lines: JSON lines and CSV -------------------------------------------------------------
 
 
 def check_spelled(schema: pa.Schema) -> None:
@@ -361,7 +355,7 @@ def _csv(table: pa.Table, *, header: bool) -> bytes:
     return bytes(sink.getvalue())
 
 
-# -- counts of things in messages ------------------------------------------------------------------
+# -- counts in messages ----------------------------------------------------------------------------
 
 
 def counted(count: int, noun: str) -> str:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from keytide.base.arguments import shown, warn_caller
 from keytide.catalogs.local_writes import create_filled
-from keytide.catalogs.warehouse import DATABASE_SUFFIX, StoredView, Warehouse, open_near
+from keytide.catalogs.warehouse import DATABASE_SUFFIX, StoredView, Warehouse, open_cached_store
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.definition.checks import (
     check_uses,
@@ -32,7 +32,7 @@ from keytide.errors import (
 from keytide.format import paths
 from keytide.format.paths import split_branch
 from keytide.format.schema import TableSchema
-from keytide.maintenance.background import BEHIND, as_warning
+from keytide.maintenance.background import BACKGROUND, as_warning
 from keytide.options import TableOptions, stored_names
 from keytide.options.keys import (
     BRANCH,
@@ -84,7 +84,7 @@ def open_stored(
     parent = text.rsplit("/", 2)[-2] if text.count("/") > 1 else ""
     if parent.endswith(DATABASE_SUFFIX):
         name = f"{parent.removesuffix(DATABASE_SUFFIX)}.{name}"
-    return open_table(open_near(text, options, cache), name, branch)
+    return open_table(open_cached_store(text, options, cache), name, branch)
 
 
 @dataclass(frozen=True)
@@ -204,8 +204,8 @@ class Catalog:
         tables, views = self.tables(database), self.views(database)
         if (tables or views) and not cascade:
             raise InvalidError(
-                f"database {database} is not empty: it contains {_some([*tables, *views])}; drop "
-                "these first, or drop everything with CASCADE in SQL or cascade=True in Python"
+                f"database {database} is not empty: it contains {_first_names([*tables, *views])}; "
+                "drop these first, or drop everything with CASCADE in SQL or cascade=True in Python"
             )
         for table in tables:
             self.drop_table(table, missing_ok=True)
@@ -384,7 +384,11 @@ class Catalog:
             self.warehouse.drop_view(*self._split(known.name))
         elif not missing_ok:
             is_table = self.find(name) is not None
-            there = "a table" if is_table else f"not a view; views: {_some(self.views()) or 'none'}"
+            there = (
+                "a table"
+                if is_table
+                else f"not a view; views: {_first_names(self.views()) or 'none'}"
+            )
             raise NotFoundError(f"{name} in {self.uri} is {there}")
 
     def find_attached(self, name: str) -> tuple[str, str] | None:
@@ -460,7 +464,7 @@ class Catalog:
             if missing_ok:
                 return
             self.table(name)
-        BEHIND.settle_whole(self.warehouse.metadata(database, table).uri)
+        BACKGROUND.cancel_with_branches(self.warehouse.metadata(database, table).uri)
         self.warehouse.drop(database, table)
 
     def rename_table(self, name: str, new_name: str) -> str:
@@ -477,7 +481,7 @@ class Catalog:
         if old == new:
             return full_name
         self._refuse_view(full_name)
-        BEHIND.settle_whole(entry.metadata.uri)
+        BACKGROUND.cancel_with_branches(entry.metadata.uri)
         if not self.warehouse.rename(old, new):
             raise AlreadyExistsError(
                 f"{full_name} already exists in {self.uri}: another writer created this table "
@@ -537,7 +541,7 @@ class Catalog:
         return (parts[0], parts[1]) if len(parts) == 2 else (self.database, parts[0])
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     """Names for a message: the first few of many."""
     more = len(names) - _NAMES_SHOWN
     return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,12 +1,10 @@
-"""Writes rows that this process has in memory.
+"""Local writes: the rows that this process has in memory, into new and existing tables.
 
-Extends tables for new rows: first their definition, then the rows.
+A write can extend the table for its rows. The new definition is a separate file, which is written
+first. A process that dies between the two leaves a table with columns that are still NULL, or with
+wider types than needed. The write can then be repeated.
 
-The definition is a separate file, which is written first. A process that dies between the two
-leaves a table with columns that are still NULL, or with wider types than needed. The write can then
-be repeated.
-
-Creates a table together with its first rows, or not at all.
+A table that is created for rows is created together with them, or not at all.
 """
 
 from __future__ import annotations
@@ -30,28 +28,33 @@ from keytide.definition.schema_evolution import SchemaChange, growth
 from keytide.errors import AlreadyExistsError, DataError
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind, Operation
-from keytide.maintenance.writes import followed, writing
+from keytide.maintenance.writes import with_follow_ups, writing
 from keytide.options import TableOptions
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.stored_table import PinnedTable, StoredTable, as_expected, unmade
+from keytide.snapshot.stored_table import (
+    PinnedTable,
+    StoredTable,
+    as_expected,
+    metadata_before_creation,
+)
 from keytide.tasks import Threads
 from keytide.write.input_rows import complete_rows, padded, to_arrow_table, typed_rows, wider_table
 from keytide.write.partition_spec import Place, fitting, partition_to_replace
 from keytide.write.refusals import writable_view
 from keytide.write.task import WriteTask
 
-# -- writes rows that this process has in memory ---------------------------------------------------
+# -- writes of in-memory rows ----------------------------------------------------------------------
 
 
 Fitting: TypeAlias = "Callable[[Transaction, pa.Table], pa.Table]"
 
 
-def _as_they_are(transaction: Transaction, rows: pa.Table) -> pa.Table:
+def _unchanged_rows(transaction: Transaction, rows: pa.Table) -> pa.Table:
     return rows
 
 
 def append(
-    table: StoredTable, data: Any, author: Author | None = None, fitting: Fitting = _as_they_are
+    table: StoredTable, data: Any, author: Author | None = None, fitting: Fitting = _unchanged_rows
 ) -> WriteResult:
     """Append rows in one atomic commit, see `Table.write`.
 
@@ -70,8 +73,8 @@ def _append(table: PinnedTable, data: Any, author: Author | None, fitting: Fitti
     view = writable_view(table)
     given = to_arrow_table(data, view.schema, table.name)
     with writing(table, view, author) as transaction:
-        if transaction.done is not None:
-            return transaction.already_done(given.num_rows)
+        if transaction.own_commit is not None:
+            return transaction.previous_result(given.num_rows)
 
         def write() -> None:
             fill(transaction, fitting(transaction, given))
@@ -91,8 +94,8 @@ def feed(transaction: Transaction, task: WriteTask, rows: pa.Table) -> None:
     Raises the errors of `WriteTask.feed`.
     """
     threads = os.cpu_count() or 1
-    here = replace(transaction.here(task), threads=threads)
-    Threads(threads).feed(here, rows, transaction.take)
+    here = replace(transaction.task_here(task), threads=threads)
+    Threads(threads).feed(here, rows, transaction.collect)
 
 
 def overwrite(
@@ -116,14 +119,14 @@ def truncate(table: StoredTable, partitions: Sequence[Place] = ()) -> WriteResul
     view = writable_view(table)
     fits = fitting(partitions, view.schema, view.name, view.options.partition_default_name)
     with writing(table, view) as transaction:
-        transaction.asked_for(Operation.TRUNCATE)
+        transaction.set_operation(Operation.TRUNCATE)
         return transaction.replace(fits)
 
 
-# -- extends tables for new rows: first their definition, then the rows ----------------------------
+# -- extension of tables for new rows --------------------------------------------------------------
 
 
-def grown_for(
+def extended_for(
     table: StoredTable,
     data: Any,
     author: Author | None = None,
@@ -146,11 +149,13 @@ def grown_for(
         if not options.counts_row_errors:
             complete_rows(rows, schema, options, table.name)
 
-    pinned = grown(pinned, partial(growth, columns=given.schema, table=table.name), check, author)
+    pinned = extended_table(
+        pinned, partial(growth, columns=given.schema, table=table.name), check, author
+    )
     return pinned, padded(given, pinned.schema, TableOptions.parse(pinned.schema.options))
 
 
-def grown(
+def extended_table(
     pinned: PinnedTable,
     needed: Callable[[TableSchema], Sequence[SchemaChange]],
     check: Callable[[TableSchema], None] = lambda _: None,
@@ -176,7 +181,7 @@ def _is_done(table: PinnedTable, author: Author | None) -> bool:
     return author.own(table.metadata, newest, CommitKind.APPEND) is not None
 
 
-# -- creates a table together with its first rows, or not at all -----------------------------------
+# -- creation of a table with its first rows -------------------------------------------------------
 
 
 def create_filled(
@@ -195,12 +200,12 @@ def create_filled(
     `AlreadyExistsError` if another process created the table in the meantime, and the errors of
     `fill`.
     """
-    making = _Making(warehouse, database, name, definition)
+    making = _TableCreation(warehouse, database, name, definition)
     return making.rows_first(fill) if warehouse.places_first else making.table_first(fill)
 
 
 @dataclass(frozen=True)
-class _Making:
+class _TableCreation:
     """A table that is created with its rows."""
 
     warehouse: Warehouse
@@ -211,8 +216,10 @@ class _Making:
     def rows_first(self, fill: Callable[[Transaction], None]) -> WriteResult:
         """Write data files, then create the table, then commit."""
         metadata = self._metadata()
-        table = PinnedTable(StoredTable.of(metadata), unmade(metadata, self.definition))
-        with followed(table, Transaction.begin(table, writable_view(table))) as transaction:
+        table = PinnedTable(
+            StoredTable.of(metadata), metadata_before_creation(metadata, self.definition)
+        )
+        with with_follow_ups(table, Transaction.begin(table, writable_view(table))) as transaction:
             # Data first: a visible table should never be without its first rows.
             fill(transaction)
             self._make()
@@ -225,7 +232,9 @@ class _Making:
         metadata = self._metadata()
         with self._dropped_after_errors(metadata):
             table = StoredTable.of(metadata).pinned()
-            with followed(table, Transaction.begin(table, writable_view(table))) as transaction:
+            with with_follow_ups(
+                table, Transaction.begin(table, writable_view(table))
+            ) as transaction:
                 fill(transaction)
                 return transaction.commit()
 

@@ -1,9 +1,7 @@
-"""Alters a table: creates the next schema file, if no other writer creates it first.
+"""Schema changes of a table: ALTER, and CHECK constraints that are added or removed.
 
 Like a snapshot, a schema is one file whose creation is the change. A writer that loses the race for
 an id applies its changes to the schema that won.
-
-Adds CHECK constraints to existing tables, and removes them.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ from keytide.snapshot.stored_table import StoredTable
 from keytide.store import created
 from keytide.write.task import try_definition
 
-# -- alters a table --------------------------------------------------------------------------------
+# -- ALTER -----------------------------------------------------------------------------------------
 
 
 def alter_table(
@@ -68,10 +66,10 @@ def alter_table(
         raise InvalidError(
             f"table {metadata.name}: alter was called without a change; give at least one"
         )
-    first = _settled(metadata)
+    first = _schema_to_alter(metadata)
 
-    def made(base: TableSchema) -> _Next:
-        return _Next(base, _evolved(metadata, base, changes, is_first=base is first), changes)
+    def made(base: TableSchema) -> _NextSchema:
+        return _NextSchema(base, _evolved(metadata, base, changes, is_first=base is first), changes)
 
     return _altered(metadata, first, made, clock_ms)
 
@@ -90,19 +88,19 @@ def alter_as_needed(
     functions.
     """
 
-    def made(base: TableSchema) -> _Next:
+    def made(base: TableSchema) -> _NextSchema:
         changes = needed(base)
         if not changes:
-            return _Next(base, base, changes)
+            return _NextSchema(base, base, changes)
         evolved = _evolved(metadata, base, changes, is_first=True)
         check(evolved)
-        return _Next(base, evolved, changes)
+        return _NextSchema(base, evolved, changes)
 
-    return _altered(metadata, _settled(metadata), made, clock_ms)
+    return _altered(metadata, _schema_to_alter(metadata), made, clock_ms)
 
 
 @dataclass(frozen=True)
-class _Next:
+class _NextSchema:
     """A schema to follow another one, and the changes that lead to it."""
 
     base: TableSchema
@@ -111,7 +109,9 @@ class _Next:
 
     def stored(self, metadata: TableMetadata, keeper: Keeper | None) -> TableSchema | None:
         """The schema after it is stored durably. None if another one came first."""
-        return self._created(metadata) if keeper is None else self._kept(metadata, keeper)
+        return (
+            self._created(metadata) if keeper is None else self._altered_by_keeper(metadata, keeper)
+        )
 
     def _created(self, metadata: TableMetadata) -> TableSchema | None:
         path = paths.schema_path(self.schema.id)
@@ -121,7 +121,7 @@ class _Next:
         metadata.commits.altered(metadata.store, self.schema)
         return self.schema
 
-    def _kept(self, metadata: TableMetadata, keeper: Keeper) -> TableSchema:
+    def _altered_by_keeper(self, metadata: TableMetadata, keeper: Keeper) -> TableSchema:
         """The schema after a catalog has made the changes, based on its own latest schema."""
         try:
             keeper.alter(metadata.store, self.changes)
@@ -152,7 +152,7 @@ class _Next:
 def _altered(
     metadata: TableMetadata,
     base: TableSchema,
-    made: Callable[[TableSchema], _Next],
+    made: Callable[[TableSchema], _NextSchema],
     clock_ms: Callable[[], int],
 ) -> TableSchema:
     """Store the result of `made` for the latest schema, which is `base` at first, as the next
@@ -181,14 +181,14 @@ def _altered(
             ]:
                 warn_caller(f"table {metadata.name}: {message}")
             return there
-        base = _settled(metadata)
+        base = _schema_to_alter(metadata)
     raise ConflictError(
         f"table {metadata.name}: altering failed after {counted(tries, 'attempt')}, because "
         f"other changes were committed first; try again, or increase '{keys.COMMIT_MAX_RETRIES}'"
     )
 
 
-def _settled(metadata: TableMetadata) -> TableSchema:
+def _schema_to_alter(metadata: TableMetadata) -> TableSchema:
     """The latest schema.
 
     Raises `ConflictError` while the table is being converted to another kind.
@@ -254,7 +254,7 @@ def _messages(old: TableSchema, new: TableSchema) -> list[str]:
     )
 
 
-# -- adds CHECK constraints to existing tables, and removes them -----------------------------------
+# -- CHECK constraints -----------------------------------------------------------------------------
 
 
 def add_constraint(table: StoredTable, name: str, condition: str) -> None:

@@ -122,7 +122,7 @@ def read_optimized(scan: Scan) -> Scan:
     return replace(scan, state=replace(scan.state, live=live))
 
 
-# -- versions ------------------------------------------------------------------------------------
+# -- versions --------------------------------------------------------------------------------------
 
 _MILLIS = pa.timestamp("ms")
 
@@ -278,7 +278,7 @@ def _duration(nanoseconds: int) -> str:
     return "PT" + ("".join(text for value, text in parts if value) or "0S")
 
 
-# -- files ---------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 _FILES = _schema(
     {

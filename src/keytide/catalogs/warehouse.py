@@ -1,10 +1,8 @@
-"""Where the tables of a lake are stored: maps names to metadata, independent of what tables are.
+"""Warehouses: where the tables and views of a lake are stored, and how a table is dropped.
 
-In a folder or a prefix of an object store, each table has a folder: `FolderWarehouse`. A table
-service finds its tables in another way: it is another `Warehouse`, whose tables commit with its own
-`Commits`.
-
-Dropped tables: how the folder of a table goes, and what an interrupted drop leaves.
+A warehouse maps names to metadata, independent of what tables are. In a folder or a prefix of an
+object store, each table has a folder: `FolderWarehouse`. A table service finds its tables in
+another way: it is another `Warehouse`, whose tables commit with its own `Commits`.
 
 A drop has one step that decides. Where folders can be renamed, the table's folder gets a name that
 nobody reads. In an object store, a mark is written, which counts once the first schema is gone, and
@@ -14,10 +12,6 @@ is whole. After it the table does not exist, no matter which of its files are st
 A writer that began before the drop may leave files under the name of the table. Those whose names
 would be used again are deleted before another table gets the name. The mark ensures that only one
 process does this, and never to a table that was just created.
-
-The local cache of stored files, as users configure it.
-
-A stored view of a lake: a named query.
 
 Apache Paimon's filesystem catalog does not support views. They are stored where its readers do not
 look for tables: `database.db/.keytide/views/name.json`.
@@ -127,7 +121,7 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-# -- the local cache of stored files, as users configure it ----------------------------------------
+# -- the local cache of stored files ---------------------------------------------------------------
 
 
 CACHE_BYTES = 10 << 30
@@ -137,17 +131,17 @@ CACHE_BYTES = 10 << 30
 _CACHE_BYTES_MIN = 1 << 20
 
 
-def open_near(
+def open_cached_store(
     location: str, options: Mapping[str, str] | None = None, cache: CacheFolder | None = None
 ) -> Store:
     """The same as `open_store`, with a cache if given.
 
-    Raises the errors of `open_store` and `near`.
+    Raises the errors of `open_store` and `with_cache`.
     """
-    return near(open_store(location, options), cache)
+    return with_cache(open_store(location, options), cache)
 
 
-def near(store: Store, cache: CacheFolder | None) -> Store:
+def with_cache(store: Store, cache: CacheFolder | None) -> Store:
     """The store, with a cache for files that never change.
 
     Raises `InvalidError` for a store on local disk: a cache would only duplicate it.
@@ -203,7 +197,7 @@ def _folder(given: str, name: str) -> str:
     return folder
 
 
-# -- A stored view of a lake: a named query --------------------------------------------------------
+# -- views -----------------------------------------------------------------------------------------
 
 
 _VERSION = 1
@@ -257,7 +251,7 @@ class StoredView:
         )
 
 
-# -- where the tables of a lake are stored ---------------------------------------------------------
+# -- warehouses ------------------------------------------------------------------------------------
 
 
 DATABASE_SUFFIX = ".db"

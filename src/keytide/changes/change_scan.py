@@ -1,7 +1,4 @@
-"""Reads the changes of a table after one snapshot up to another one.
-
-The first changes between two snapshots, row by row, for a page.
-"""
+"""Scans of changes: from one snapshot up to another, and the first rows of them for a page."""
 
 from __future__ import annotations
 
@@ -18,7 +15,14 @@ from keytide.base.process import cached_property, refuse_forked_child
 from keytide.base.row_kind import ROW_KIND
 from keytide.base.text import counted
 from keytide.changes.diff import DiffTask, IndexedDiffTask, plan_diff
-from keytide.changes.stored_rows import Commit, FilesTask, changelogs, deltas, logged, plan_written
+from keytide.changes.stored_rows import (
+    Commit,
+    FilesTask,
+    changelogs,
+    deltas,
+    plan_written,
+    snapshot_or_changelog,
+)
 from keytide.errors import InvalidError, NotFoundError
 from keytide.format.manifest import FileKind
 from keytide.format.schema import TableSchema
@@ -34,7 +38,7 @@ from keytide.snapshot.state import TableState, TableView
 from keytide.snapshot.stored_table import StoredTable
 from keytide.types import Field, parse_sql_type
 
-# -- reads the changes of a table after one snapshot up to another one -----------------------------
+# -- scans of changes ------------------------------------------------------------------------------
 
 
 MODES = ("diff", "delta", "changelog")
@@ -73,7 +77,7 @@ class ChangesExplanation:
 
 
 @dataclass(frozen=True)
-class Compared:
+class SnapshotComparison:
     """Two states of a table. Rows are compared by the given columns. None: by all columns."""
 
     before: TableState
@@ -91,7 +95,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Told:
+class CommitChanges:
     """Commits whose rows are emitted one after the other."""
 
     view: TableView
@@ -109,7 +113,7 @@ class Changes(RowSource):
     Lazy: nothing is read until it is needed. Stays pinned to its snapshots.
     """
 
-    source: Compared | Told
+    source: SnapshotComparison | CommitChanges
     mode: str
     start_id: int
     end_id: int
@@ -212,9 +216,9 @@ def changes_of(
         )
     shown = None if columns is None else frozenset(columns)
     source = (
-        _compared(table, first, last, schema, shown)
+        _comparison(table, first, last, schema, shown)
         if mode == "diff"
-        else _told(table, table.view(schema), start_id, last, mode)
+        else _commit_changes(table, table.view(schema), start_id, last, mode)
     )
     return Changes(source, mode, start_id, end_id)
 
@@ -235,7 +239,7 @@ def full_rows(
     found = changes_of(table, 0, snapshot_id, schema=schema, columns=columns)
     if mode == "diff":
         return found
-    assert isinstance(found.source, Compared)
+    assert isinstance(found.source, SnapshotComparison)
     before, after = found.source.before, found.source.after
     if mode == "changelog" and after.view.options.compactions_tell:
         return replace(found, source=replace(found.source, after=_emitted(after)))
@@ -259,7 +263,7 @@ def _end(
     if must_exist or isinstance(end, str) or end <= 0:
         found = _snapshot(table, end, "end")
     else:
-        found = table.metadata.logged(end)  # its changelog may outlive it
+        found = table.metadata.snapshot_or_changelog(end)  # its changelog may outlive it
     return found, table.schema if found is None else table.metadata.schema(found.schema_id)
 
 
@@ -274,10 +278,10 @@ def _snapshot(table: StoredTable, place: int | str, argument: str) -> Snapshot |
     return None if place == 0 else table.metadata.snapshot(place)
 
 
-def _compared(
+def _comparison(
     table: StoredTable, first: Snapshot | None, last: Snapshot | None, schema: TableSchema,
     columns: frozenset[str] | None,
-) -> Compared:  # fmt: skip
+) -> SnapshotComparison:  # fmt: skip
     """The start with its own schema (the state before the first snapshot: with that of the end),
     and the end.
     """
@@ -289,7 +293,9 @@ def _compared(
         table.state(own, first)
     )  # first, because the files of the end are derived from it
     after = settled_state(table.state(schema, last))
-    return Compared(after if _was_converted(table, before, after) else before, after, columns)
+    return SnapshotComparison(
+        after if _was_converted(table, before, after) else before, after, columns
+    )
 
 
 def _without_compactions(
@@ -305,7 +311,7 @@ def _without_compactions(
     while first.id < last.id:
         # The snapshot with that id, if it is a compaction under the same schema.
         snapshot_id = first.id + 1
-        found = last if snapshot_id == last.id else _there(metadata, snapshot_id)
+        found = last if snapshot_id == last.id else _snapshot_if_there(metadata, snapshot_id)
         if found is None or found.schema_id != first.schema_id:
             following = None
         else:
@@ -314,7 +320,7 @@ def _without_compactions(
             break
         first = following
     while first.id < last.id and last.commit_kind is CommitKind.COMPACT:
-        before = first if last.id - 1 == first.id else _there(metadata, last.id - 1)
+        before = first if last.id - 1 == first.id else _snapshot_if_there(metadata, last.id - 1)
         if before is None or before.schema_id != last.schema_id:
             break
         last = before
@@ -324,10 +330,10 @@ def _without_compactions(
     return (first, last) if stay else given
 
 
-def _there(metadata: TableMetadata, snapshot_id: int) -> Snapshot | None:
+def _snapshot_if_there(metadata: TableMetadata, snapshot_id: int) -> Snapshot | None:
     """A snapshot, unless it has expired, as one between two tags may have."""
     try:
-        return metadata.remembered(snapshot_id)
+        return metadata.cached_snapshot(snapshot_id)
     except NotFoundError:
         return None
 
@@ -344,14 +350,16 @@ def _was_converted(table: StoredTable, before: TableState, after: TableState) ->
     return taken == before.live.by_identity.keys()
 
 
-def _told(
+def _commit_changes(
     table: StoredTable, view: TableView, start_id: int, last: Snapshot | None, mode: str
-) -> Told:
+) -> CommitChanges:
     metadata, producer = table.metadata, view.options.changelog_producer
     ids = range(start_id + 1, 1 + (0 if last is None else last.id))
-    told = [logged(metadata, number, mode, producer) for number in ids]
-    commits = deltas(metadata, told) if mode == "delta" else changelogs(metadata, told, view)
-    return Told(view, tuple(commits))
+    snapshots = [snapshot_or_changelog(metadata, number, mode, producer) for number in ids]
+    commits = (
+        deltas(metadata, snapshots) if mode == "delta" else changelogs(metadata, snapshots, view)
+    )
+    return CommitChanges(view, tuple(commits))
 
 
 def _emitted(state: TableState) -> TableState:
@@ -372,7 +380,7 @@ def _emitted(state: TableState) -> TableState:
     return replace(state, live=files_of(state.snapshot, files.filter(emitted)))
 
 
-# -- the first changes between two snapshots, row by row, for a page -------------------------------
+# -- the first rows for a page ---------------------------------------------------------------------
 
 
 ROWS_MAX = 200

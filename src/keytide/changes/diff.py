@@ -5,10 +5,9 @@ its live files differ, and only the keys in files that one snapshot has and the 
 is true if both snapshots are read in the same way. If an alteration in between changes how stored
 rows are merged, every key is compared.
 
-The difference between two snapshots of a table with a key index: rows that died, and new rows.
-
-A compaction rewrites rows unchanged, and emits nothing. If one of the snapshots is of a table that
-merges, because there was a conversion in between, all rows of both are compared.
+In a table with a key index, the difference is the rows that died and the new rows. A compaction
+rewrites rows unchanged, and emits nothing. If one of the snapshots is of a table that merges,
+because there was a conversion in between, all rows of both are compared.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ import polars as pl
 from keytide.base.process import cached_property
 from keytide.base.row_kind import RowKind
 from keytide.changes.stored_rows import (
+    DeadRowsTask,
     FilesTask,
     Images,
     ImagesTask,
     Lane,
-    MarkedTask,
     lanes,
     with_shown_kind,
 )
@@ -43,11 +42,11 @@ from keytide.predicate.predicate import Predicate
 from keytide.read.lookup import find, key_range, keys_in
 from keytide.read.merged_versions import Lifetime, rows_in
 from keytide.read.plan import plan_files
-from keytide.read.runs import Found
+from keytide.read.runs import FoundVersions
 from keytide.read.sections import BucketPlan, PlannedFile, decoded, is_out_of_order
 from keytide.snapshot.state import TableState, TableView
 
-# -- the difference between two snapshots of a table with a key index ------------------------------
+# -- tables with a key index -----------------------------------------------------------------------
 
 
 # Compared rows are in memory as they are read, and again when they are sorted.
@@ -58,21 +57,21 @@ _TIMES_HELD = 2
 class IndexedDiffTask:
     """The changes of one lane of buckets between two snapshots. Picklable.
 
-    `gone` returns the rows that only the first snapshot shows at their position, and `came` those
-    that only the second one shows. Both may include rows that also exist in the other. Rows differ
-    if their `compared` columns do. None: any column.
+    `removed_rows` returns the rows that only the first snapshot shows at their position, and
+    `added_rows` those that only the second one shows. Both may include rows that also exist in the
+    other. Rows differ if their `compared_columns` do. None: any column.
     """
 
     view: TableView
-    gone: tuple[FilesTask | ImagesTask, ...]
-    came: tuple[FilesTask | ImagesTask, ...]
+    removed_rows: tuple[FilesTask | ImagesTask, ...]
+    added_rows: tuple[FilesTask | ImagesTask, ...]
     lane: Lane
-    compared: frozenset[str] | None = None
+    compared_columns: frozenset[str] | None = None
 
     @property
     def files(self) -> list[PlannedFile]:
         """What is read, each file once for each snapshot."""
-        return [file for task in (*self.gone, *self.came) for file in task.files]
+        return [file for task in (*self.removed_rows, *self.added_rows) for file in task.files]
 
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         """The changes, in key order as far as they fit in memory.
@@ -80,16 +79,17 @@ class IndexedDiffTask:
         A pair of -U and +U is in one frame.
         """
         names, key = self.view.schema.names, self.view.schema.primary_keys
-        rows = sum(task.rows for task in (*self.gone, *self.came))
+        rows = sum(task.rows for task in (*self.removed_rows, *self.added_rows))
         rows_max = rows_in(memory_bytes, self.files, self.view.schema.fields)
         parts = -(-rows * _TIMES_HELD // max(1, rows_max)) or 1  # each part reads all files
         for part in range(parts):
             then, now = (
-                self._rows(tasks, part, parts, memory_bytes) for tasks in (self.gone, self.came)
+                self._rows(tasks, part, parts, memory_bytes)
+                for tasks in (self.removed_rows, self.added_rows)
             )
-            told = difference(then, now, key, self.compared)
-            if told.height:
-                yield with_shown_kind(told, names)
+            changes = difference(then, now, key, self.compared_columns)
+            if changes.height:
+                yield with_shown_kind(changes, names)
 
     def _rows(
         self, tasks: tuple[FilesTask | ImagesTask, ...], part: int, parts: int, memory_bytes: int
@@ -102,7 +102,7 @@ class IndexedDiffTask:
         return pl.concat([pl.DataFrame(schema=polars_schema(self.view.schema.fields)), *found])
 
 
-# -- the difference between two snapshots ----------------------------------------------------------
+# -- the difference --------------------------------------------------------------------------------
 
 
 # The keys of changed files are in memory while rows are read. They use at most this part of the
@@ -117,15 +117,15 @@ _SHARE_OF_FILE = 4
 class DiffTask:
     """The changes of one lane of buckets between two snapshots. Picklable.
 
-    Keys that are in none of the `changed` files have equal rows. None: any row may differ. Rows
-    differ if their `compared` columns do. None: any column.
+    Keys that are in none of the `changed_files` have equal rows. None: any row may differ. Rows
+    differ if their `compared_columns` do. None: any column.
     """
 
     before: Images
     after: Images
-    changed: tuple[PlannedFile, ...] | None
+    changed_files: tuple[PlannedFile, ...] | None
     lane: Lane
-    compared: frozenset[str] | None = None
+    compared_columns: frozenset[str] | None = None
 
     @property
     def view(self) -> TableView:
@@ -143,7 +143,7 @@ class DiffTask:
         key = self.view.schema.trimmed_primary_keys
         keys = self._changed_keys(memory_bytes // _KEYS_SHARE)
         # Both snapshots have most files in common, so the versions in these files are found once.
-        found = None if keys is None else self._found(keys, memory_bytes // 2)
+        found = None if keys is None else self._versions_of_keys(keys, memory_bytes // 2)
         before = self.before.runs(memory_bytes // 2, keys, found)
         after = self.after.runs(memory_bytes // 2, keys, found)
         for window in key_windows([*before, *after], key):
@@ -153,23 +153,23 @@ class DiffTask:
                 pl.concat([empty, *(frame for frame in side if frame.width)])
                 for side in (window[: len(before)], window[len(before) :])
             )
-            told = difference(then, now, key, self.compared)
-            if told.height:
-                yield with_shown_kind(told, self.view.schema.names)
+            changes = difference(then, now, key, self.compared_columns)
+            if changes.height:
+                yield with_shown_kind(changes, self.view.schema.names)
 
     def _changed_keys(self, memory_bytes: int) -> pl.DataFrame | None:
         """The keys in changed files, each once and sorted, if they fit in the memory."""
-        if self.changed is None:
+        if self.changed_files is None:
             return None
         key = self.view.schema.trimmed_primary_keys
-        rows = sum(file.meta.row_count for file in self.changed)
+        rows = sum(file.meta.row_count for file in self.changed_files)
         if rows * _KEY_BYTES * len(key) > memory_bytes:
             return None
-        calls = [partial(keys_in, self.view, file) for file in self.changed]
+        calls = [partial(keys_in, self.view, file) for file in self.changed_files]
         found = pl.concat(self.view.store.together(calls))
         return found.unique().sort(key, nulls_last=False)
 
-    def _found(self, keys: pl.DataFrame, memory_bytes: int) -> Found | None:
+    def _versions_of_keys(self, keys: pl.DataFrame, memory_bytes: int) -> FoundVersions | None:
         """The versions of the keys in files, if they fit in the memory."""
         files = {file.entry.identity: file for file in self.files}.values()
         rows = rows_in(memory_bytes, self.files, self.view.schema.fields)
@@ -199,7 +199,7 @@ def plan_diff(
     # In both snapshots, only rows that have not expired by now are compared.
     lifetime = Lifetime.of(after.view)
     made = (_diff_task(pair, lifetime, alike=alike) for pair in pairs)
-    return [replace(task, compared=compared) for task in made if task is not None]
+    return [replace(task, compared_columns=compared) for task in made if task is not None]
 
 
 def are_read_alike(before: TableView, after: TableView) -> bool:
@@ -370,4 +370,4 @@ def _append_tasks(pair: _Pair) -> Iterator[FilesTask]:
         marked = [(f, twin.dead_rows) for f, twin in pairs if twin is not None and twin.dead_rows]
         if marked:
             files, places = zip(*marked, strict=True)
-            yield MarkedTask(after.view, files, pair.lane, kind, dead_elsewhere=places)
+            yield DeadRowsTask(after.view, files, pair.lane, kind, dead_elsewhere=places)

@@ -17,7 +17,7 @@ from keytide.options.values import check_seconds
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.stored_table import PinnedTable, StoredTable
 
-# -- follows the changes of a table ----------------------------------------------------------------
+# -- followers -------------------------------------------------------------------------------------
 
 
 SNAPSHOT_ID = b"keytide.snapshot_id"
@@ -26,13 +26,13 @@ SNAPSHOT_ID = b"keytide.snapshot_id"
 
 @dataclass(frozen=True)
 class Start:
-    """Start with the changes after snapshot `told`. With `is_full`, emit its rows first.
+    """Start with the changes after snapshot `after_id`. With `is_full`, emit its rows first.
 
     `commit` is the identity of that snapshot, None if it is not known. The id alone may belong to
     another snapshot after a rollback, or after the table was dropped and created again.
     """
 
-    told: int
+    after_id: int
     is_full: bool = False
     commit: str | None = None
 
@@ -49,13 +49,13 @@ class Start:
 
         One that has expired is not found out.
         """
-        now = None if self.commit is None else _snapshot(table, self.told)
-        if newest_id < self.told or (now is not None and now.identity != self.commit):
+        now = None if self.commit is None else _snapshot(table, self.after_id)
+        if newest_id < self.after_id or (now is not None and now.identity != self.commit):
             raise ConflictError(
-                f"table {table.name}: changes up to snapshot {self.told} were emitted, but this "
-                "snapshot is no longer part of the table: the table was rolled back or recreated. "
-                "Follow it again from 'full' or from an existing snapshot, without the stored "
-                "position: under another consumer, or with another checkpoint"
+                f"table {table.name}: changes up to snapshot {self.after_id} were emitted, but "
+                "this snapshot is no longer part of the table: the table was rolled back or "
+                "recreated. Follow it again from 'full' or from an existing snapshot, without the "
+                "stored position: under another consumer, or with another checkpoint"
             )
 
 
@@ -113,7 +113,7 @@ def start_of(
         raise InvalidError(
             f"table {table.name}: start is {start}; give a snapshot id, or 0 for the beginning"
         )
-    return Start.at(table.metadata.logged(start)) if start > 0 else Start(0)
+    return Start.at(table.metadata.snapshot_or_changelog(start)) if start > 0 else Start(0)
 
 
 def follow(
@@ -125,9 +125,9 @@ def follow(
     """
     check_mode(table, mode)
     table.view(table.schema)  # refuses a table that cannot be read, even without snapshots
-    place = None if consumer is None else KeptPlace(table.live.metadata, consumer, mode)
-    known = None if place is None else place.told()
-    return _Follower(table, mode, pace, place).batches(known or start)
+    position = None if consumer is None else StoredPosition(table.live.metadata, consumer, mode)
+    known = None if position is None else position.start()
+    return _Follower(table, mode, pace, position).batches(known or start)
 
 
 def _newest_at(metadata: TableMetadata, moment_ms: int) -> Snapshot | None:
@@ -140,14 +140,14 @@ def _newest_at(metadata: TableMetadata, moment_ms: int) -> Snapshot | None:
 
 
 @dataclass(frozen=True)
-class KeptPlace:
+class StoredPosition:
     """The stored position of a named consumer, in the file that protects snapshots from expiry."""
 
     metadata: TableMetadata
     consumer: str
     mode: str
 
-    def told(self) -> Start | None:
+    def start(self) -> Start | None:
         """The last emitted snapshot. None for a new consumer.
 
         Raises `DataError` for a damaged file.
@@ -156,16 +156,18 @@ class KeptPlace:
         if data is None:
             return None
         known = Consumer.from_json(data, self.metadata.store.uri_of(self._path))
-        return Start(known.told, commit=known.told_commit)
+        return Start(known.last_snapshot, commit=known.told_commit)
 
     def keep(self, place: Start) -> None:
         """Store the position, the last emitted snapshot.
 
         This snapshot is kept, because the next difference needs it.
         """
-        told = place.told
-        first_needed = max(told, 1) if self.mode == "diff" else told + 1
-        self.metadata.store.put(self._path, Consumer(first_needed, told, place.commit).to_json())
+        after_id = place.after_id
+        first_needed = max(after_id, 1) if self.mode == "diff" else after_id + 1
+        self.metadata.store.put(
+            self._path, Consumer(first_needed, after_id, place.commit).to_json()
+        )
 
     @property
     def _path(self) -> str:
@@ -183,7 +185,7 @@ class _Follower:
     table: PinnedTable
     mode: str
     pace: Pace
-    place: KeptPlace | None
+    position: StoredPosition | None
 
     def batches(self, start: Start) -> Iterator[pa.RecordBatch]:
         """The batches of each snapshot.
@@ -191,9 +193,9 @@ class _Follower:
         Each is one read, so that it belongs to the same table as the previous one.
         """
         place, table = start, self.table
-        place.check(table, max(place.told, self._newest(table)))
+        place.check(table, max(place.after_id, self._newest(table)))
         if start.is_full:
-            yield from self._batches(full_rows(table, place.told, self.mode), place.told)
+            yield from self._batches(full_rows(table, place.after_id, self.mode), place.after_id)
         is_stopped = self.pace.stop.is_set
         if not is_stopped():
             self._keep(place)
@@ -201,10 +203,10 @@ class _Follower:
         while not is_stopped():
             newest = self._newest(table)
             place.check(table, newest)
-            if place.told < newest:
-                told = place.told + 1
-                emitted = self._batches(changes_of(table, told - 1, told, self.mode), told)
-                place = Start.at(table.metadata.logged(told))
+            if place.after_id < newest:
+                number = place.after_id + 1
+                emitted = self._batches(changes_of(table, number - 1, number, self.mode), number)
+                place = Start.at(table.metadata.snapshot_or_changelog(number))
                 yield from emitted
                 if is_stopped():
                     return
@@ -222,8 +224,8 @@ class _Follower:
             yield batch.replace_schema_metadata(metadata)
 
     def _keep(self, place: Start) -> None:
-        if self.place is not None:
-            self.place.keep(place)
+        if self.position is not None:
+            self.position.keep(place)
 
     def _newest(self, table: PinnedTable) -> int:
         return table.metadata.latest_snapshot_id() or 0

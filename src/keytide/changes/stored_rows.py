@@ -1,21 +1,15 @@
 """Stored rows as changes: of commits, of files, and of snapshots.
 
-Rows as commits wrote them, or the changelogs that commits stored.
-
-Rows as they are stored in files, or in one of two snapshots, with their kinds.
+The rows of a commit are those that it wrote, or the changelog that it stored. An image is the rows
+that a snapshot shows, in key order, with the columns of another schema.
 
 If keys move between buckets, the rows of a commit come in two turns: first, in all buckets, those
 of keys that leave, then those of keys that stay or arrive. So the delete of a key in one bucket is
 emitted before its row in another one.
 
-Images: the rows that a snapshot shows, in key order, with the columns of another schema.
-
-Lanes: parts of a table whose changes are independent, because no key has been in two of them.
-
+A lane is a part of a table whose changes are independent, because no key has been in two of them.
 The changes of a key keep their order if the tasks of a lane run one after the other. Tasks of two
 lanes can run in parallel, in any order.
-
-Row kinds as readers of changes see them.
 """
 
 from __future__ import annotations
@@ -43,7 +37,7 @@ from keytide.merge.windows import Batch, key_windows, with_whole_keys
 from keytide.options import keys
 from keytide.predicate.predicate import Predicate
 from keytide.read.merged_versions import Lifetime, MergedVersions, Rows
-from keytide.read.runs import Found, StoredVersions
+from keytide.read.runs import FoundVersions, StoredVersions
 from keytide.read.sections import BucketPlan, PlannedFile
 from keytide.snapshot.live_files import BucketId
 from keytide.snapshot.metadata import TableMetadata
@@ -77,7 +71,7 @@ def lanes(
     return lane
 
 
-# -- row kinds as readers of changes see them ------------------------------------------------------
+# -- row kinds for readers of changes --------------------------------------------------------------
 
 
 _SHOWN = {int(kind): kind.short for kind in RowKind}
@@ -89,10 +83,7 @@ def with_shown_kind(rows: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
     return rows.select(kinds.alias(ROW_KIND), *names)
 
 
-# -- stored rows as changes: of commits, of files, and of snapshots --------------------------------
-
-
-# -- rows as they are stored in files --------------------------------------------------------------
+# -- rows of files ---------------------------------------------------------------------------------
 
 
 _ROWS_MIN = 8 << 10
@@ -115,7 +106,7 @@ class FilesTask:
 
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         """The rows, with `_row_kind` as the first column."""
-        return map(self._told, self.outcomes(memory_bytes))
+        return map(self._with_kinds, self.outcomes(memory_bytes))
 
     def outcomes(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         """The rows with the columns of the table and `_VALUE_KIND`, and maybe others."""
@@ -137,7 +128,7 @@ class FilesTask:
         """The files with the rows to emit."""
         return self.files
 
-    def _told(self, rows: pl.DataFrame) -> pl.DataFrame:
+    def _with_kinds(self, rows: pl.DataFrame) -> pl.DataFrame:
         names = self.view.schema.names
         if self.kind is not None:
             rows = with_kind(rows.select(names), self.kind)
@@ -145,7 +136,7 @@ class FilesTask:
 
 
 @dataclass(frozen=True)
-class MarkedTask(FilesTask):
+class DeadRowsTask(FilesTask):
     """The rows of files that are live in this snapshot and dead in another one. Picklable.
 
     `dead_elsewhere` has the dead rows of each file in the other snapshot. Files without such rows
@@ -179,11 +170,11 @@ class _TurnTask(FilesTask):
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         """The rows, with `_row_kind` as the first column."""
         if self._retracts(_rows_in(memory_bytes)):
-            yield from self._picked(memory_bytes)
+            yield from self._rows_of_turn(memory_bytes)
         elif RowKind.INSERT in self.ends_with:
             yield from super().frames(memory_bytes)
 
-    def _picked(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+    def _rows_of_turn(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         names, key = self.view.schema.names, self.view.order.key
         rows_max = _rows_in(memory_bytes // len(self.files))
         shown = Rows(self.view, names)
@@ -194,7 +185,7 @@ class _TurnTask(FilesTask):
         is_end = pl.int_range(pl.len()) == pl.len() - 1
         differs = (pl.col(name).ne_missing(pl.col(name).shift(-1)) for name in key)
         is_last = pl.any_horizontal(is_end, *differs)
-        is_told = (
+        is_emitted = (
             pl.when(is_last)
             .then(pl.col(VALUE_KIND))
             .backward_fill()
@@ -205,9 +196,9 @@ class _TurnTask(FilesTask):
             rows = pl.concat(frames)
             if len(frames) > 1:
                 rows = rows.sort(key, nulls_last=False, maintain_order=True)
-            told = rows.filter(is_told)
-            if told.height:
-                yield self._told(shown.outcomes(told))
+            emitted = rows.filter(is_emitted)
+            if emitted.height:
+                yield self._with_kinds(shown.outcomes(emitted))
 
     def _retracts(self, rows_max: int) -> bool:
         """Whether there are retractions.
@@ -224,13 +215,13 @@ class _TurnTask(FilesTask):
         return StoredVersions(self.view, self.files[0].entry.partition, columns)
 
 
-class LeavingTask(_TurnTask):
+class DeparturesTask(_TurnTask):
     """The rows of the keys that have no row in a bucket after the commit. Picklable."""
 
     ends_with = RETRACTS
 
 
-class ComingTask(_TurnTask):
+class ArrivalsTask(_TurnTask):
     """The rows of the keys that have a row in a bucket after the commit. Picklable."""
 
     ends_with = frozenset(RowKind) - RETRACTS
@@ -241,7 +232,7 @@ def _rows_in(memory_bytes: int) -> int:
     return max(_ROWS_MIN, memory_bytes // _ROW_BYTES // _COPIES)
 
 
-# -- rows as commits wrote them, or the changelogs that commits stored -----------------------------
+# -- rows of commits, and stored changelogs --------------------------------------------------------
 
 
 _WRITES_ROWS = (CommitKind.APPEND, CommitKind.OVERWRITE)
@@ -260,7 +251,7 @@ class Commit:
     has_kinds: bool
 
 
-def told_list(snapshot: Snapshot, producer: str) -> tuple[str, int | None] | None:
+def changelog_list(snapshot: Snapshot, producer: str) -> tuple[str, int | None] | None:
     """The manifest list that describes a commit after its snapshot is gone, with its size in bytes.
 
     This is the list of the stored changelog or, if the table's `changelog-producer` is 'none', of
@@ -273,16 +264,18 @@ def told_list(snapshot: Snapshot, producer: str) -> tuple[str, int | None] | Non
     return None
 
 
-def logged(metadata: TableMetadata, snapshot_id: int, mode: str, producer: str) -> Snapshot:
+def snapshot_or_changelog(
+    metadata: TableMetadata, snapshot_id: int, mode: str, producer: str
+) -> Snapshot:
     """The commit with that id: its snapshot, or the changelog that outlives it.
 
     Raises `NotFoundError` like `TableMetadata.snapshot`, and if the remaining changelog does not
     contain what `mode` needs.
     """
-    found = metadata.logged(snapshot_id)
-    told = told_list(found, producer)
+    found = metadata.snapshot_or_changelog(snapshot_id)
+    manifest_list = changelog_list(found, producer)
     # Of an expired snapshot, only this list is kept.
-    is_enough = mode == "changelog" or told == (
+    is_enough = mode == "changelog" or manifest_list == (
         found.delta_manifest_list,
         found.delta_manifest_list_size,
     )
@@ -329,7 +322,7 @@ def changelogs(
     lacks it, and `UnsupportedError` for files with the changelogs of several buckets.
     """
     producer = view.options.changelog_producer
-    reason = _why_none(view)
+    reason = _why_no_changelog(view)
     if reason is not None and all(each.changelog_manifest_list is None for each in snapshots):
         raise InvalidError(f"table {view.name} stores no changelog: {reason}. {_WAY_OUT}")
     for snapshot in snapshots:
@@ -349,7 +342,7 @@ def changelogs(
         yield _commit(snapshot, entries, metadata)
 
 
-def _why_none(view: TableView) -> str | None:
+def _why_no_changelog(view: TableView) -> str | None:
     """Why a table stores no changelog, if it does not. Another engine may have stored one."""
     producer = view.options.changelog_producer
     if producer == "none":
@@ -386,7 +379,7 @@ def _tasks(
     for entry in commit.entries:
         buckets.setdefault((entry.partition, entry.bucket), []).append(entry)
     moves_keys = view.schema.is_cross_partition and len(buckets) > 1
-    turns = (LeavingTask, ComingTask) if moves_keys else (FilesTask,)
+    turns = (DeparturesTask, ArrivalsTask) if moves_keys else (FilesTask,)
     for turn in turns:
         for bucket, entries in buckets.items():
             entries.sort(key=lambda entry: entry.file.min_sequence_number)
@@ -418,7 +411,10 @@ class Images:
         return sum(file.meta.row_count for bucket in self.buckets for file in bucket.files)
 
     def runs(
-        self, memory_bytes: int, keys: pl.DataFrame | None = None, found: Found | None = None
+        self,
+        memory_bytes: int,
+        keys: pl.DataFrame | None = None,
+        found: FoundVersions | None = None,
     ) -> list[Iterator[Batch]]:
         """The rows as runs with one row per key. The runs have no key in common.
 
@@ -440,25 +436,25 @@ class Images:
         chain: BucketPlan,
         memory_bytes: int,
         keys: pl.DataFrame | None,
-        found: Found | None,
+        found: FoundVersions | None,
     ) -> Iterator[Batch]:
-        columns = (*self._stored, VALUE_KIND)
+        columns = (*self._common_columns, VALUE_KIND)
         versions = MergedVersions(
-            self.view, columns, self.condition, tells_kinds=False, found=found
+            self.view, columns, self.condition, tells_kinds=False, found_versions=found
         )
         shown = Rows(self.target, self.target.schema.names)
         for frame in versions.in_order(chain, memory_bytes, keys):
-            rows = shown.shown(self._mapped(frame))
+            rows = shown.shown(self._with_target_columns(frame))
             young = rows if self.lifetime is None else rows.filter(~self.lifetime.has_expired)
             yield Batch(young)
 
     @cached_property
-    def _stored(self) -> tuple[str, ...]:
+    def _common_columns(self) -> tuple[str, ...]:
         """The columns of `view` that `target` has too."""
         wanted = {field.id for field in self.target.schema.fields}
         return tuple(field.name for field in self.view.schema.fields if field.id in wanted)
 
-    def _mapped(self, versions: pl.DataFrame) -> pl.DataFrame:
+    def _with_target_columns(self, versions: pl.DataFrame) -> pl.DataFrame:
         if self.view.schema.fields == self.target.schema.fields:
             return versions
         was = {field.id: field for field in self.view.schema.fields}

@@ -1,9 +1,8 @@
-"""The author of a commit: the commit user, and the number of the commit for this user.
+"""The author of a commit: its user, the number of the commit, and the progress of a feed.
 
-The progress of a feed, stored in the properties of the snapshot that contains its rows.
-
-Rows and progress are one commit. So a reader that continues from the stored progress skips nothing
-and repeats nothing. A rollback takes the progress back with the rows.
+The progress is stored in the properties of the snapshot that contains the rows of the feed. Rows
+and progress are one commit. So a reader that continues from the stored progress skips nothing and
+repeats nothing. A rollback takes the progress back with the rows.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ class Author:
 
     user: str
     identifier: int = BATCH_COMMIT_IDENTIFIER
-    asked: Operation | None = field(default=None, compare=False)
+    operation: Operation | None = field(default=None, compare=False)
     """The statement that made the commit. None: the kind of the commit says enough."""
 
     @classmethod
-    def given(cls, user: str | None, identifier: int | None) -> Author | None:
+    def of(cls, user: str | None, identifier: int | None) -> Author | None:
         """The author that a caller names, or None.
 
         Raises `InvalidError` for one without the other, and for values that cannot be stored.
@@ -75,7 +74,7 @@ class Author:
         higher: Snapshot | None = None
         for snapshot_id in range(0 if newest is None else newest.id, after_id, -1):
             try:
-                snapshot = metadata.remembered(snapshot_id)
+                snapshot = metadata.cached_snapshot(snapshot_id)
             # Expired: commits this old are unknown. Writers that retry do so soon.
             except NotFoundError:
                 break
@@ -117,13 +116,13 @@ class Progress:
     stands_alone: bool = True
     """Whether it is worth a commit without rows."""
 
-    def differing(self, told: Mapping[str, str]) -> str | None:
+    def first_conflict(self, current: Mapping[str, str]) -> str | None:
         """The first property that somebody else has set since then. None if there is none."""
-        changed = (name for name, value in self.before.items() if told.get(name) != value)
+        changed = (name for name, value in self.before.items() if current.get(name) != value)
         return next(changed, None)
 
 
-def told_progress(
+def current_progress(
     metadata: TableMetadata, newest: Snapshot | None, names: Collection[str]
 ) -> dict[str, str]:
     """The latest values of those properties that are set.
@@ -131,14 +130,14 @@ def told_progress(
     Every commit of Keytide carries them on. Other engines do not, so earlier snapshots are searched
     too, as far as they exist.
     """
-    told: dict[str, str] = {}
+    progress: dict[str, str] = {}
     for snapshot_id in range(0 if newest is None else newest.id, 0, -1):
         try:
-            snapshot = metadata.remembered(snapshot_id)
+            snapshot = metadata.cached_snapshot(snapshot_id)
         except NotFoundError:
             break
         found = snapshot.properties or {}
-        told = {**{name: found[name] for name in names if name in found}, **told}
-        if len(told) == len(names):
+        progress = {**{name: found[name] for name in names if name in found}, **progress}
+        if len(progress) == len(names):
             break
-    return told
+    return progress

@@ -1,11 +1,10 @@
 """What a commit changes, and whether it fits with what others have committed: values only.
 
-Manifest entries for the files of the previous kind of table, after a conversion.
+After a conversion, a commit has manifest entries for the files of the previous kind of table, with
+keys. Some engines decode the keys of all files in a manifest, including deleted ones, with the
+present key of the table, and fail if a file has none.
 
-Some engines decode the keys of all files in a manifest, including deleted ones, with the present
-key of the table, and fail if a file has none.
-
-Keys that may be in another bucket by the time of a commit, in tables with dynamic buckets.
+In tables with dynamic buckets, a key may be in another bucket by the time of a commit.
 """
 
 from __future__ import annotations
@@ -36,40 +35,40 @@ from keytide.snapshot.live_files import (
     number_after,
 )
 from keytide.snapshot.state import TableView
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
-# -- keys that may be in another bucket by the time of a commit ------------------------------------
+# -- keys in other buckets -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class MovedKeys:
     """One partition whose index changed while rows of it were written.
 
-    `before` has the keys of the buckets that got rows, as the write found them, or None if that is
-    no longer known. `placed` are those that the write placed. `now` is the present index.
+    `previous` has the keys of the buckets that got rows, as the write found them, or None if that
+    is no longer known. `placed` are those that the write placed. `current` is the present index.
     """
 
-    before: KeyPlaces | None
+    previous: KeyPlaces | None
     placed: Mapping[int, Hashes]
-    now: KeyPlaces
+    current: KeyPlaces
 
-    def stands_against(self) -> bool:
+    def is_conflict(self) -> bool:
         """Whether a key is not in the bucket that the write assumed."""
-        if self.before is None:
+        if self.previous is None:
             return True
         # Known keys must still be in the index. Otherwise nobody would find their rows.
         stays = all(
-            bool(np.all(self.now.buckets_of(hashes) == bucket))
-            for bucket, hashes in self.before.hashes.items()
+            bool(np.all(self.current.buckets_of(hashes) == bucket))
+            for bucket, hashes in self.previous.hashes.items()
         )
         return not stays or any(
-            not np.all(np.isin(self.now.buckets_of(hashes), (UNKNOWN, bucket)))
+            not np.all(np.isin(self.current.buckets_of(hashes), (UNKNOWN, bucket)))
             for bucket, hashes in self.placed.items()
         )
 
 
 def moved_keys(
-    view: TableView, made: Written, before: HashFiles, now: HashFiles
+    view: TableView, made: TaskResult, before: HashFiles, now: HashFiles
 ) -> list[MovedKeys]:
     """The partitions of a write whose index has changed.
 
@@ -79,13 +78,13 @@ def moved_keys(
     for entry in made.entries:
         buckets.setdefault(entry.partition, set()).add(entry.bucket)
     return [
-        _moved(view, partition, touched, made.placed, before, now)
+        _moved_keys_of(view, partition, touched, made.placed, before, now)
         for partition, touched in buckets.items()
         if before.get(partition, {}) != now.get(partition, {})
     ]
 
 
-def _moved(
+def _moved_keys_of(
     view: TableView,
     partition: bytes,
     touched: Collection[int],
@@ -95,23 +94,20 @@ def _moved(
 ) -> MovedKeys:
     known = [f for b, f in before.get(partition, {}).items() if b in touched]
     return MovedKeys(
-        _as_it_was(view, known),
+        _previous_places(view, known),
         {bucket: hashes for (where, bucket), hashes in placed.items() if where == partition},
         load_places(view.store, now.get(partition, {}).values(), view.name),
     )
 
 
-def _as_it_was(view: TableView, files: Iterable[IndexFile]) -> KeyPlaces | None:
+def _previous_places(view: TableView, files: Iterable[IndexFile]) -> KeyPlaces | None:
     try:
         return load_places(view.store, files, view.name)
     except DataError:  # expired with the snapshots that named them
         return None
 
 
-# -- what a commit changes, and whether it fits with what others have committed --------------------
-
-
-# -- what a commit changes, and whether it fits with what others have committed --------------------
+# -- changes and conflicts -------------------------------------------------------------------------
 
 
 NOTHING_DEAD = DeadRows()
@@ -122,31 +118,31 @@ _OPERATIONS = {
 
 
 @dataclass(frozen=True)
-class Restored:
+class RestoredFiles:
     """Stored files and indexes that come back in the partitions that a change replaces.
 
     `files` and `indexes` also belong to other snapshots, so they are never deleted, whatever the
-    outcome of the change. `anew` are the indexes that must be stored again.
+    outcome of the change. `rewritten_indexes` are the indexes that must be stored again.
     """
 
     files: tuple[ManifestEntry, ...] = ()
     indexes: tuple[IndexFile, ...] = ()
-    anew: Mapping[IndexKey, BucketIndex] = field(default_factory=dict)
+    rewritten_indexes: Mapping[IndexKey, BucketIndex] = field(default_factory=dict)
 
     @property
     def has_indexes(self) -> bool:
         """Whether an index comes back with the files."""
-        return bool(self.indexes or self.anew)
+        return bool(self.indexes or self.rewritten_indexes)
 
 
-NOTHING_RESTORED = Restored()
+NOTHING_RESTORED = RestoredFiles()
 
 
 @dataclass(frozen=True)
 class Change:
     """What a commit must do with the results of tasks, and for which author."""
 
-    made: Written
+    result: TaskResult
     author: Author
     kind: CommitKind = CommitKind.APPEND
     replaces: Callable[[bytes], bool] | None = None
@@ -159,7 +155,7 @@ class Change:
     above level 0 is a conflict: the rows do not change, and rows that are appended in the meantime
     are on top of them.
     """
-    watched: Callable[[bytes], bool] | None = None
+    watched_partitions: Callable[[bytes], bool] | None = None
     """Partitions in which another commit to any bucket is a conflict too."""
     indexed: HashFiles = field(default_factory=dict)
     """The index by which keys were assigned to dynamic buckets."""
@@ -168,10 +164,10 @@ class Change:
     can be assigned. False if the numbers come from the rows.
     """
 
-    restored: Restored = NOTHING_RESTORED
+    restored: RestoredFiles = NOTHING_RESTORED
     """What comes back to the partitions that it replaces."""
 
-    marked: tuple[ManifestEntry, ...] = ()
+    marked_files: tuple[ManifestEntry, ...] = ()
     """The files that stay, but get dead rows."""
 
     converts: bool = False
@@ -192,28 +188,32 @@ class Change:
     @property
     def entries(self) -> tuple[ManifestEntry, ...]:
         """The files that are added, and those that are deleted by name."""
-        return self.made.entries
+        return self.result.entries
 
     @property
     def changelog(self) -> tuple[ManifestEntry, ...]:
         """The files of its changelog. Their sequence numbers never change."""
-        return self.made.changelog
+        return self.result.changelog
 
     def with_entries(self, entries: Iterable[ManifestEntry]) -> Change:
         """The same change with other files."""
-        return replace(self, made=replace(self.made, entries=tuple(entries)))
+        return replace(self, result=replace(self.result, entries=tuple(entries)))
 
     def onto(self, present: Mapping[BucketId, DeadRows]) -> Change:
         """The same change on top of the present dead rows of the buckets that it depends on."""
-        dead = {bucket: rows.onto(present[bucket]) for bucket, rows in self.made.dead.items()}
-        indexes = {**self.made.indexes, **by_index_key(dead)}
-        return replace(self, made=replace(self.made, indexes=indexes)) if dead else self
+        dead = {bucket: rows.onto(present[bucket]) for bucket, rows in self.result.dead.items()}
+        indexes = {**self.result.indexes, **by_index_key(dead)}
+        return replace(self, result=replace(self.result, indexes=indexes)) if dead else self
 
     @property
     def operation(self) -> str | None:
         """The operation to record in the snapshot. None if the rows do not change."""
-        told = _OPERATIONS.get(self.kind)
-        return told if told is None or self.author.asked is None else self.author.asked.value
+        operation = _OPERATIONS.get(self.kind)
+        return (
+            operation
+            if operation is None or self.author.operation is None
+            else self.author.operation.value
+        )
 
     def changed(self, live: LiveFiles) -> tuple[ManifestEntry, ...]:
         """The entries, plus entries that delete what is live in the partitions to replace."""
@@ -264,13 +264,13 @@ class Conflict:
 Decision: TypeAlias = "Fits | Restamp | Conflict"
 
 
-def made_files(entries: Iterable[ManifestEntry]) -> list[ManifestEntry]:
+def new_data_files(entries: Iterable[ManifestEntry]) -> list[ManifestEntry]:
     """The entries of files that are new. A file that only moves to another level is not new."""
     moved = {_place(entry) for entry in entries if entry.kind is FileKind.DELETE}
     return [entry for entry in entries if entry.kind is FileKind.ADD and _place(entry) not in moved]
 
 
-def moved_since(files: Iterable[ManifestEntry], live: LiveFiles) -> list[ManifestEntry]:
+def moved_files(files: Iterable[ManifestEntry], live: LiveFiles) -> list[ManifestEntry]:
     """Those files that are live under another identity, for example on another level."""
     by_place = {_place(entry): entry for entry in files}
     names = {name for _, _, name in by_place}
@@ -344,10 +344,10 @@ def _conflicting_files(change: Change, live: LiveFiles) -> Iterator[str]:
     if change.converts and (change.source is None or change.source.snapshot != live.snapshot):
         yield ("another commit changed the table while it was converted; run the conversion again")
     deleted = {entry.identity for entry in change.entries if entry.kind is FileKind.DELETE}
-    marked = {entry.identity for entry in change.marked}
+    marked = {entry.identity for entry in change.marked_files}
     present = live.present(deleted | marked)
     for entry in change.entries:
-        reason = _stands_against(entry, change, live, present)
+        reason = _conflict_of_entry(entry, change, live, present)
         if reason is not None:
             yield reason
     if not marked <= present:
@@ -355,7 +355,7 @@ def _conflicting_files(change: Change, live: LiveFiles) -> Iterator[str]:
             "this commit marks rows of a file as deleted, but another commit replaced the file; "
             "run the operation again on the latest snapshot"
         )
-    if change.restored.files and moved_since(change.restored.files, live):
+    if change.restored.files and moved_files(change.restored.files, live):
         yield (
             "another commit moved a file that is restored to another level; run the operation "
             "again on the latest snapshot"
@@ -373,13 +373,13 @@ def _conflicting_rows(
     """
     if change.source is not None and _has_changed(change, change.source, live):
         yield ("another writer changed rows that this commit is based on; run the operation again")
-    if any(each.stands_against() for each in moved):
+    if any(each.is_conflict() for each in moved):
         yield (
             "another writer put keys of this commit into other buckets, or replaced the rows of "
             "their partition; run the operation again on the latest snapshot"
         )
     replaced = change.replaces or (lambda _: False)
-    dead = [each for each in change.made.dead.items() if not replaced(each[0][0])]
+    dead = [each for each in change.result.dead.items() if not replaced(each[0][0])]
     if any(rows.is_outdated(dead_rows.get(bucket, NOTHING_DEAD)) for bucket, rows in dead):
         yield (
             "another commit changed a deletion vector that this commit also changes; run the "
@@ -387,7 +387,7 @@ def _conflicting_rows(
         )
 
 
-def _stands_against(
+def _conflict_of_entry(
     entry: ManifestEntry, change: Change, live: LiveFiles, present: Collection[Identity]
 ) -> str | None:
     if entry.kind is FileKind.DELETE:
@@ -417,7 +417,7 @@ def _has_changed(change: Change, source: LiveFiles, live: LiveFiles) -> bool:
     if source.snapshot == live.snapshot:
         return False
     buckets = {(entry.partition, entry.bucket) for entry in change.entries}
-    watched = change.watched or (lambda _: False)
+    watched = change.watched_partitions or (lambda _: False)
     before, now = source.by_identity, live.by_identity
     # Files are never changed, so every change of rows adds or removes files.
     moved = (before.get(identity) or now[identity] for identity in before.keys() ^ now.keys())
@@ -429,7 +429,7 @@ def _has_changed(change: Change, source: LiveFiles, live: LiveFiles) -> bool:
     )
 
 
-# -- manifest entries for the files of the previous kind of table ----------------------------------
+# -- files of the previous kind of table -----------------------------------------------------------
 
 
 def of_unknown_keys(

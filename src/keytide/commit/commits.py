@@ -41,15 +41,15 @@ from functools import partial
 from typing import TypeAlias
 
 from keytide.base.text import counted
-from keytide.commit.author import told_progress
+from keytide.commit.author import current_progress
 from keytide.commit.change import (
     Change,
     Conflict,
     MovedKeys,
     Restamp,
     decide,
-    made_files,
     moved_keys,
+    new_data_files,
 )
 from keytide.commit.snapshot_files import (
     NewSnapshot,
@@ -73,20 +73,20 @@ from keytide.snapshot.live_files import (
     BucketId,
     DeadRows,
     LiveFiles,
-    again,
     files_of,
     has_same_rows,
     is_gone,
     load_dead_rows,
     load_live_files,
+    retried,
     vector_files_by_bucket,
 )
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.state import TableView
 from keytide.telemetry import span
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
-# -- commits: the only place where snapshots are created -------------------------------------------
+# -- commits ---------------------------------------------------------------------------------------
 
 
 Restamper: TypeAlias = "Callable[[TableView, ManifestEntry, int], ManifestEntry]"
@@ -223,7 +223,7 @@ class _Attempt:
     def look(self) -> Committed | None:
         """Read the live files, and the author's own commit if there is one since the last read."""
         for _ in range(_LOOKS_MAX):
-            own = again(self._look)
+            own = retried(self._look)
             if own is not None:
                 # One of the snapshots tried here: it was created although its call failed.
                 return Committed(own, self._live, self._change, is_new=own.uuid in self._tried)
@@ -231,7 +231,7 @@ class _Attempt:
                 self._in_doubt = False
                 self._discard_lost()
                 return None
-        raise self._unknown(self._tried_id, "snapshots go while they are looked at")
+        raise self._unknown_outcome(self._tried_id, "snapshots go while they are looked at")
 
     def _look(self) -> Snapshot | None:
         """Read the live files. Returns the author's own commit."""
@@ -254,10 +254,10 @@ class _Attempt:
             return self._metadata.snapshot(tried).uuid not in self._tried
         # Expiry removes the oldest snapshots, a rollback the latest.
         if tried < min(self._metadata.listed_snapshot_ids(), default=0):
-            raise self._unknown(tried, "it expired before the commit could be confirmed")
+            raise self._unknown_outcome(tried, "it expired before the commit could be confirmed")
         return False
 
-    def _unknown(self, snapshot_id: int | None, reason: object) -> DataError:
+    def _unknown_outcome(self, snapshot_id: int | None, reason: object) -> DataError:
         return DataError(
             f"table {self._view.name}: it is unknown whether commit {snapshot_id} succeeded: "
             f"{reason}; check whether a snapshot of user {self._change.author.user!r} exists, or "
@@ -322,7 +322,7 @@ class _Attempt:
                 "another commit changed an index that this commit extends; run the operation "
                 "again on the latest snapshot"
             )
-        decision = decide(self._beyond_compactions(), self._live, self._moved(), present)
+        decision = decide(self._beyond_compactions(), self._live, self._moved_keys(), present)
         if isinstance(decision, Conflict):
             return decision
         if isinstance(decision, Restamp):
@@ -351,11 +351,13 @@ class _Attempt:
             self._withdraw(new.snapshot)
             self._refuse_another_table(self._read_schema)
             return None
-        self._metadata.made(new.snapshot)
+        self._metadata.cache_created(new.snapshot)
         METADATA.keep_all(new.documents)
         for remember in new.indexes:
             remember()
-        return Committed(new.snapshot, self._live.advance(new.snapshot, new.changed), self._change)
+        return Committed(
+            new.snapshot, self._live.advance(new.snapshot, new.changed_entries), self._change
+        )
 
     def _refuse_another_table(self, read: Callable[[], TableSchema]) -> None:
         """Raise `ConflictError` if the table was dropped, whether or not another one was created.
@@ -387,12 +389,12 @@ class _Attempt:
         progress = self._change.progress
         if progress is None:
             return None
-        told = told_progress(self._metadata, self._latest, progress.before)
-        name = progress.differing(told)
+        current = current_progress(self._metadata, self._latest, progress.before)
+        name = progress.first_conflict(current)
         if name is None:
             return None
         return Conflict(
-            f"property '{name}' of the latest snapshot is {told.get(name, 'not there')}, but "
+            f"property '{name}' of the latest snapshot is {current.get(name, 'not there')}, but "
             f"this commit continues from {progress.before[name] or 'nothing'}: another process "
             "has loaded the table from the same source. This batch was not committed; run only "
             "one process per table",
@@ -447,8 +449,8 @@ class _Attempt:
         metadata = self._metadata
         before = metadata.entries(metadata.base_manifests(metadata.snapshot(following)))
         live = files_of(new.snapshot, before.filter(is_live(before)))
-        added = {entry.identity for entry in new.changed if entry.kind is FileKind.ADD}
-        deleted = {entry.identity for entry in new.changed} - added
+        added = {entry.identity for entry in new.changed_entries if entry.kind is FileKind.ADD}
+        deleted = {entry.identity for entry in new.changed_entries} - added
         return bool(live.present(added)) or not (added or live.present(deleted))
 
     def _withdraw(self, snapshot: Snapshot) -> None:
@@ -466,7 +468,7 @@ class _Attempt:
         else:
             self._metadata.hint_latest(newest_id)
 
-    def _moved(self) -> list[MovedKeys]:
+    def _moved_keys(self) -> list[MovedKeys]:
         """Partitions whose index of dynamic buckets differs from the one that the change was based
         on.
         """
@@ -474,12 +476,12 @@ class _Attempt:
         if not view.has_dynamic_buckets or change.kind is not CommitKind.APPEND:
             return []
         files = () if self._latest is None else self._metadata.index_files(self._latest)
-        return moved_keys(view, change.made, change.indexed, hash_files(files))
+        return moved_keys(view, change.result, change.indexed, hash_files(files))
 
     def _has_other_indexes(self) -> bool:
         """Whether an index that the change adds to has been replaced."""
         change, replaces = self._change, self._change.replaces or (lambda _: False)
-        based_on = {key: index.based_on for key, index in change.made.indexes.items()}
+        based_on = {key: index.based_on for key, index in change.result.indexes.items()}
         if all(files is None or replaces(key[1]) for key, files in based_on.items()):
             return False
         known = () if self._latest is None else self._metadata.index_files(self._latest)
@@ -496,15 +498,18 @@ class _Attempt:
 
         They are read only if they decide about the conflict.
         """
-        dead = self._change.made.dead
+        dead = self._change.result.dead
         if not dead:
             return {}
         known = () if self._latest is None else self._metadata.index_files(self._latest)
         files = vector_files_by_bucket(known)
-        return {bucket: self._present(rows, files.get(bucket, ())) for bucket, rows in dead.items()}
+        return {
+            bucket: self._present_dead_rows(rows, files.get(bucket, ()))
+            for bucket, rows in dead.items()
+        }
 
-    def _present(self, before: DeadRows, files: tuple[IndexFile, ...]) -> DeadRows:
-        if before.went_by is None or before.stored == files:
+    def _present_dead_rows(self, before: DeadRows, files: tuple[IndexFile, ...]) -> DeadRows:
+        if before.observed is None or before.stored == files:
             return DeadRows(files)
         return load_dead_rows(self._metadata.store, files, self._view.name)
 
@@ -515,7 +520,7 @@ class _Attempt:
         """
         self._superseded, self._described = [], []
         # Those files are deleted. If `redo` fails, there is nothing of them left to clean up.
-        self._change = replace(self._change, made=Written(()))
+        self._change = replace(self._change, result=TaskResult(()))
         self._change = redo(self._live)
         progress = self._change.progress
         tells = progress is not None and progress.stands_alone
@@ -539,7 +544,7 @@ class _Attempt:
             # Otherwise files that are still being written would appear after the deletion.
             self._settle()
         change = self._change
-        made = [*made_files(change.entries), *change.changelog]
+        made = [*new_data_files(change.entries), *change.changelog]
         files = [path for entry in made for path in self._view.stored_paths(entry)]
         self._metadata.store.discard([*self._superseded, *self._described, *files])
 
@@ -558,10 +563,10 @@ class _Attempt:
     def _create(self, new: NewSnapshot) -> bool:
         try:
             return self._metadata.create(
-                new.snapshot, partial(partition_changes, self._view, new.changed)
+                new.snapshot, partial(partition_changes, self._view, new.changed_entries)
             )
         except UnknownOutcomeError as error:
-            raise self._unknown(new.snapshot.id, error) from error.__cause__
+            raise self._unknown_outcome(new.snapshot.id, error) from error.__cause__
 
 
 def _backoff(wait_ms_min: int, wait_ms_max: int) -> Iterator[float]:

@@ -1,13 +1,8 @@
-"""Builds the files of a commit: its manifest, two manifest lists, and the snapshot itself.
+"""The files of a snapshot: its manifest, its manifest lists, and the counts of its partitions.
 
 Everything is built in memory, so that the commit can be stored in one step.
 
-What a commit changes in each partition, for catalogs that maintain counts.
-
-Merges manifests of a snapshot into fewer ones. Entries are copied in encoded form.
-
-Which manifests of a snapshot are merged into fewer ones: values only.
-
+Manifests of earlier commits are merged into fewer ones, with their entries copied in encoded form.
 Merging does not change the meaning of an entry, only its place. So a snapshot means the same with
 other groups of entries. The changes of a commit itself are never merged with earlier ones, because
 readers of changes look for them separately.
@@ -54,10 +49,7 @@ from keytide.snapshot.live_files import BucketIndex, EncodedIndex, LiveFiles
 from keytide.snapshot.metadata import TableMetadata, sized_indexes, sized_list, sized_manifest
 from keytide.snapshot.state import TableView
 
-# -- merges manifests of a snapshot into fewer ones. Entries are copied ----------------------------
-
-
-# -- which manifests of a snapshot are merged into fewer ones: values only -------------------------
+# -- the choice of manifests to merge --------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -167,7 +159,7 @@ def _is_small(manifest: ManifestFileMeta, rules: MergeRules) -> bool:
     return manifest.file_size < rules.target_bytes
 
 
-# -- merges manifests of a snapshot into fewer ones. Entries are copied ----------------------------
+# -- merging of manifests --------------------------------------------------------------------------
 
 
 # Pieces compress differently. A manifest below the target size would be merged again repeatedly.
@@ -195,8 +187,10 @@ class ManifestMerger:
             opened |= self._added_by(manifests, opened)
         runs = runs_of(sorted(opened))
         merged = list(manifests)
-        for (start, stop), left in reversed(list(zip(runs, _left(opened, rewrite), strict=True))):
-            merged[start:stop] = self._stored(left, files) if len(left) else []
+        for (start, stop), left in reversed(
+            list(zip(runs, _remaining_entries(opened, rewrite), strict=True))
+        ):
+            merged[start:stop] = self._new_manifests(left, files) if len(left) else []
         return merged
 
     def _opened(
@@ -222,16 +216,18 @@ class ManifestMerger:
             if records.columns.select(_NAME.is_in(names.implode()).any()).item()
         }
 
-    def _stored(self, entries: EncodedRecords, files: dict[str, bytes]) -> list[ManifestFileMeta]:
+    def _new_manifests(
+        self, entries: EncodedRecords, files: dict[str, bytes]
+    ) -> list[ManifestFileMeta]:
         """The entries as manifests of at least the target size, except for a single one."""
         whole = copy_manifest(entries)
         count = int(len(whole) / (_ROOM * self.view.options.manifest_target_bytes))
         if count < 2:
-            return [self._named(entries, whole, files)]
+            return [self._new_manifest(entries, whole, files)]
         pieces = entries.pieces(count)
-        return [self._named(piece, copy_manifest(piece), files) for piece in pieces]
+        return [self._new_manifest(piece, copy_manifest(piece), files) for piece in pieces]
 
-    def _named(
+    def _new_manifest(
         self, entries: EncodedRecords, data: bytes, files: dict[str, bytes]
     ) -> ManifestFileMeta:
         types = [f.type for f in self.view.schema.partition_fields()]
@@ -247,7 +243,9 @@ def _entries_of(opened: Iterable[EncodedRecords]) -> Entries:
     return Entries.stored(pl.concat([records.columns for records in opened]))
 
 
-def _left(opened: dict[int, EncodedRecords], rewrite: Rewrite) -> Iterator[EncodedRecords]:
+def _remaining_entries(
+    opened: dict[int, EncodedRecords], rewrite: Rewrite
+) -> Iterator[EncodedRecords]:
     """The remaining entries of each run of manifests, after matching adds and deletes in any of
     them cancel out.
     """
@@ -261,10 +259,7 @@ def _left(opened: dict[int, EncodedRecords], rewrite: Rewrite) -> Iterator[Encod
         first += len(run)
 
 
-# -- builds the files of a commit ------------------------------------------------------------------
-
-
-# -- builds the files of a commit ------------------------------------------------------------------
+# -- the files of a commit -------------------------------------------------------------------------
 
 
 _WRITER_VERSION = "keytide"
@@ -284,7 +279,7 @@ class NewSnapshot:
 
     snapshot: Snapshot
     files: Mapping[str, bytes]
-    changed: tuple[ManifestEntry, ...]
+    changed_entries: tuple[ManifestEntry, ...]
     documents: Mapping[Hashable, tuple[Any, int]]
     indexes: Sequence[Callable[[], None]] = ()
     """Callbacks that cache the stored indexes in this process, after they are stored."""
@@ -420,7 +415,7 @@ class SnapshotBuilder:
         changed.
         """
         name = None if latest is None else latest.index_manifest
-        made = {key: index for key, index in change.made.indexes.items() if index.has_changed}
+        made = {key: index for key, index in change.result.indexes.items() if index.has_changed}
         back = change.restored
         has_new = made or back.has_indexes
         if not has_new and (name is None or change.replaces is None):
@@ -431,7 +426,7 @@ class SnapshotBuilder:
         kept = [file for file in known if not replaced(file.partition)]
         if len(kept) == len(known) and not has_new:
             return name
-        new = self._index_files({**made, **back.anew}, kept, files)
+        new = self._index_files({**made, **back.rewritten_indexes}, kept, files)
         # An index that has ended has no new file.
         left = [file for file in kept if file.key not in made]
         name = self._names.metadata(MetadataFile.INDEX_MANIFEST)
@@ -455,13 +450,13 @@ class SnapshotBuilder:
             if encoded is not None:
                 name = self._names.metadata(MetadataFile.INDEX)
                 files[paths.index_path(name)] = encoded.data
-                for beside, data in encoded.beside.items():
+                for beside, data in encoded.more_files.items():
                     files[paths.index_path(beside)] = data
-                files.indexes += self._remembering(encoded, paths.index_path(name))
+                files.indexes += self._cache_callbacks(encoded, paths.index_path(name))
                 size = len(encoded.data)
                 yield IndexFile(*key, name, size, encoded.row_count, encoded.ranges)
 
-    def _remembering(self, encoded: EncodedIndex, path: str) -> list[Callable[[], None]]:
+    def _cache_callbacks(self, encoded: EncodedIndex, path: str) -> list[Callable[[], None]]:
         store, kept_bytes_max = self._metadata.store, self._view.options.lookup_cache_bytes_max
         if encoded.remember is None or store.local_path(path) is not None:
             return []  # on local disk, a file is mapped and found by the name in its folder
@@ -484,12 +479,12 @@ def _properties(change: Change, latest: Snapshot | None) -> Mapping[str, str] | 
     return {**(before or {}), **change.progress.after}
 
 
-# -- what a commit changes in each partition, for catalogs that maintain counts --------------------
+# -- counts of partitions, for catalogs that maintain them -----------------------------------------
 
 
 def partition_changes(view: TableView, entries: Sequence[ManifestEntry]) -> list[PartitionChange]:
     """The changes of manifest entries. For a table without partitions, there is one."""
-    counted = _counted(Entries.of(entries))
+    counted = _partition_counts(Entries.of(entries))
     values = _values(view, counted["_PARTITION"].to_list())
     return [
         PartitionChange(
@@ -504,7 +499,7 @@ def partition_changes(view: TableView, entries: Sequence[ManifestEntry]) -> list
     ]
 
 
-def _counted(entries: Entries) -> pl.DataFrame:
+def _partition_counts(entries: Entries) -> pl.DataFrame:
     names = "_KIND", "_PARTITION", "_TOTAL_BUCKETS", "_ROW_COUNT", "_FILE_SIZE", "_CREATION_TIME"
     sign = pl.when(pl.col("_KIND") == FileKind.ADD.value).then(1).otherwise(-1)
     return (

@@ -1,13 +1,10 @@
 """Transactions: one change of a table, from the first read to the outcome.
 
-The result of a write, for its caller.
+The processes of a statement must share the folders that it works in.
 
-Folders that the processes of a statement must share.
-
-Files of a statement that nobody reported: their tasks were killed, or failed with others.
-
-They are found by the name of the statement, which is part of every file name, by listing the table.
-So nothing has to be stored about them while all goes well.
+Tasks that were killed, or failed with others, leave files that nobody reported. They are found by
+the name of the statement, which is part of every file name, by listing the table. So nothing has to
+be stored about them while all goes well.
 """
 
 from __future__ import annotations
@@ -23,13 +20,13 @@ from keytide.base.arguments import warn_caller
 from keytide.base.process import this_host
 from keytide.base.record import Record
 from keytide.commit.author import Author, Progress
-from keytide.commit.change import Change, Conflict, Restored, made_files
+from keytide.commit.change import Change, Conflict, RestoredFiles, new_data_files
 from keytide.commit.commits import Committed, Committer, Redo
 from keytide.errors import ConflictError, DataError, SetupError
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind, Operation, Snapshot
 from keytide.options import keys
-from keytide.read.lookup import are_laid_out, lay_out
+from keytide.read.lookup import create_lookup_file, creates_lookup_files
 from keytide.snapshot.live_files import LiveFiles
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.state import Statement, TableState, TableView
@@ -37,13 +34,13 @@ from keytide.snapshot.stored_table import StoredTable
 from keytide.store.local import HOW_TO_SHARE
 from keytide.write.bucket_writer import restamp
 from keytide.write.partition_spec import PartitionSpec, TouchedPartitions, every_partition
-from keytide.write.task import WriteTask, Written
+from keytide.write.task import TaskResult, WriteTask
 from keytide.write.upsert import task_anew, task_on, written_by
 
-# -- folders that the processes of a statement must share ------------------------------------------
+# -- shared folders --------------------------------------------------------------------------------
 
 
-def check_shared(view: TableView, written: Iterable[Written]) -> None:
+def check_shared(view: TableView, written: Iterable[TaskResult]) -> None:
     """Raise `SetupError` if files that tasks of other processes wrote are not here.
 
     Looks for one file of each task, in a folder only: everyone sees the same object store.
@@ -51,24 +48,24 @@ def check_shared(view: TableView, written: Iterable[Written]) -> None:
     away = view.statement is not None and view.statement.is_away
     if not away or view.store.local_path("schema") is None:
         return
-    parts = [part for part in written if made_files(part.entries)]
-    lasts = [made_files(part.entries)[-1] for part in parts]
-    are_here = view.store.together([partial(_is_here, view, last) for last in lasts])
+    parts = [part for part in written if new_data_files(part.entries)]
+    lasts = [new_data_files(part.entries)[-1] for part in parts]
+    are_here = view.store.together([partial(_is_file_here, view, last) for last in lasts])
     _refuse(view, [part for part, is_here in zip(parts, are_here, strict=True) if not is_here])
 
 
-def _is_here(view: TableView, entry: ManifestEntry) -> bool:
+def _is_file_here(view: TableView, entry: ManifestEntry) -> bool:
     try:
         return view.store.size(view.file_path(entry)) == entry.file.file_size
     except DataError:
         return False
 
 
-def _refuse(view: TableView, lacking: Sequence[Written]) -> None:
+def _refuse(view: TableView, lacking: Sequence[TaskResult]) -> None:
     if not lacking:
         return
     hosts = ", ".join(sorted({part.host for part in lacking}))
-    lost = made_files(lacking[0].entries)[-1]
+    lost = new_data_files(lacking[0].entries)[-1]
     raise SetupError(
         f"table {view.name}: tasks on {hosts} wrote files into {view.store.uri} that do not exist "
         f"for the driver on {this_host()}, such as {view.file_path(lost)}. {HOW_TO_SHARE} "
@@ -76,7 +73,7 @@ def _refuse(view: TableView, lacking: Sequence[Written]) -> None:
     )
 
 
-# -- files of a statement that nobody reported -----------------------------------------------------
+# -- unreported files of a statement ---------------------------------------------------------------
 
 
 # Spark lets a killed task run on for two seconds before it ends the task's process
@@ -121,10 +118,7 @@ def has_committed(metadata: TableMetadata, statement: Statement, after_id: int) 
     )
 
 
-# -- transactions: one change of a table, from the first read to the outcome -----------------------
-
-
-# -- the result of a write, for its caller ---------------------------------------------------------
+# -- the result of a write -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -176,23 +170,23 @@ def warn_of_errors(table: str, result: WriteResult) -> None:
         )
 
 
-# -- transactions: one change of a table, from the first read to the outcome -----------------------
+# -- transactions ----------------------------------------------------------------------------------
 
 
-def discard(view: TableView, written: Iterable[Written]) -> None:
+def discard(view: TableView, written: Iterable[TaskResult]) -> None:
     """Delete what tasks wrote and no commit references, as far as possible."""
-    made = [entry for each in written for entry in (*made_files(each.entries), *each.changelog)]
+    made = [entry for each in written for entry in (*new_data_files(each.entries), *each.changelog)]
     view.store.discard([path for entry in made for path in view.stored_paths(entry)])
 
 
 class Transaction:
     """One change of a table. Used in the driver only.
 
-    One read gives the files that the change is based on, and `done`, the author's own commit among
-    the snapshots up to there. So none is overlooked between the two. The transaction hands out
-    tasks that write, and collects their results. Then `commit` or `abort` decides the outcome. As a
-    context manager, it aborts when an error leaves the block. No file remains that a task wrote and
-    no snapshot references, unless the outcome of a commit is unknown.
+    One read gives the files that the change is based on, and `own_commit`, the author's own commit
+    among the snapshots up to there. So none is overlooked between the two. The transaction hands
+    out tasks that write, and collects their results. Then `commit` or `abort` decides the outcome.
+    As a context manager, it aborts when an error leaves the block. No file remains that a task
+    wrote and no snapshot references, unless the outcome of a commit is unknown.
     """
 
     def __init__(
@@ -206,8 +200,8 @@ class Transaction:
         self._table = table
         self.state = state.in_statement(statement or Statement.new())
         self.author = author
-        self.done = done
-        self.taken: list[Written] = []
+        self.own_commit = done
+        self.results: list[TaskResult] = []
         self.progress: Progress | None = None
         """The progress of the feed that the rows come from, to store with the append."""
         self.committed: Committed | None = None
@@ -243,9 +237,9 @@ class Transaction:
         """A change by an unnamed author, based on an already known snapshot. See `begin`."""
         return cls(table, state, Author.fresh(), None, statement)
 
-    def asked_for(self, operation: Operation | None) -> None:
+    def set_operation(self, operation: Operation | None) -> None:
         """Record in the snapshot which statement made it."""
-        self.author = replace(self.author, asked=operation)
+        self.author = replace(self.author, operation=operation)
 
     @property
     def view(self) -> TableView:
@@ -268,13 +262,13 @@ class Transaction:
         """The work of each part of an append. Picklable."""
         return task_on(self.state)
 
-    def here(self, task: WriteTask) -> WriteTask:
+    def task_here(self, task: WriteTask) -> WriteTask:
         """A task for this process: its files may still be being written when it has ended.
 
         The commit waits for them.
         """
         view = replace(task.view, store=self._uploading)
-        seen = lay_out if are_laid_out(view) else None
+        seen = create_lookup_file if creates_lookup_files(view) else None
         return replace(task, view=view, confirm=self._table.confirm, seen=seen)
 
     def settle(self) -> None:
@@ -285,15 +279,15 @@ class Transaction:
         """The same for partitions to replace."""
         return task_anew(self.state, partition)
 
-    def take(self, written: Written) -> None:
+    def collect(self, written: TaskResult) -> None:
         """Collect the result of a task. From then on, its files are committed or deleted."""
-        self.taken.append(written)
+        self.results.append(written)
 
-    def already_done(self, rows: int = 0) -> WriteResult:
+    def previous_result(self, rows: int = 0) -> WriteResult:
         """The result if the author's commit exists already: nothing is written again."""
-        assert self.done is not None
+        assert self.own_commit is not None
         self.abort()
-        return WriteResult(self.done.id, rows, 0, 0, is_new=False)
+        return WriteResult(self.own_commit.id, rows, 0, 0, is_new=False)
 
     def commit(self, again: Callable[[], None] | None = None) -> WriteResult:
         """Append the collected files in one atomic commit.
@@ -307,7 +301,7 @@ class Transaction:
         and `DataError` if the store fails permanently. Then nothing is committed, unless the error
         says that the outcome is unknown.
         """
-        if not self._written.entries and not (
+        if not self._joined_result.entries and not (
             self.progress is not None and self.progress.stands_alone
         ):
             return self._result(None)
@@ -321,7 +315,7 @@ class Transaction:
         Every commit attempt replaces what is live at that time. Raises like `commit`.
         """
         stored = self.state.live.partition_buckets
-        written = self._written
+        written = self._joined_result
         if not written.entries and not any(map(replaces, stored)):
             return self._result(None)
         kind = CommitKind.OVERWRITE
@@ -335,7 +329,7 @@ class Transaction:
         if partition is not None:
             return self.replace(partition)
         if self.view.schema.partition_keys and self.view.options.dynamic_partition_overwrite:
-            return self.replace(self.touched())
+            return self.replace(self.touched_partitions())
         return self.replace(every_partition)
 
     def relayout(self, replaces: Callable[[bytes], bool]) -> WriteResult:
@@ -346,12 +340,12 @@ class Transaction:
         """
         kind, source = CommitKind.OVERWRITE, self.state.live
         change = Change(
-            self._written,
+            self._joined_result,
             self.author,
             kind,
             replaces,
             source,
-            watched=replaces,
+            watched_partitions=replaces,
             progress=self.progress,
         )
         return self._publish(change)
@@ -359,7 +353,7 @@ class Transaction:
     def restore(
         self,
         replaces: Callable[[bytes], bool],
-        returning: Callable[[LiveFiles], tuple[Restored, tuple[ManifestEntry, ...]]],
+        returning: Callable[[LiveFiles], tuple[RestoredFiles, tuple[ManifestEntry, ...]]],
     ) -> Committed:
         """Replace all files of some partitions with files that are stored already.
 
@@ -372,7 +366,7 @@ class Transaction:
             restored, copies = returning(live)
             # A delete entry counts wherever it is, so none may remain for a file that comes back.
             return Change(
-                Written(copies),
+                TaskResult(copies),
                 self.author,
                 CommitKind.OVERWRITE,
                 replaces,
@@ -386,9 +380,11 @@ class Transaction:
             raise ConflictError(f"table {self._table.name}: {reason}")
         return outcome
 
-    def touched(self) -> TouchedPartitions:
+    def touched_partitions(self) -> TouchedPartitions:
         """The partitions of the collected files."""
-        return TouchedPartitions(frozenset(entry.partition for entry in self._written.entries))
+        return TouchedPartitions(
+            frozenset(entry.partition for entry in self._joined_result.entries)
+        )
 
     def build_on(self, *, serializable: bool = False) -> WriteResult:
         """Append rows that were made from those of the transaction's snapshot.
@@ -398,7 +394,7 @@ class Transaction:
         """
         change = replace(self._appending(), source=self.state.live)
         if serializable:
-            change = replace(change, watched=every_partition)
+            change = replace(change, watched_partitions=every_partition)
         return self._publish(change) if change.entries else self._result(None)
 
     def change_rows(
@@ -413,17 +409,17 @@ class Transaction:
         `ConflictError` if one of the files is gone, or if its dead rows changed, and the errors of
         `commit`.
         """
-        written, stays = self._written, tuple(marked)
+        written, stays = self._joined_result, tuple(marked)
         takes_away = any(entry.kind is FileKind.DELETE for entry in written.entries)
         if not written.entries and not stays:
             return self._result(None)
-        change = Change(written, self.author, renumbers=self._renumbers, marked=stays)
+        change = Change(written, self.author, renumbers=self._renumbers, marked_files=stays)
         if takes_away or stays:
             # The format calls everything that is not a plain append an overwrite: readers of
             # appends skip it.
             change = replace(change, kind=CommitKind.OVERWRITE)
         if watched is not None:
-            change = replace(change, source=self.state.live, watched=watched)
+            change = replace(change, source=self.state.live, watched_partitions=watched)
         return self._publish(change)
 
     def compact(self) -> Committed | Conflict | None:
@@ -432,7 +428,7 @@ class Transaction:
         It fits next to any appends. A conflict, mainly with an earlier compaction, is a result:
         nothing is lost, and the new files are deleted. Raises `DataError` like `commit`.
         """
-        written, source = self._written, self.state.live
+        written, source = self._joined_result, self.state.live
         if not written.entries:
             return None
         return self._settle(Change(written, self.author, CommitKind.COMPACT, source=source))
@@ -445,7 +441,7 @@ class Transaction:
         """
         kind, source = CommitKind.COMPACT, self.state.live
         change = Change(
-            self._written,
+            self._joined_result,
             self.author,
             kind,
             every_partition,
@@ -457,13 +453,13 @@ class Transaction:
         assert outcome is not None, "only a change that is made again can be none"
         return outcome
 
-    def place(self) -> Committed | Conflict | None:
+    def commit_placed_rows(self) -> Committed | Conflict | None:
         """Commit rows that were in no bucket yet, as an append that replaces their files.
 
         A conflict, because another process placed them first, is a result, as in `compact`. Raises
         `DataError` like `commit`.
         """
-        return self._settle(self._appending()) if self._written.entries else None
+        return self._settle(self._appending()) if self._joined_result.entries else None
 
     def merge_manifests(self) -> Committed | Conflict | None:
         """Commit the same files with as few manifests as possible.
@@ -471,7 +467,7 @@ class Transaction:
         It fits next to any other commit. Raises `DataError` like `commit`.
         """
         kind = CommitKind.COMPACT
-        return self._settle(Change(Written(()), self.author, kind, merges_manifests=True))
+        return self._settle(Change(TaskResult(()), self.author, kind, merges_manifests=True))
 
     def abort(self) -> None:
         """Delete the collected files.
@@ -485,7 +481,7 @@ class Transaction:
             self._clean_up()
 
     def _clean_up(self) -> None:
-        discard(self.view, self.taken)
+        discard(self.view, self.results)
         remove_strays(self.view)
 
     def _redoing(self, again: Callable[[], None]) -> Redo:
@@ -501,10 +497,10 @@ class Transaction:
                 )
             # Files of the attempt before this one may be part of a snapshot.
             self.state = self._table.state_on(live, view).in_statement(Statement.new())
-            self.taken = []
+            self.results = []
             try:
                 again()
-                check_shared(self.view, self.taken)
+                check_shared(self.view, self.results)
             except BaseException:
                 self._clean_up()
                 raise
@@ -514,7 +510,7 @@ class Transaction:
 
     def _appending(self) -> Change:
         change = Change(
-            self._written,
+            self._joined_result,
             self.author,
             indexed=self.state.hash_files,
             renumbers=self._renumbers,
@@ -527,11 +523,11 @@ class Transaction:
         if not self.view.moves_keys:
             return change
         # Keys were looked up in all partitions, and rows added since then may have one of them.
-        return replace(change, source=self.state.live, watched=every_partition)
+        return replace(change, source=self.state.live, watched_partitions=every_partition)
 
     @property
-    def _written(self) -> Written:
-        return written_by(self.view, self.taken)
+    def _joined_result(self) -> TaskResult:
+        return written_by(self.view, self.results)
 
     @property
     def _renumbers(self) -> bool:
@@ -546,7 +542,7 @@ class Transaction:
         return self._result(outcome)
 
     def _settle(self, change: Change, redo: Redo | None = None) -> Committed | Conflict | None:
-        check_shared(self.view, self.taken)
+        check_shared(self.view, self.results)
         self._is_settled = True
         # From here on, the committer deletes files: it knows what a snapshot may reference.
         committer = Committer(
@@ -563,7 +559,7 @@ class Transaction:
         return outcome
 
     def _result(self, committed: Committed | None) -> WriteResult:
-        written = self._written
+        written = self._joined_result
         late = written.out_of_order if self.view.options.tells_out_of_order else None
         errors = written.errors if self.view.options.counts_row_errors else None
         if committed is None:

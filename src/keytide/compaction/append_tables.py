@@ -1,17 +1,11 @@
 """Compactions of append tables: small files become large, and sorted rows let readers skip files.
 
-Compacts append tables: combines small files, and sorts rows so that readers can skip files.
-
 No versions are merged, so any files of a bucket can be combined. Rows that a deletion vector marks
 as dead are left out of the new files, and the vectors of the old files are removed.
-
-How the rows of an append table are sorted, so that readers can skip files.
 
 'order' sorts by one column after the other. 'zorder' and 'hilbert' treat all columns equally and
 sort along a curve. The distribution of values is learned from a sample: each column is cut into
 ranges with about the same number of rows, and the curve goes through these ranges.
-
-Space-filling curves: map points in several dimensions to numbers, close points to close numbers.
 
 Morton's Z-order interleaves the bits of the dimensions. Hilbert's curve never jumps: consecutive
 points on it are neighbors. Its numbers are computed as in J. Skilling, "Programming the Hilbert
@@ -29,7 +23,7 @@ import numpy.typing as npt
 import polars as pl
 
 from keytide.base.row_kind import RowKind
-from keytide.compaction.rewrite import Compacted
+from keytide.compaction.rewrite import CompactedBucket
 from keytide.errors import InvalidError, NotFoundError
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
@@ -51,7 +45,7 @@ from keytide.tasks import rows_done
 from keytide.types import AtomicType
 from keytide.write.bucket_writer import NewFiles, added_file, run_writer, stored_schema
 from keytide.write.partition_spec import every_partition
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
 # -- space-filling curves --------------------------------------------------------------------------
 
@@ -100,7 +94,7 @@ def _has(axis: Places, bit: int) -> npt.NDArray[np.bool_]:
     return has_bit
 
 
-# -- how the rows of an append table are sorted, so that readers can skip files --------------------
+# -- sort orders -----------------------------------------------------------------------------------
 
 
 _CURVES: dict[str, Callable[[Sequence[npt.NDArray[np.uint64]], int], npt.NDArray[np.uint64]]] = {
@@ -192,7 +186,7 @@ def _check_column(name: str, schema: TableSchema, table: str) -> None:
         )
 
 
-# -- compacts append tables ------------------------------------------------------------------------
+# -- compaction ------------------------------------------------------------------------------------
 
 
 # A file with at least this percentage of the target size is not rewritten for its size alone.
@@ -203,15 +197,17 @@ _FEW = 5
 _SAMPLE_ROWS = 100_000
 
 
-# -- which files are compacted ---------------------------------------------------------------------
+# -- selection of files ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Picks:
-    """File names: files that are `taken` however large they are, and files that are `left` out."""
+    """File names: files that are `included` however large they are, and files that are
+    `excluded`.
+    """
 
-    taken: frozenset[str] = frozenset()
-    left: frozenset[str] = frozenset()
+    included: frozenset[str] = frozenset()
+    excluded: frozenset[str] = frozenset()
 
 
 _NO_PICKS = Picks()
@@ -263,21 +259,21 @@ def _groups(
         file.meta.file_name for file in files
         if (file.meta.file_size * 100 < target_bytes * _LARGE_PERCENT
             or (full and file.dead_rows is not None))
-        and file.meta.file_name not in picks.left
+        and file.meta.file_name not in picks.excluded
     }  # fmt: skip
-    taken = picks.taken if len(small) < (1 if full else _FEW) else picks.taken | small
+    taken = picks.included if len(small) < (1 if full else _FEW) else picks.included | small
     group: list[PlannedFile] = []
     for file in files:
         if file.meta.file_name not in taken:
             continue
         if group and sum(f.meta.file_size for f in group) + file.meta.file_size > target_bytes:
-            yield from _worth(group)
+            yield from _groups_worth_packing(group)
             group = []
         group.append(file)
-    yield from _worth(group)
+    yield from _groups_worth_packing(group)
 
 
-def _worth(group: Sequence[PlannedFile]) -> Iterator[tuple[PlannedFile, ...]]:
+def _groups_worth_packing(group: Sequence[PlannedFile]) -> Iterator[tuple[PlannedFile, ...]]:
     if len(group) > 1 or any(file.dead_rows is not None for file in group):
         yield tuple(group)
 
@@ -310,14 +306,14 @@ class PackTask:
         """The size of the files that it reads."""
         return sum(entry.file.file_size for entry in self.files)
 
-    def __call__(self) -> Compacted:
+    def __call__(self) -> CompactedBucket:
         """Write the files. Nothing is left behind after an error.
 
         Raises `DataError` if the store fails.
         """
-        rewriting = Rewriting(self.view, self.bucket, self.memory_bytes)
+        rewriting = BucketRewrite(self.view, self.bucket, self.memory_bytes)
         parts = ((group, rewriting.rows(group)) for group in self.groups)
-        return rewriting.done(parts, self.dead)
+        return rewriting.write(parts, self.dead)
 
 
 @dataclass(frozen=True)
@@ -344,12 +340,12 @@ class ClusterTask:
         """The size of the files that it reads."""
         return sum(entry.file.file_size for entry in self.files)
 
-    def __call__(self) -> Compacted:
+    def __call__(self) -> CompactedBucket:
         """Write the rows. Nothing is left behind after an error. Raises like `PackTask`."""
-        rewriting = Rewriting(self.view, self.bucket, self.memory_bytes)
-        return rewriting.done([(self.planned, self._sorted(rewriting))], self.dead)
+        rewriting = BucketRewrite(self.view, self.bucket, self.memory_bytes)
+        return rewriting.write([(self.planned, self._sorted(rewriting))], self.dead)
 
-    def _sorted(self, rewriting: Rewriting) -> Iterator[pl.DataFrame]:
+    def _sorted(self, rewriting: BucketRewrite) -> Iterator[pl.DataFrame]:
         # Evenly distributed rows of all files, with the columns to sort by.
         total = sum(file.meta.row_count for file in self.planned)
         stored = StoredVersions(self.view, self.bucket[0], self.clustering.columns)
@@ -388,7 +384,7 @@ def _between(rows: pl.DataFrame, ranges: Ranges, low: int, high: int) -> pl.Data
 
 
 @dataclass(frozen=True)
-class Rewriting:
+class BucketRewrite:
     """Rewrites files of one bucket as others. `source` is recorded as their origin."""
 
     view: TableView
@@ -403,9 +399,9 @@ class Rewriting:
         rows_max = max(1, rows_in(self.memory_bytes, taken, self.view.schema.fields))
         return stored.of_lone_files(taken, rows_max)
 
-    def done(
+    def write(
         self, parts: Iterable[tuple[Sequence[PlannedFile], Iterator[pl.DataFrame]]], dead: DeadRows
-    ) -> Compacted:
+    ) -> CompactedBucket:
         """Write the new files, part by part. `parts` has the old files and the new rows of each."""
         new = NewFiles(self.view)
         entries: list[ManifestEntry] = []
@@ -413,10 +409,10 @@ class Rewriting:
             for files, frames in parts:
                 old = [file.entry for file in files]
                 entries += [replace(entry, kind=FileKind.DELETE) for entry in old]
-                made = self._written(files, frames, new)
+                made = self._new_files(files, frames, new)
                 entries += [added_file(self.bucket, old[0].total_buckets, meta) for meta in made]
         except BaseException:
-            self.view.store.discard(new.given)
+            self.view.store.discard(new.names)
             raise
         gone = {entry.file.file_name for entry in entries if entry.kind is FileKind.DELETE}
         # Rows that die in the meantime would come back, so the absence of vectors must be recorded
@@ -426,9 +422,9 @@ class Rewriting:
             if dead.stored or self.view.options.deletion_vectors_enabled
             else {}
         )
-        return Compacted(self.bucket, Written(tuple(entries), indexes=by_index_key(marks)))
+        return CompactedBucket(self.bucket, TaskResult(tuple(entries), indexes=by_index_key(marks)))
 
-    def _written(
+    def _new_files(
         self, files: Sequence[PlannedFile], frames: Iterator[pl.DataFrame], new: NewFiles
     ) -> Iterator[DataFileMeta]:
         prefix, file_format = self.view.options.data_file_prefix, self.view.options.file_format

@@ -1,16 +1,13 @@
-"""Writes the first rows of a table directly to where a full compaction would put them.
+"""Bulk loads: the first rows of a table, written to where a full compaction would put them.
 
 Each bucket gets sorted files on its highest level without common keys, so nothing is left to merge
 or compact. In a table with a key index, whose files have no levels, rows are written as usual, and
 the index checks that each key occurs once.
 
-Writes files to the highest level of buckets, as a full compaction leaves them.
-
-Raises files that no commit references yet to the highest level, where all readers see them.
-
-Most readers of deletion vectors do not read level 0, which later compactions raise. What replaces
-the rows of whole buckets must be visible with its own commit. Otherwise readers would see neither
-the old rows nor the new ones until then.
+Files that no commit references yet can also be raised to the highest level, where all readers see
+them. Most readers of deletion vectors do not read level 0, which later compactions raise. What
+replaces the rows of whole buckets must be visible with its own commit. Otherwise readers would see
+neither the old rows nor the new ones until then.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from keytide.commit.snapshot_files import wall_clock_ms
 from keytide.commit.transaction import Transaction
 from keytide.compaction.compact import local_runner, memory_of
 from keytide.compaction.deletion_vectors import Marks, retracts_of
-from keytide.compaction.rewrite import Compacted, CompactTask
+from keytide.compaction.rewrite import CompactedBucket, CompactTask
 from keytide.compaction.row_buffer import FileSize, Pile, piled
 from keytide.compaction.strategy import Rules, pick_all, sorted_runs
 from keytide.errors import InvalidError, UnsupportedError
@@ -59,13 +56,10 @@ from keytide.write.bucket_writer import (
 from keytide.write.input_rows import Rows, incoming_rows
 from keytide.write.layout import Placing
 from keytide.write.refusals import refuse_unmergeable
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 from keytide.write.upsert import task_of_stored
 
-# -- writes the first rows of a table directly to where a full compaction would p ------------------
-
-
-# -- writes files to the highest level of buckets --------------------------------------------------
+# -- files on the highest level --------------------------------------------------------------------
 
 
 # Reading and sorting use a core at the same time.
@@ -89,8 +83,8 @@ class LevelFiles:
         self._at_once = at_once
         self._files = NewFiles(view)
         self._piles: dict[BucketId, Pile] = {}
-        self._under_way: deque[tuple[int, Future[_Stored]]] = deque()
-        self._stored: list[_Stored] = []
+        self._under_way: deque[tuple[int, Future[_StoredRun]]] = deque()
+        self._stored: list[_StoredRun] = []
         self._rows = 0
 
     def __enter__(self) -> LevelFiles:
@@ -104,7 +98,7 @@ class LevelFiles:
     ) -> None:
         if error is not None:
             wait([future for _, future in self._under_way])
-            self._view.store.discard(self._files.given)
+            self._view.store.discard(self._files.names)
 
     def add(self, bucket: BucketId, rows: pl.DataFrame) -> None:
         """Add rows of a bucket, whose keys are above those of the rows before them."""
@@ -118,7 +112,7 @@ class LevelFiles:
         for run in pile.add(to_arrow(stored.with_columns(number), self._schema)):
             self._begin(bucket, run)
 
-    def written(self) -> Written:
+    def written(self) -> TaskResult:
         """All files, and the vectors that mark deletes as dead if readers do not merge."""
         for bucket in [*self._piles]:
             self._end(bucket)
@@ -126,14 +120,14 @@ class LevelFiles:
         entries = tuple(entry for each in self._stored for entry in each.entries)
         placed = {bucket: PlacedKeys(hashes) for bucket, hashes in self._placing.placed.items()}
         indexes = {**by_index_key(placed), **by_index_key(self._dead())}
-        return Written(entries, self._rows, indexes=indexes)
+        return TaskResult(entries, self._rows, indexes=indexes)
 
     @cached_property
     def _schema(self) -> pa.Schema:
         return stored_schema(self._view)
 
     def _end(self, bucket: BucketId) -> None:
-        for run in self._piles.pop(bucket).rest():
+        for run in self._piles.pop(bucket).remaining():
             self._begin(bucket, run)
 
     def _begin(self, bucket: BucketId, run: pa.Table) -> None:
@@ -148,7 +142,7 @@ class LevelFiles:
         ):
             self._stored.append(self._under_way.popleft()[1].result())
 
-    def _store(self, bucket: BucketId, run: pa.Table) -> _Stored:
+    def _store(self, bucket: BucketId, run: pa.Table) -> _StoredRun:
         view, level = self._view, self._view.options.num_levels - 1
         writer = run_writer(view, level)
         names = self._files.of(view.new_names(), view.options.data_file_prefix, writer.file_format)
@@ -161,21 +155,21 @@ class LevelFiles:
         )
         marks = Marks()
         if view.options.deletion_vectors_enabled:
-            metas = list(_marked(metas, run, marks))
+            metas = list(_with_marked_deletes(metas, run, marks))
         total = self._placing.total_buckets(bucket[0])
-        return _Stored(bucket, [added_file(bucket, total, meta) for meta in metas], marks)
+        return _StoredRun(bucket, [added_file(bucket, total, meta) for meta in metas], marks)
 
     def _dead(self) -> dict[BucketId, DeadRows]:
         wide = self._view.options.deletion_vectors_bitmap64
         dead: dict[BucketId, DeadRows] = {}
         for each in self._stored:
-            if each.marks.found:
+            if each.marks.positions:
                 before = dead.get(each.bucket, DeadRows())
                 dead[each.bucket] = before.marking(each.marks.by_file, wide=wide)
         return dead
 
 
-class _Stored(NamedTuple):
+class _StoredRun(NamedTuple):
     """Files of a run, and which of their rows are dead."""
 
     bucket: BucketId
@@ -183,7 +177,9 @@ class _Stored(NamedTuple):
     marks: Marks
 
 
-def _marked(metas: Sequence[DataFileMeta], run: pa.Table, marks: Marks) -> Iterator[DataFileMeta]:
+def _with_marked_deletes(
+    metas: Sequence[DataFileMeta], run: pa.Table, marks: Marks
+) -> Iterator[DataFileMeta]:
     """Consecutive files of a run, with their deletes marked as dead."""
     start = 0
     for meta in metas:
@@ -193,7 +189,7 @@ def _marked(metas: Sequence[DataFileMeta], run: pa.Table, marks: Marks) -> Itera
         yield replace(meta, delete_row_count=0)
 
 
-# -- writes the first rows of a table directly to where a full compaction would p ------------------
+# -- bulk loads ------------------------------------------------------------------------------------
 
 
 _PIECE_BYTES_MIN = 1 << 20
@@ -230,16 +226,16 @@ def fill_lowest_level(
             f"table {view.name}: '{keys.SEQUENCE_AUTO_PADDING}' numbers rows when they are "
             f"written, but these rows already exist; set a '{keys.WATERMARK_KEY}' instead"
         )
-    filling = _Filling(transaction, read, origin)
+    filling = _BulkLoad(transaction, read, origin)
     if filling.may_pass_straight:
         with suppress(OutOfOrderError):
-            transaction.take(filling.as_they_come())
+            transaction.collect(filling.in_arrival_order())
             return
-    transaction.take(filling.sorted())
+    transaction.collect(filling.sorted())
 
 
 @dataclass(frozen=True)
-class _Filling:
+class _BulkLoad:
     """A transaction on a table without rows, and the rows to write."""
 
     transaction: Transaction
@@ -253,21 +249,21 @@ class _Filling:
         enough = min(_FILE_BYTES_MIN, self._file_bytes, self._piece_bytes)
         return buckets > 0 and self._piece_bytes // buckets >= enough
 
-    def as_they_come(self) -> Written:
+    def in_arrival_order(self) -> TaskResult:
         """The rows in the order of reading. Raises `OutOfOrderError`, with nothing left behind."""
         placing = self._begin()
         in_order = InOrder(self._view, placing)
         stream = (part for rows in self._rows() for part in in_order.of(rows))
-        return self._written(placing, stream, self._buckets)
+        return self._stream_as_files(placing, stream, self._buckets)
 
-    def sorted(self) -> Written:
+    def sorted(self) -> TaskResult:
         """The rows sorted by bucket and key."""
         placing = self._begin()
         memory_bytes = self._view.options.read_memory_bytes
         held = SortedRows(self._view, placing, memory_bytes, self.origin)
         for rows in self._rows():
             held.add(rows)
-        return self._written(placing, prefetched(held.in_order()), 1)
+        return self._stream_as_files(placing, prefetched(held.in_order()), 1)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -301,24 +297,24 @@ class _Filling:
     def _file_bytes(self) -> int:
         return FileSize.of(self._view).piled_bytes
 
-    def _written(self, placing: Placing, stream: _Stream, at_once: int) -> Written:
+    def _stream_as_files(self, placing: Placing, stream: _Stream, at_once: int) -> TaskResult:
         """The rows of a stream as files. Rows of `at_once` buckets arrive at a time."""
         if self._view.kind.has_key_index:
             return self._indexed(stream)
-        view = self.transaction.here(self.transaction.task()).view
+        view = self.transaction.task_here(self.transaction.task()).view
         pile_bytes = min(self._piece_bytes // at_once, self._file_bytes)
         with LevelFiles(view, placing, pile_bytes, at_once) as files:
             for bucket, frame in stream:
                 files.add(bucket, frame)
             return files.written()
 
-    def _indexed(self, stream: _Stream) -> Written:
+    def _indexed(self, stream: _Stream) -> TaskResult:
         """The rows as the first ones of a table with a key index.
 
         Raises `InvalidError` if the index treats different spellings as one key.
         """
-        view, counted = self._view, _Counted(stream)
-        task = self.transaction.here(task_of_stored(self.transaction.state))
+        view, counted = self._view, _CountedStream(stream)
+        task = self.transaction.task_here(task_of_stored(self.transaction.state))
         schema = view.schema.arrow_schema().append(pa.field(VALUE_KIND, pa.int8()))
         tables = (to_arrow(frame, schema) for frame in counted.frames())
         size_bytes = min(view.options.write_buffer_bytes, self._piece_bytes)
@@ -337,7 +333,7 @@ class _Filling:
 
 
 @dataclass
-class _Counted:
+class _CountedStream:
     """A stream that counts its deletes."""
 
     stream: _Stream
@@ -350,7 +346,7 @@ class _Counted:
             yield frame
 
 
-# -- raises files that no commit references yet to the highest level -------------------------------
+# -- raising of uncommitted files ------------------------------------------------------------------
 
 
 def raise_replacement(transaction: Transaction, runner: TaskRunner | None = None) -> None:
@@ -359,22 +355,22 @@ def raise_replacement(transaction: Transaction, runner: TaskRunner | None = None
     The changelog emits the rows, as it would after a later compaction. Rows without a bucket stay
     as they are. Raises the errors of a compaction.
     """
-    view, parts = transaction.view, transaction.taken
+    view, parts = transaction.view, transaction.results
     if view.options.merges_on_read or not view.kind.keeps_versions:
         return
     hidden = [entry for part in parts for entry in part.entries if entry.bucket >= 0]
     left = [tuple(entry for entry in part.entries if entry.bucket < 0) for part in parts]
     transaction.settle()
-    raised: list[Written] = []
-    transaction.taken = raised
+    raised: list[TaskResult] = []
+    transaction.results = raised
     raise_files(view, hidden, runner or local_runner(), raised.append)
     kept = (replace(part, entries=rest) for part, rest in zip(parts, left, strict=True))
-    transaction.taken = [*kept, *raised]
+    transaction.results = [*kept, *raised]
 
 
 def raise_quietly(
     view: TableView, files: Sequence[ManifestEntry], runner: TaskRunner,
-    take: Callable[[Written], None],
+    take: Callable[[TaskResult], None],
 ) -> None:  # fmt: skip
     """As `raise_files`, but the changelog does not emit the rows."""
     options = replace(view.options, changelog_producer="none")
@@ -383,7 +379,7 @@ def raise_quietly(
 
 def raise_files(
     view: TableView, files: Sequence[ManifestEntry], runner: TaskRunner,
-    take: Callable[[Written], None],
+    take: Callable[[TaskResult], None],
 ) -> None:  # fmt: skip
     """Merge new files, which are all of their buckets, on the highest level.
 
@@ -394,11 +390,11 @@ def raise_files(
         buckets.setdefault((entry.partition, entry.bucket), []).append(entry)
     kept: set[str] = set()
 
-    def take_made(compacted: Compacted) -> None:
-        assert compacted.written is not None, "all runs are read, so no older files are needed"
-        made = [e for e in compacted.written.entries if e.kind is FileKind.ADD]
+    def take_made(compacted: CompactedBucket) -> None:
+        assert compacted.result is not None, "all runs are read, so no older files are needed"
+        made = [e for e in compacted.result.entries if e.kind is FileKind.ADD]
         kept.update(entry.file.file_name for entry in made)
-        take(Written(tuple(made), changelog=compacted.written.changelog))
+        take(TaskResult(tuple(made), changelog=compacted.result.changelog))
 
     try:
         if buckets:

@@ -4,10 +4,9 @@ The rows that were emitted before are on some level and all higher ones: with `l
 levels above 0, with `full-compaction`, where full compactions leave their rows. A compaction that
 includes lower levels emits the changes of the keys there: the rows before and after it.
 
-Reads level 0 of a section together with the matching versions in files that are not rewritten.
-
-Of these files, only keys that are new on level 0 are read. If all new versions fit in a window,
-they are read once and kept, together with the versions found for them. Otherwise files are read in
+Level 0 of a section is read together with the matching versions in files that are not rewritten. Of
+these files, only keys that are new on level 0 are read. If all new versions fit in a window, they
+are read once and kept, together with the versions found for them. Otherwise files are read in
 windows like everything else, so memory depends on the windows.
 """
 
@@ -34,7 +33,7 @@ from keytide.merge.layers import merge_runs, with_keys, without_contained, witho
 from keytide.merge.order import IS_ADD, difference
 from keytide.merge.windows import Batch, key_windows
 from keytide.options import TableOptions
-from keytide.read.lookup import LaidOut, VersionsOfKeys
+from keytide.read.lookup import PartitionLookupFiles, VersionsOfKeys
 from keytide.read.lookup_files import LookupFile
 from keytide.read.merged_versions import Window, batch_rows, rows_in
 from keytide.read.runs import StoredVersions, table_columns
@@ -42,7 +41,7 @@ from keytide.read.sections import PlannedFile, Run, Section
 from keytide.snapshot.state import TableView
 from keytide.write.bucket_writer import NewFiles, added_file, changelog_writer, stored_schema
 
-# -- the changelog that a compaction of a bucket creates -------------------------------------------
+# -- the changelog ---------------------------------------------------------------------------------
 
 
 class ChangelogWriter:
@@ -57,7 +56,7 @@ class ChangelogWriter:
         self._view = view
         self._bucket = (first.partition, first.bucket)
         self._buckets = first.total_buckets
-        self._lowest_told = _lowest_told(view.options, unit)
+        self._lowest_told = _lowest_emitted_level_of(view.options, unit)
         self._looks_up = view.options.changelog_producer == "lookup"
         self._level = unit.output_level
         self._writer = changelog_writer(view)
@@ -72,25 +71,27 @@ class ChangelogWriter:
         """Whether the compaction emits nothing."""
         return not self._lowest_told
 
-    def tells_of(self, section: Section) -> bool:
+    def has_unemitted_rows(self, section: Section) -> bool:
         """Whether a section has rows that were not emitted before."""
-        return not all(map(self._is_told, section.runs))
+        return not all(map(self._is_emitted, section.runs))
 
-    def tell(self, section: Section, window: Window, narrow: Collection[int] = ()) -> None:
+    def emit_window(self, section: Section, window: Window, narrow: Collection[int] = ()) -> None:
         """Emit the changes of those keys in a window that are below the already emitted levels.
 
         `narrow` are the positions of runs that contain only these keys.
         """
-        told = {place for place, run in enumerate(section.runs) if self._is_told(run)}
+        told = {place for place, run in enumerate(section.runs) if self._is_emitted(run)}
         new = [rows for place, rows in enumerate(window.runs) if place not in told]
         images = window.counted if self._looks_up else window.runs
         if told <= set(narrow):
             self._add([images[place] for place in told], window.merged)
             return
         wide = [images[place] for place in told if place not in narrow]
-        self.tell_of(new, wide, window.merged, [images[place] for place in told & set(narrow)])
+        self.emit_versions(
+            new, wide, window.merged, [images[place] for place in told & set(narrow)]
+        )
 
-    def tell_of(
+    def emit_versions(
         self,
         new: Sequence[pl.DataFrame],
         before: Sequence[pl.DataFrame],
@@ -102,21 +103,21 @@ class ChangelogWriter:
         Each of these has a key at most once. Those in `narrow` also come before, and have no other
         keys.
         """
-        filled = _filled(new)
+        filled = _non_empty(new)
         if not filled:
             return
         key = self._view.order.key
         keys = pl.concat([rows.select(key) for rows in filled])
-        own = [[with_keys(rows, keys) for rows in _filled(side)] for side in (before, after)]
+        own = [[with_keys(rows, keys) for rows in _non_empty(side)] for side in (before, after)]
         self._add([*own[0], *narrow], own[1])
 
-    def tell_new(self, rows: Sequence[pl.DataFrame]) -> None:
+    def emit_new(self, rows: Sequence[pl.DataFrame]) -> None:
         """Emit new keys: nothing was emitted for them before, nor for any later keys."""
         self._add((), rows)
 
     def end(self) -> None:
         """Start to write what is left, when no more changes follow."""
-        self._write(self._pile.rest())
+        self._write(self._pile.remaining())
 
     def finish(self) -> tuple[ManifestEntry, ...]:
         """The files as entries to commit."""
@@ -129,18 +130,18 @@ class ChangelogWriter:
         if self._under_way is not None:
             wait([self._under_way])
 
-    def _is_told(self, run: Run) -> bool:
+    def _is_emitted(self, run: Run) -> bool:
         return run[0].meta.level >= self._lowest_told
 
     def _add(self, before: Sequence[pl.DataFrame], after: Sequence[pl.DataFrame]) -> None:
         options = self._view.options
-        filled = [*_filled(before), *_filled(after)]
+        filled = [*_non_empty(before), *_non_empty(after)]
         if not filled:
             return
         none = filled[0].clear()
         told = difference(
-            self._rows([none, *_filled(before)]),
-            self._rows([none, *_filled(after)]),
+            self._rows([none, *_non_empty(before)]),
+            self._rows([none, *_non_empty(after)]),
             self._view.order.key,
             self._compared,
             keeps_equal=not (options.row_deduplicate or self._view.engine.keeps_rows),
@@ -174,7 +175,7 @@ class ChangelogWriter:
         return frozenset(self._view.schema.names) - set(ignored)
 
 
-def _filled(frames: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
+def _non_empty(frames: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
     return [frame for frame in frames if frame.height]
 
 
@@ -184,21 +185,21 @@ def _between_pairs(told: pa.Table, count: int) -> int:
     return count + 1 if is_before else count
 
 
-def tells(options: TableOptions, unit: Unit) -> bool:
+def emits_changes(options: TableOptions, unit: Unit) -> bool:
     """Whether a compaction emits the keys that were written since the last emission."""
-    return unit.runs[0].level < _lowest_told(options, unit)
+    return unit.runs[0].level < _lowest_emitted_level_of(options, unit)
 
 
-def _lowest_told(options: TableOptions, unit: Unit) -> int:
+def _lowest_emitted_level_of(options: TableOptions, unit: Unit) -> int:
     """The lowest level with emitted rows. 0 if a compaction emits nothing."""
     if not options.compactions_tell or not (
         options.changelog_producer == "lookup" or unit.is_whole
     ):
         return 0
-    return lowest_told(options, unit.runs[-1].level)
+    return lowest_emitted_level(options, unit.runs[-1].level)
 
 
-def lowest_told(options: TableOptions, oldest: int) -> int:
+def lowest_emitted_level(options: TableOptions, oldest: int) -> int:
     """The lowest level with rows that compactions have emitted.
 
     `oldest` is the level of the oldest run. REQUIRES: a table whose changelog is created by
@@ -209,7 +210,7 @@ def lowest_told(options: TableOptions, oldest: int) -> int:
     return 1 if options.changelog_producer == "lookup" else max(1, oldest)
 
 
-# -- reads level 0 of a section together with the matching versions in files -----------------------
+# -- versions on level 0 with the versions that they replace ---------------------------------------
 
 
 # The keys of level 0 are kept while the levels above are read, if they fit in this part of the
@@ -225,13 +226,13 @@ class Lookup:
     """Reads one section of a bucket.
 
     `section` has all files that contain its keys, including those that stay in place. The names of
-    these are in `staying`. The rows have `columns`, or fewer in files that stay.
+    these are in `staying_files`. The rows have `columns`, or fewer in files that stay.
     """
 
     view: TableView
     partition: bytes
     section: Section
-    staying: frozenset[str]
+    staying_files: frozenset[str]
     columns: tuple[str, ...]
     memory_bytes: int
 
@@ -274,7 +275,7 @@ class Lookup:
 
     def stays(self, file: PlannedFile) -> bool:
         """Whether a file stays in place."""
-        return file.meta.file_name in self.staying
+        return file.meta.file_name in self.staying_files
 
     def is_looked_up(self, run: Run) -> bool:
         """Whether only the new keys of a run are needed."""
@@ -282,12 +283,12 @@ class Lookup:
 
     def _reading(
         self, staying_columns: tuple[str, ...], shaped: _Shaping = lambda _, rows: rows
-    ) -> _Reading:
+    ) -> _LookupReading:
         fields = self.view.schema.select(table_columns(self.columns))
         rows = rows_in(self.memory_bytes, self.section.files, fields)
-        return _Reading(self, staying_columns, shaped, rows)
+        return _LookupReading(self, staying_columns, shaped, rows)
 
-    def _windows(self, reading: _Reading) -> Iterator[list[pl.DataFrame]]:
+    def _windows(self, reading: _LookupReading) -> Iterator[list[pl.DataFrame]]:
         together = self.view.store.together
         for window in key_windows(reading.runs(), self.view.order.key, together):
             yield window if reading.knows_keys else self._narrowed(window)
@@ -319,7 +320,7 @@ class Lookup:
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _LookupReading:
     """Reads the runs for a lookup. Windows have about `rows` rows."""
 
     lookup: Lookup
@@ -336,7 +337,7 @@ class _Reading:
             return [self._run(place, held[place]) for place in places]
         own = [0 if place in self._looked_up else size for place, size in enumerate(sizes)]
         held = batch_rows(own, self.rows)
-        found = self._found()
+        found = self._versions_of_new_keys()
         return [found.get(place) or self._run(place, held[place]) for place in places]
 
     @property
@@ -374,7 +375,7 @@ class _Reading:
         return rows * max(1, len(self._looked_up)) <= self.rows
 
     @cached_property
-    def _held(self) -> dict[str, pl.DataFrame]:
+    def _new_versions(self) -> dict[str, pl.DataFrame]:
         """The versions in each file on level 0."""
 
         def of(file: PlannedFile) -> pl.DataFrame:
@@ -388,7 +389,7 @@ class _Reading:
         """The keys on level 0, each once and sorted, if they fit in memory."""
         key = self.lookup.view.order.key
         if self._holds_new:
-            found = [rows.select(key) for rows in self._held.values()]
+            found = [rows.select(key) for rows in self._new_versions.values()]
         else:
             rows = sum(file.meta.row_count for file in self._new)
             if rows * _KEY_BYTES * len(key) > self.lookup.memory_bytes // _KEYS_SHARE:
@@ -408,7 +409,7 @@ class _Reading:
         return bool(self.lookup.section.containing) and not has_vectors
 
     @cached_property
-    def _wanted(self) -> pl.DataFrame:
+    def _keys_to_look_up(self) -> pl.DataFrame:
         """The new keys without those in a run that is rewritten, as far as it is known.
 
         The version in such a run contains everything below it.
@@ -444,11 +445,11 @@ class _Reading:
         are_all = count == len(self.lookup.section.containing)
         return are_all and all(known is not None for known in self._known_above)
 
-    def _found(self) -> dict[int, Iterator[Batch]]:
+    def _versions_of_new_keys(self) -> dict[int, Iterator[Batch]]:
         """The versions of the new keys in the runs that are looked up, by the positions of the
         runs.
         """
-        wanted, asked = self._wanted, 0
+        wanted, asked = self._keys_to_look_up, 0
         missing = wanted
 
         def of(number: int, file: PlannedFile) -> list[pl.DataFrame]:
@@ -515,7 +516,7 @@ class _Reading:
             if pile:
                 yield Batch(pl.concat(pile), is_last=True)
         elif self._holds_new and file.meta.level == 0:
-            yield Batch(self.shaped(file, self._held[file.meta.file_name]), is_last=True)
+            yield Batch(self.shaped(file, self._new_versions[file.meta.file_name]), is_last=True)
         else:
             for batch in self._versions(file, rows_max):
                 yield Batch(self.shaped(file, batch.rows), is_last=batch.is_last)
@@ -536,7 +537,7 @@ class _Reading:
         if file.dead_rows is not None:
             return None
         columns = self._columns_of(file)
-        return LaidOut(self.lookup.view, self.lookup.partition, columns).known(file)
+        return PartitionLookupFiles(self.lookup.view, self.lookup.partition, columns).existing(file)
 
     def _columns_of(self, file: PlannedFile) -> tuple[str, ...]:
         return self.staying_columns if self.lookup.stays(file) else self.lookup.columns

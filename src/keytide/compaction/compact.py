@@ -1,11 +1,7 @@
-"""Compactions: what is due, and the rewrite.
-
-Compacts a table: fewer and larger files with the same rows.
+"""Compactions of a table: what is due, and the rewrite into fewer and larger files.
 
 A compaction is planned on the files of one snapshot, runs as one task for each bucket, and is
 committed once for all of them.
-
-What is compacted in a table: values only.
 """
 
 from __future__ import annotations
@@ -20,12 +16,12 @@ from itertools import chain
 from keytide.base.process import cached_property
 from keytide.base.record import Record
 from keytide.commit.author import Author
-from keytide.commit.change import Conflict, made_files
+from keytide.commit.change import Conflict, new_data_files
 from keytide.commit.commits import Committed
 from keytide.commit.snapshot_files import wall_clock_ms
 from keytide.commit.transaction import Transaction
-from keytide.compaction.changelog import tells
-from keytide.compaction.rewrite import Compacted, CompactTask
+from keytide.compaction.changelog import emits_changes
+from keytide.compaction.rewrite import CompactedBucket, CompactTask
 from keytide.compaction.separate_versions import ThinTask
 from keytide.compaction.strategy import (
     Rules,
@@ -50,7 +46,7 @@ from keytide.tasks import TaskRunner, Threads
 from keytide.telemetry import span
 from keytide.write.refusals import writable_view
 
-# -- what is compacted in a table: values only -----------------------------------------------------
+# -- selection of what is compacted ----------------------------------------------------------------
 
 
 def why_not_compacted(view: TableView) -> str | None:
@@ -73,12 +69,12 @@ def why_not_compacted(view: TableView) -> str | None:
 
 @dataclass(frozen=True)
 class Planner:
-    """Finds what to compact in a table. In the buckets of `marked`, some rows are dead."""
+    """Finds what to compact in a table. `buckets_with_dead_rows` have rows that are dead."""
 
     view: TableView
-    marked: Collection[BucketId] = ()
+    buckets_with_dead_rows: Collection[BucketId] = ()
 
-    def due(
+    def due_units(
         self, live: LiveFiles, buckets: Collection[BucketId] | None = None, *, waits: bool = True
     ) -> list[Unit]:
         """What is due, in some buckets or in all.
@@ -87,12 +83,14 @@ class Planner:
         """
         now_ms = local_wall_clock_ms()
         found = (
-            self._due_of(sorted_runs(files), now_ms, waits=waits)
+            self._due_units_of(sorted_runs(files), now_ms, waits=waits)
             for files in _by_bucket(live, buckets)
         )
         return self._with_all_told(list(chain.from_iterable(found)), live)
 
-    def whole(self, live: LiveFiles, buckets: Collection[BucketId] | None = None) -> list[Unit]:
+    def whole_units(
+        self, live: LiveFiles, buckets: Collection[BucketId] | None = None
+    ) -> list[Unit]:
         """All runs of each bucket for which a compaction would help."""
         picked = pick_all_apart if self._stays_apart else pick_all
         found = (
@@ -101,7 +99,7 @@ class Planner:
         )
         return self._with_all_told([unit for unit in found if unit is not None], live)
 
-    def in_full(self, live: LiveFiles) -> list[Unit]:
+    def full_units(self, live: LiveFiles) -> list[Unit]:
         """All runs of each bucket that has more than what its last full compaction left."""
         picked = pick_all_apart if self._stays_apart else pick_all
         found = (picked(sorted_runs(files), self._rules) for files in _by_bucket(live, None))
@@ -122,7 +120,7 @@ class Planner:
 
         Files that move to their level without a rewrite do not count.
         """
-        units = self.due(live, buckets) if buckets else []
+        units = self.due_units(live, buckets) if buckets else []
         sizes = (run.size for unit in units if not unit.moves for run in unit.runs)
         return sum(sizes) if units else None
 
@@ -171,7 +169,7 @@ class Planner:
             return math.inf
         return options.lookup_runs_max
 
-    def _due_of(self, runs: Sequence[SortedRun], now_ms: int, *, waits: bool) -> list[Unit]:
+    def _due_units_of(self, runs: Sequence[SortedRun], now_ms: int, *, waits: bool) -> list[Unit]:
         if self._stays_apart:
             unit = pick_apart(runs, self._rules, now_ms)
             return [] if unit is None else [unit]
@@ -190,20 +188,20 @@ class Planner:
         delete of a key in its old bucket must be emitted no later than its row in the new one.
         """
         options = self.view.options
-        telling = {unit.bucket: unit for unit in units if tells(options, unit)}
+        telling = {unit.bucket: unit for unit in units if emits_changes(options, unit)}
         if not telling or not self.view.moves_keys:
             return units
         pick_untold = pick_new if options.changelog_producer == "lookup" else pick_all
         for files in _by_bucket(live, None):
             unit = pick_untold(sorted_runs(files), self._rules)
-            if unit is not None and tells(options, unit):
+            if unit is not None and emits_changes(options, unit):
                 telling.setdefault(unit.bucket, unit)
         return list(({unit.bucket: unit for unit in units} | telling).values())
 
     def _has_more_to_gain(self, files: Sequence[ManifestEntry]) -> bool:
         """Whether something may be left out of a bucket that is already one run."""
         bucket = (files[0].partition, files[0].bucket)
-        return bucket in self.marked or self._may_forget(files)
+        return bucket in self.buckets_with_dead_rows or self._may_forget(files)
 
     def _may_forget(self, files: Iterable[ManifestEntry]) -> bool:
         """Whether there may be rows to forget, if nothing else would improve."""
@@ -239,7 +237,7 @@ def _by_bucket(
     return files.values()
 
 
-# -- compacts a table: fewer and larger files with the same rows -----------------------------------
+# -- compaction ------------------------------------------------------------------------------------
 
 
 _LOG = logging.getLogger("keytide.compaction")
@@ -290,8 +288,8 @@ def compact_due(
 
     def on(table: StoredTable) -> tuple[CompactionResult, LiveFiles]:
         transaction = begin_compaction(table)
-        units = planner_of(transaction).due(transaction.state.live, buckets)
-        result = carried_out(transaction, units, runner)
+        units = planner_of(transaction).due_units(transaction.state.live, buckets)
+        result = compact_units(transaction, units, runner)
         seen = transaction.state if transaction.committed is None else transaction.committed
         return result, seen.live
 
@@ -302,11 +300,13 @@ def compact_due(
 def compact_in_full(table: StoredTable, runner: TaskRunner) -> CompactionResult:
     """Fully compact what was written since the last full compaction, like `compact`."""
     transaction = begin_compaction(table, FULL_COMPACTION)
-    return carried_out(transaction, planner_of(transaction).in_full(transaction.state.live), runner)
+    return compact_units(
+        transaction, planner_of(transaction).full_units(transaction.state.live), runner
+    )
 
 
 def begin_compaction(table: StoredTable, user_prefix: str = "") -> Transaction:
-    """A transaction on the present latest snapshot, for `carried_out`."""
+    """A transaction on the present latest snapshot, for `compact_units`."""
     table = table.pinned()
     live, view = table.newest_files(), writable_view(table)
     return Transaction(table, table.state_on(live, view), Author.fresh(user_prefix), None)
@@ -318,7 +318,7 @@ def planner_of(transaction: Transaction) -> Planner:
     return Planner(transaction.view, marked)
 
 
-def carried_out(
+def compact_units(
     transaction: Transaction, units: list[Unit], runner: TaskRunner
 ) -> CompactionResult:
     """Compact units and commit. Losing against another compaction is a result too."""
@@ -326,10 +326,12 @@ def carried_out(
         with transaction:
             left = _run_tasks(transaction, units, runner)
             if left:
-                again = planner_of(transaction).whole(transaction.state.live, left)
+                again = planner_of(transaction).whole_units(transaction.state.live, left)
                 _run_tasks(transaction, again, runner)
             outcome = transaction.compact()
-        result = result_of(outcome, [entry for made in transaction.taken for entry in made.entries])
+        result = result_of(
+            outcome, [entry for made in transaction.results for entry in made.entries]
+        )
         step.numbers(
             files_before=result.files_before or 0, files_after=result.files_after or 0,
             bytes=result.bytes_written or 0,
@@ -349,11 +351,11 @@ def _run_tasks(transaction: Transaction, units: list[Unit], runner: TaskRunner) 
     """Run a task for each unit. Returns the buckets that must be compacted as a whole instead."""
     left: set[BucketId] = set()
 
-    def take(compacted: Compacted) -> None:
-        if compacted.written is None:
+    def take(compacted: CompactedBucket) -> None:
+        if compacted.result is None:
             left.add(compacted.bucket)
         else:
-            transaction.take(compacted.written)
+            transaction.collect(compacted.result)
 
     if units:
         runner.each(_tasks(transaction.state, units), take)
@@ -367,14 +369,16 @@ def _tasks(state: TableState, units: list[Unit]) -> Sequence[CompactTask] | Sequ
         return [ThinTask(view, unit, now_ms, memory) for unit in units]
     if not compacts_by_lookup(view.options):
         return [CompactTask(view, unit, now_ms, memory) for unit in units]
-    beside, vectors = _beside(state, units), vector_files_by_bucket(state.vector_files)
+    beside, vectors = _staying_files(state, units), vector_files_by_bucket(state.vector_files)
     return [
         CompactTask(view, unit, now_ms, memory, beside[unit.bucket], vectors.get(unit.bucket, ()))
         for unit in units
     ]
 
 
-def _beside(state: TableState, units: list[Unit]) -> dict[BucketId, tuple[ManifestEntry, ...]]:
+def _staying_files(
+    state: TableState, units: list[Unit]
+) -> dict[BucketId, tuple[ManifestEntry, ...]]:
     """The files above level 0 that stay in place in the buckets to compact."""
     beside: dict[BucketId, list[ManifestEntry]] = {unit.bucket: [] for unit in units}
     compacted = {entry.identity for unit in units for entry in unit.files}
@@ -395,7 +399,7 @@ def result_of(
 ) -> CompactionResult:
     """The result of committing the entries of compactions. None: there was nothing to do."""
     old = [entry.file for entry in entries if entry.kind is FileKind.DELETE]
-    made = made_files(entries)
+    made = new_data_files(entries)
     is_committed = isinstance(outcome, Committed)
     return CompactionResult(
         outcome.snapshot.id if isinstance(outcome, Committed) else None,

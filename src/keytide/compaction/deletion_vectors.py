@@ -1,4 +1,4 @@
-"""Applies level 0 to a table with deletion vectors: the new state of each key, and which rows die.
+"""Compaction with deletion vectors: level 0 is applied, which gives each key's state and dead rows.
 
 In a table with deletion vectors, every key has at most one version above level 0 that is not marked
 dead. So the versions on level 0 are merged with that one, wherever it is. The result is written, or
@@ -30,7 +30,7 @@ from keytide.read.runs import PLACE_COLUMNS, SYSTEM_COLUMNS, table_columns
 from keytide.read.sections import PlannedFile, Section
 from keytide.snapshot.state import TableView
 
-# -- applies level 0 to a table with deletion vectors ----------------------------------------------
+# -- level 0 on top of a table with deletion vectors -----------------------------------------------
 
 
 _FILE = scratch("file")
@@ -42,17 +42,17 @@ Positions = npt.NDArray[np.int64]
 class Marks:
     """Rows that are newly dead, by file."""
 
-    found: dict[str, list[Positions]] = field(default_factory=dict)
+    positions: dict[str, list[Positions]] = field(default_factory=dict)
 
     def add(self, file_name: str, positions: Positions) -> None:
         """Add rows of a file."""
         if len(positions):
-            self.found.setdefault(file_name, []).append(positions)
+            self.positions.setdefault(file_name, []).append(positions)
 
     @property
     def by_file(self) -> dict[str, Positions]:
         """All of them."""
-        return {name: np.concatenate(positions) for name, positions in self.found.items()}
+        return {name: np.concatenate(positions) for name, positions in self.positions.items()}
 
 
 def retracts_of(kinds: pl.Series) -> Positions:
@@ -124,7 +124,7 @@ class Marker:
 
     def _folded(self, window: list[pl.DataFrame]) -> list[pl.DataFrame]:
         """The part of a window that must be written. Rows that die are marked."""
-        counted = self._counted(window)
+        counted = self._effective_versions(window)
         frames = [frame for frame in counted if frame.height]
         if not frames:
             return []
@@ -139,14 +139,14 @@ class Marker:
             upper = self._section.upper
             shown = [counted[p].filter(~pl.col(IS_DEAD)) for p in upper if counted[p].height]
             new = [rows for place, rows in enumerate(counted) if place not in upper]
-            self.changelog.tell_of(new, shown, merged)
+            self.changelog.emit_versions(new, shown, merged)
         if not self._finds_winners:
             self._mark(staying, [])
             return merged
         self._mark(staying, [self._of(piece, stays=True).filter(IS_ADD) for piece in merged])
         return [self._of(piece, stays=False) for piece in merged]
 
-    def _counted(self, window: list[pl.DataFrame]) -> list[pl.DataFrame]:
+    def _effective_versions(self, window: list[pl.DataFrame]) -> list[pl.DataFrame]:
         """The versions that count, of keys that are new or in files that are rewritten."""
         key, upper = self._view.order.key, [p for p in self._section.upper if window[p].width]
         counted = without_outlived(window, upper, key, IS_DEAD)
@@ -154,7 +154,7 @@ class Marker:
 
     def _of(self, rows: pl.DataFrame, *, stays: bool) -> pl.DataFrame:
         """The rows in files that stay in place, or in the others."""
-        staying = self.lookup.staying
+        staying = self.lookup.staying_files
         numbers = [n for name, n in self._numbers.items() if (name in staying) == stays]
         return rows.filter(pl.col(_FILE).is_in(numbers))
 

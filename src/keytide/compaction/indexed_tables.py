@@ -1,4 +1,4 @@
-"""Compacts tables with a key index: combines files, with only the current row of each key.
+"""Compaction of tables with a key index: fewer files, with only the current row of each key.
 
 A row that deletes is the current row of its key. It stays, marked as dead, so that late rows find
 it. All other dead rows are dropped. The index is updated with the new positions.
@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from keytide.compaction.append_tables import PackTask, Picks, Rewriting
-from keytide.compaction.rewrite import Compacted
+from keytide.compaction.append_tables import BucketRewrite, PackTask, Picks
+from keytide.compaction.rewrite import CompactedBucket
 from keytide.format.data_file import POSITION
 from keytide.format.index_files import DELETION_VECTORS, KEY_INDEX, IndexFile, IndexKey
 from keytide.format.manifest import FileKind, ManifestEntry
@@ -27,8 +27,8 @@ from keytide.key_index.indexed_keys import (
     Entries,
     KeyHashes,
     Numbers,
-    behind,
     newest_of_each,
+    reduced,
 )
 from keytide.key_index.sorted_runs import IndexedFile
 from keytide.options import TableOptions
@@ -39,9 +39,9 @@ from keytide.read.sections import PlannedFile
 from keytide.snapshot.bucket_key_index import NewKeys, key_files_by_bucket, load_heads
 from keytide.snapshot.live_files import BucketId, BucketIndex, DeadRows, vector_files_by_bucket
 from keytide.snapshot.state import TableState, TableView
-from keytide.write.moved_keys import Bucket, found_bucket, places_of
+from keytide.write.moved_keys import Bucket, load_bucket, places_of
 
-# -- compacts tables with a key index --------------------------------------------------------------
+# -- compaction ------------------------------------------------------------------------------------
 
 
 def picks_of(state: TableState, now_ms: int, *, full: bool) -> Picks:
@@ -49,7 +49,7 @@ def picks_of(state: TableState, now_ms: int, *, full: bool) -> Picks:
 
     `now_ms` is a wall-clock time, as in the creation times of files. The heads of the indexes say
     how many rows of each file are stale. Raises `DataError` and `UnsupportedError` like
-    `found_bucket`.
+    `load_bucket`.
     """
     options = state.view.options
     taken, every = set(), key_files_by_bucket(state.key_files)
@@ -125,32 +125,32 @@ class IndexedPackTask:
         """The size of the files that it reads."""
         return sum(entry.file.file_size for entry in self.files)
 
-    def __call__(self) -> Compacted:
+    def __call__(self) -> CompactedBucket:
         """Write the files. Nothing is left behind after an error. Raises like `PackTask`."""
-        on = found_bucket(self.view, self.bucket, self.entries, self.head, self.vectors)
-        rewriting = Rewriting(self.view, self.bucket, self.memory_bytes)
+        on = load_bucket(self.view, self.bucket, self.entries, self.head, self.vectors)
+        rewriting = BucketRewrite(self.view, self.bucket, self.memory_bytes)
         taken = {entry.file.file_name for entry in self.files}
-        forgotten = _forgotten_below(on, taken, self.view)
-        kept = _Kept(self.view, self.bucket, on, self.memory_bytes, forgotten)
+        forgotten = _forgetting_limit(on, taken, self.view)
+        kept = _CurrentRows(self.view, self.bucket, on, self.memory_bytes, forgotten)
         parts = [(group, kept.rows(group)) for group in self.groups]
-        made = rewriting.done(parts, on.dead)
-        assert made.written is not None
-        written = made.written
+        made = rewriting.write(parts, on.dead)
+        assert made.result is not None
+        written = made.result
         added = [entry for entry in written.entries if entry.kind is FileKind.ADD]
         gone = {e.file.file_name for e in written.entries if e.kind is FileKind.DELETE}
         indexes = kept.indexes(added, gone, written.dead[self.bucket])
-        return replace(made, written=replace(written, indexes=indexes))
+        return replace(made, result=replace(written, indexes=indexes))
 
 
-def _forgotten_below(on: Bucket, taken: Collection[str], view: TableView) -> int:
+def _forgetting_limit(on: Bucket, taken: Collection[str], view: TableView) -> int:
     """The value below which deletes in some files are forgotten. `NOTHING` if all of them stay."""
     head, kept = on.index.head, view.deletes_kept
     if kept is None or any(file.stale for file in head.files if file.name not in taken):
         return NOTHING
-    return int(behind(np.array([head.mark]), kept)[0])
+    return int(reduced(np.array([head.mark]), kept)[0])
 
 
-class _Kept:
+class _CurrentRows:
     """The current rows of some files, and their positions after the rewrite."""
 
     def __init__(
@@ -206,11 +206,11 @@ class _Kept:
         wide = self._view.options.deletion_vectors_bitmap64
         # New files are among those that it depends on, so no other change of the vectors fits next
         # to it.
-        marked = replace(dead, went_by=None).marking(own, wide=wide)
+        marked = replace(dead, observed=None).marking(own, wide=wide)
         every = [*(file for file in head.files if file.name not in gone), *covered]
         about = head.about(every, moved, Entries.none(), moved.comparisons)
-        later = newest_of_each(Entries.together([self._on.index.later, moved]))
-        index = replace(self._on.index, head=about, later=later)
+        later = newest_of_each(Entries.together([self._on.index.pending, moved]))
+        index = replace(self._on.index, head=about, pending=later)
         return {
             (DELETION_VECTORS, *self._bucket): marked,
             (KEY_INDEX, *self._bucket): NewKeys(index, marked, self._on.stored),

@@ -1,4 +1,4 @@
-"""Assigns buckets to rows that another engine wrote without a bucket.
+"""Postponed buckets: assigns buckets to rows that another engine wrote without one.
 
 In a table with postponed buckets (`bucket = -2`), a partition gets its number of buckets when it is
 first written. Keytide assigns buckets to rows immediately. Other engines may leave them in a
@@ -28,9 +28,9 @@ from keytide.snapshot.live_files import LiveFiles
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
 from keytide.tasks import TaskRunner
-from keytide.write.task import WriteTask, Written
+from keytide.write.task import TaskResult, WriteTask
 
-# -- assigns buckets to rows that another engine wrote without a bucket ----------------------------
+# -- assignment of buckets -------------------------------------------------------------------------
 
 
 # How many rows are read, assigned to buckets and written at a time.
@@ -63,8 +63,8 @@ def place_postponed(
             PlaceTask(task, number, tuple(e for e in files if e.partition == partition))
             for number, partition in enumerate(partitions)
         ]
-        runner.each(tasks, transaction.take)
-        return transaction.place()
+        runner.each(tasks, transaction.collect)
+        return transaction.commit_placed_rows()
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class PlaceTask:
         """The size of the files that it reads."""
         return sum(entry.file.file_size for entry in self.files)
 
-    def __call__(self) -> Written:
+    def __call__(self) -> TaskResult:
         """Write the rows. Nothing is left behind after an error. Raises like `WriteTask.feed`."""
         written = self.task.feed(self._rows(), self.number)
         gone = tuple(replace(entry, kind=FileKind.DELETE) for entry in self.files)

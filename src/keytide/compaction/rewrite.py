@@ -1,4 +1,4 @@
-"""Compacts the picked runs of a bucket, as a task.
+"""The rewrite of a bucket's picked runs, as a task, and the age of its tombstones.
 
 Files that share no key with other files and are large enough move to their new level by a change in
 the manifest only. The others are read as merged versions, in key-range windows, and rewritten with
@@ -8,11 +8,10 @@ bucket.
 A tombstone is rewritten like a row. Only a compaction of all runs can forget one: when it is older
 than the table's retention, or when no later row could belong before it.
 
-The age of a bucket's tombstones, as compactions record it in the files that they write.
-
-A row has a sequence number and no time. So a compaction records in its files which numbers existed
-when it ran. A tombstone is at least as old as the first compaction that saw its number. It may be
-older, and is then kept longer than necessary.
+Compactions record the age of a bucket's tombstones in the files that they write. A row has a
+sequence number and no time. So a compaction records in its files which numbers existed when it ran.
+A tombstone is at least as old as the first compaction that saw its number. It may be older, and is
+then kept longer than necessary.
 """
 
 from __future__ import annotations
@@ -38,9 +37,14 @@ from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, read_note
 from keytide.format.index_files import IndexFile, VectorPlace, dead_positions
 from keytide.format.manifest import DataFileMeta, FileKind, FileSource, ManifestEntry
 from keytide.merge.engines import compacts_by_lookup
-from keytide.merge.layers import OlderNeededError
+from keytide.merge.layers import OlderVersionsNeededError
 from keytide.merge.order import sorted_by_key
-from keytide.read.lookup import LaidOut, are_laid_out, forget, lay_out
+from keytide.read.lookup import (
+    PartitionLookupFiles,
+    create_lookup_file,
+    creates_lookup_files,
+    forget,
+)
 from keytide.read.merged_versions import Lifetime, MergedVersions, drops_expired
 from keytide.read.plan import to_merge, vector_places
 from keytide.read.runs import PLACE_COLUMNS, SYSTEM_COLUMNS, StoredVersions
@@ -63,7 +67,7 @@ from keytide.write.bucket_writer import (
     run_writer,
     stored_schema,
 )
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
 # -- the age of a bucket's tombstones --------------------------------------------------------------
 
@@ -104,7 +108,7 @@ class Ages:
         old = (number for number, time_ms in self.marks if time_ms <= now_ms - retention_ms)
         return max(old, default=None)
 
-    def seen(self, highest: int, now_ms: int, retention_ms: int) -> Ages:
+    def for_new_file(self, highest: int, now_ms: int, retention_ms: int) -> Ages:
         """The marks for a file with numbers up to `highest` that is written now.
 
         No mark exceeds the numbers of its file, because higher numbers may be reused once their
@@ -126,18 +130,18 @@ class Ages:
         return {_KEY: " ".join(f"{number}@{time_ms}" for number, time_ms in sorted(self.marks))}
 
 
-# -- compacts the picked runs of a bucket, as a task -----------------------------------------------
+# -- the rewrite task ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Compacted:
+class CompactedBucket:
     """The result for a bucket: the files to delete and to add instead. Empty if nothing changes.
 
-    `written` is None if versions cannot be merged without older ones that were not picked.
+    `result` is None if versions cannot be merged without older ones that were not picked.
     """
 
     bucket: BucketId
-    written: Written | None
+    result: TaskResult | None
 
 
 class _Output(NamedTuple):
@@ -164,12 +168,12 @@ class CompactTask:
     unit: Unit
     now_ms: int
     memory_bytes: int
-    beside: tuple[ManifestEntry, ...] = ()
+    staying_files: tuple[ManifestEntry, ...] = ()
     """The files above level 0 that stay in place, in a table that compacts by lookup."""
     vector_files: tuple[IndexFile, ...] = ()
     """The index files with the deletion vectors of the bucket. Empty if no row is dead yet."""
 
-    def __call__(self) -> Compacted:
+    def __call__(self) -> CompactedBucket:
         """Compact the runs. Nothing is left behind after an error.
 
         Raises `DataError` if the store fails, and `InvalidError` for versions that cannot be
@@ -186,10 +190,10 @@ class CompactTask:
             *others, last = self._pieces()
             entries = [entry for piece in others for entry in self._done(piece, output)]
             entries += self._done(last, output._replace(is_last=True))
-            written = Written(tuple(entries), changelog=output.changelog.finish())
-        except OlderNeededError:
+            written = TaskResult(tuple(entries), changelog=output.changelog.finish())
+        except OlderVersionsNeededError:
             self._tidy_up(output)
-            return Compacted(self.bucket, None)
+            return CompactedBucket(self.bucket, None)
         except BaseException:
             self._tidy_up(output)
             raise
@@ -201,17 +205,17 @@ class CompactTask:
         gone = names[FileKind.DELETE] - names[FileKind.ADD]
         forget(self.view, (entry for entry in self.unit.files if entry.file.file_name in gone))
         if dead is None:
-            return Compacted(self.bucket, written)
+            return CompactedBucket(self.bucket, written)
         dead = dead.without(gone).marking(
             marks.by_file, wide=self.view.options.deletion_vectors_bitmap64
         )
         indexes = by_index_key({self.bucket: dead})
-        return Compacted(self.bucket, replace(written, indexes=indexes))
+        return CompactedBucket(self.bucket, replace(written, indexes=indexes))
 
     def _tidy_up(self, output: _Output) -> None:
         """Delete the written files, after no more are being written."""
         output.changelog.give_up()
-        self.view.store.discard(output.files.given)
+        self.view.store.discard(output.files.names)
 
     @property
     def bucket(self) -> BucketId:
@@ -278,7 +282,7 @@ class CompactTask:
                     meta = _without_retracts(meta)
                 raised = replace(file.entry, file=replace(meta, level=self.unit.output_level))
                 return [replace(file.entry, kind=FileKind.DELETE), raised]
-            if output.changelog.tells_of(section):
+            if output.changelog.has_unemitted_rows(section):
                 for _ in self._windows((section,), output):
                     pass  # it is read for the changelog, and not rewritten
             level, deletes = self.unit.output_level, self._count_of_retracts(file)
@@ -303,7 +307,7 @@ class CompactTask:
         (file,) = section.files
         if file.meta.level == 0:
             # A row that is merged from several versions must be written.
-            return self.view.engine.picks_a_version or not self._beside(section)
+            return self.view.engine.picks_a_version or not self._overlapping_files(section)
         if not self.unit.is_whole or file.dead_rows is None:
             return True
         return len(dead_positions(self.view.store, file.dead_rows)) == self._count_of_retracts(file)
@@ -313,7 +317,7 @@ class CompactTask:
         superseded.
         """
         section = Section(((file,),))
-        if not self._beside(section) and output.changelog.is_silent:
+        if not self._overlapping_files(section) and output.changelog.is_silent:
             stored = StoredVersions(self.view, self.bucket[0], (VALUE_KIND,))
             rows = stored.of_file(file.as_stored())
             output.marks.add(file.meta.file_name, retracts_of(rows[VALUE_KIND]))
@@ -330,23 +334,23 @@ class CompactTask:
 
     def _looks_up(self, section: Section) -> bool:
         """Whether keys of a section may have versions in files that are not compacted."""
-        return _has_new(section) and bool(self._beside(section))
+        return _has_new(section) and bool(self._overlapping_files(section))
 
     def _lookup(
         self, section: Section, columns: tuple[str, ...], staying: str | None = None
     ) -> Lookup:
         """A section with the versions in other files that match its level 0."""
-        beside = self._beside(section)
+        beside = self._overlapping_files(section)
         planned = {self.bucket: [*beside, *section.files]}
         ((whole,),) = (plan.sections for plan in sections_of(planned, self.view))
         stays = frozenset([*(f.meta.file_name for f in beside), *([staying] if staying else [])])
         return Lookup(self.view, self.bucket[0], whole, stays, columns, self.memory_bytes)
 
-    def _beside(self, section: Section) -> list[PlannedFile]:
+    def _overlapping_files(self, section: Section) -> list[PlannedFile]:
         """The files that are not compacted and may contain keys of the section."""
-        if not self.beside:
+        if not self.staying_files:
             return []
-        return overlapping(section.files, self._planned(self.beside), self.view)
+        return overlapping(section.files, self._planned(self.staying_files), self.view)
 
     def _planned(self, entries: Iterable[ManifestEntry]) -> list[PlannedFile]:
         return (
@@ -375,9 +379,9 @@ class CompactTask:
             rows, path, level=self.unit.output_level, source=FileSource.COMPACT
         )
         rows_done(rows.num_rows)
-        if are_laid_out(self.view):
+        if creates_lookup_files(self.view):
             total = self.unit.files[0].total_buckets
-            lay_out(self.view, added_file(self.bucket, total, meta), rows)
+            create_lookup_file(self.view, added_file(self.bucket, total, meta), rows)
         if not self._marks_rows:
             return meta
         output.marks.add(meta.file_name, retracts_of(pl.Series(rows.column(VALUE_KIND))))
@@ -426,7 +430,7 @@ class CompactTask:
         partition, _ = self.bucket
         for section in sections:
             for window in self._versions.windows(partition, section, self.memory_bytes):
-                output.changelog.tell(section, window)
+                output.changelog.emit_window(section, window)
                 yield window.merged
 
     def _marked(
@@ -441,20 +445,20 @@ class CompactTask:
         for section in sections:
             lookup = self._lookup(section, self._versions.columns)
             for window in lookup.merged():
-                output.changelog.tell(lookup.section, window, lookup.narrow)
+                output.changelog.emit_window(lookup.section, window, lookup.narrow)
                 yield lookup.to_write(window)
 
     def _lone(
         self, sections: Iterable[Section], output: _Output
     ) -> Iterator[Sequence[pl.DataFrame]]:
-        for is_told_of, group in itertools.groupby(sections, output.changelog.tells_of):
+        for is_told_of, group in itertools.groupby(sections, output.changelog.has_unemitted_rows):
             plan = BucketPlan(*self.bucket, tuple(group))
             windows = self._versions.of(plan, self.memory_bytes)
             if not all(map(self._is_sorted, plan.sections)):
                 windows = iter([list(itertools.chain.from_iterable(windows))])
             for window in windows:
                 if is_told_of:
-                    output.changelog.tell_new(window)
+                    output.changelog.emit_new(window)
                 yield window
 
     def _in_key_order(
@@ -520,7 +524,7 @@ class CompactTask:
         """Numbers and kinds of all versions in a file."""
         if file.dead_rows is None:
             columns = self._versions.columns
-            known = LaidOut(self.view, file.entry.partition, columns).known(file)
+            known = PartitionLookupFiles(self.view, file.entry.partition, columns).existing(file)
             if known is not None:
                 return pl.concat([rows.select(SYSTEM_COLUMNS) for rows in known.frames])
         return StoredVersions(self.view, file.entry.partition, SYSTEM_COLUMNS).of_file(file)
@@ -543,13 +547,13 @@ class CompactTask:
         """Whether a file has retractions but lacks the required record of their age."""
         if (
             self.view.options.tombstone_retention_ms is None
-            or self._noted[file.meta.file_name].marks
+            or self._recorded_ages[file.meta.file_name].marks
         ):
             return False
         return self._count_of_retracts(file) > 0
 
     @cached_property
-    def _noted(self) -> dict[str, Ages]:
+    def _recorded_ages(self) -> dict[str, Ages]:
         """The records of earlier compactions about the age of versions, by file."""
         return {
             entry.file.file_name: Ages.read(*self.view.data_file(entry))
@@ -560,7 +564,7 @@ class CompactTask:
     def _ages(self) -> Ages:
         if self.view.options.tombstone_retention_ms is None:
             return Ages()
-        return Ages.together(self._noted.values())
+        return Ages.together(self._recorded_ages.values())
 
     def _notes(self, rows: pa.Table) -> dict[str, str]:
         """The record of a new file about the age of its versions."""
@@ -568,7 +572,7 @@ class CompactTask:
         if retention_ms is None:
             return {}
         highest = pc.max(rows.column(SEQUENCE_NUMBER)).as_py()
-        return self._ages.seen(highest, self.now_ms, retention_ms).notes
+        return self._ages.for_new_file(highest, self.now_ms, retention_ms).notes
 
 
 def _has_new(section: Section) -> bool:

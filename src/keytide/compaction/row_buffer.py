@@ -12,7 +12,7 @@ from keytide.format.manifest import DataFileMeta
 from keytide.snapshot.state import TableView
 from keytide.write.bucket_writer import stored_schema
 
-# -- collects rows until there are enough for a file -----------------------------------------------
+# -- row buffers -----------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -73,26 +73,26 @@ class Pile:
 
     size_bytes: int
     cut: Callable[[pa.Table, int], int] = lambda _, count: count
-    _held: list[pa.Table] = field(default_factory=list)
-    _held_bytes: int = 0
+    _tables: list[pa.Table] = field(default_factory=list)
+    _table_bytes: int = 0
 
     def add(self, rows: pa.Table) -> Iterator[pa.Table]:
         """Add rows. Returns the tables that are now full."""
-        self._held.append(rows)
-        self._held_bytes += rows.nbytes
-        while self._held_bytes > self.size_bytes:
-            table = pa.concat_tables(self._held)
-            count = max(1, table.num_rows * self.size_bytes // self._held_bytes)
+        self._tables.append(rows)
+        self._table_bytes += rows.nbytes
+        while self._table_bytes > self.size_bytes:
+            table = pa.concat_tables(self._tables)
+            count = max(1, table.num_rows * self.size_bytes // self._table_bytes)
             count = self.cut(table, count)
             yield table.slice(0, count)
             left = table.slice(count)
             # A table without rows may still use memory.
-            self._held, self._held_bytes = ([left], left.nbytes) if left.num_rows else ([], 0)
+            self._tables, self._table_bytes = ([left], left.nbytes) if left.num_rows else ([], 0)
 
-    def rest(self) -> Iterator[pa.Table]:
+    def remaining(self) -> Iterator[pa.Table]:
         """The remaining rows, if there are any."""
-        left = pa.concat_tables(self._held) if self._held else None
-        self._held, self._held_bytes = [], 0
+        left = pa.concat_tables(self._tables) if self._tables else None
+        self._tables, self._table_bytes = [], 0
         if left is not None and left.num_rows:
             yield left
 
@@ -102,7 +102,7 @@ def piled(rows: Iterable[pa.Table], size_bytes: int) -> Iterator[pa.Table]:
     pile = Pile(size_bytes)
     for piece in rows:
         yield from pile.add(piece)
-    yield from pile.rest()
+    yield from pile.remaining()
 
 
 def each_pile(

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.base.process import cached_property
-from keytide.compaction.rewrite import Ages, Compacted
+from keytide.compaction.rewrite import Ages, CompactedBucket
 from keytide.compaction.row_buffer import FileSize, Pile
 from keytide.compaction.strategy import Unit
 from keytide.format import paths
@@ -36,9 +36,9 @@ from keytide.read.runs import SYSTEM_COLUMNS
 from keytide.read.sections import PlannedFile, Section, sections_of
 from keytide.snapshot.state import TableView
 from keytide.write.bucket_writer import NewFiles, added_file, run_writer, stored_schema
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
-# -- compacts a bucket whose versions must stay separate, as a task --------------------------------
+# -- compaction of separate versions ---------------------------------------------------------------
 
 
 # While this many levels are written, the rows collected for their files share the memory of a task.
@@ -57,7 +57,7 @@ class ThinTask:
     now_ms: int
     memory_bytes: int
 
-    def __call__(self) -> Compacted:
+    def __call__(self) -> CompactedBucket:
         """Write the remaining versions. Nothing is left behind after an error.
 
         Raises `DataError` if the store fails, and `InvalidError` for versions that cannot be
@@ -67,14 +67,16 @@ class ThinTask:
         sections = [section for section in self._sections() if not self._may_stay(section)]
         try:
             for versions in self._windows(sections):
-                layers.add(self._remembered(self._thinned(self._settled(versions))))
+                layers.add(
+                    self._without_forgotten(self._thinned(self._with_settled_merged(versions)))
+                )
             made = layers.finish()
         except BaseException:
-            self.view.store.discard(layers.files.given)
+            self.view.store.discard(layers.files.names)
             raise
         old = (file.entry for section in sections for file in section.files)
         gone = [replace(entry, kind=FileKind.DELETE) for entry in old]
-        return Compacted(self.unit.bucket, Written((*gone, *made)))
+        return CompactedBucket(self.unit.bucket, TaskResult((*gone, *made)))
 
     @property
     def stored_bytes(self) -> int:
@@ -86,7 +88,7 @@ class ThinTask:
         if self._retention_ms is None:
             return {}
         highest = pc.max(rows.column(SEQUENCE_NUMBER)).as_py()
-        return self._ages.seen(highest, self.now_ms, self._retention_ms).notes
+        return self._ages.for_new_file(highest, self.now_ms, self._retention_ms).notes
 
     # -- remaining versions ---------------------------------------------------------------------
 
@@ -115,7 +117,7 @@ class ThinTask:
                 if filled:
                     yield self.view.order.sort(pl.concat(filled))
 
-    def _settled(self, versions: pl.DataFrame) -> pl.DataFrame:
+    def _with_settled_merged(self, versions: pl.DataFrame) -> pl.DataFrame:
         """The versions, with one in place of all those before which no row can come any more."""
         horizon = self._ages.horizon(self.now_ms, self.view.options.version_retention_ms)
         if horizon is None:
@@ -131,7 +133,7 @@ class ThinTask:
         few, whole = self.view.engine.thinned(versions)
         return self.view.order.sort(pl.concat([few, whole])) if whole.height else few
 
-    def _remembered(self, versions: pl.DataFrame) -> pl.DataFrame:
+    def _without_forgotten(self, versions: pl.DataFrame) -> pl.DataFrame:
         """The versions without the tombstones that are forgotten."""
         engine, options = self.view.engine, self.view.options
         horizon = self._ages.horizon(self.now_ms, options.tombstone_retention_ms)
@@ -168,7 +170,7 @@ class _Layers:
     task: ThinTask
     files: NewFiles
     _piles: dict[int, Pile] = field(default_factory=dict)
-    _made: list[ManifestEntry] = field(default_factory=list)
+    _entries: list[ManifestEntry] = field(default_factory=list)
 
     def add(self, versions: pl.DataFrame) -> None:
         """Add versions in merge order, of keys after all those before."""
@@ -183,8 +185,8 @@ class _Layers:
     def finish(self) -> list[ManifestEntry]:
         """Write the remaining rows, and return the entries of all files."""
         for level, pile in self._piles.items():
-            self._write(level, pile.rest())
-        return self._made
+            self._write(level, pile.remaining())
+        return self._entries
 
     def _pile(self, level: int) -> Pile:
         task = self.task
@@ -201,7 +203,7 @@ class _Layers:
             name = next(names_in)
             path = f"{view.bucket_directory(*unit.bucket)}/{name}"
             meta = writer.write_file(table, path, level=level, source=FileSource.COMPACT)
-            self._made.append(added_file(unit.bucket, unit.files[0].total_buckets, meta))
+            self._entries.append(added_file(unit.bucket, unit.files[0].total_buckets, meta))
 
     @cached_property
     def _names(self) -> paths.FileNames:

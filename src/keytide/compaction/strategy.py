@@ -17,7 +17,7 @@ from keytide.format.manifest import ManifestEntry
 from keytide.options import TableOptions
 from keytide.snapshot.live_files import BucketId
 
-# -- which sorted runs of a bucket are compacted, and to which level: values only ------------------
+# -- selection of sorted runs ----------------------------------------------------------------------
 
 
 # For buckets that are only compacted as a whole: the minimum size of newer data in percent of the
@@ -146,11 +146,11 @@ def pick(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> list[Unit]:
         newest = (
             _of_alike(runs, rules, 1) if len(runs) >= rules.trigger_runs else None
         ) or _by_number(runs, rules)
-        units = [] if newest is None else _apart(newest, rules)
+        units = [] if newest is None else _split_large_runs(newest, rules)
     return [unit for unit in units if not unit.is_idle]
 
 
-def _apart(unit: Unit, rules: Rules) -> list[Unit]:
+def _split_large_runs(unit: Unit, rules: Rules) -> list[Unit]:
     """A unit without the runs of level 0 that are larger than all newer ones, and separate units
     for these.
 
@@ -250,14 +250,17 @@ def _by_early_rules(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> Uni
     below = sum(run.size for run in runs if run.level != highest)
     total, incremental = rules.total_size_threshold, rules.incremental_size_threshold
     is_due = (
-        (rules.optimization_interval_ms is not None and _waits(runs[-1], highest, rules, now_ms))
+        (
+            rules.optimization_interval_ms is not None
+            and _is_full_compaction_due(runs[-1], highest, rules, now_ms)
+        )
         or (total is not None and sum(run.size for run in runs) < total)
         or (incremental is not None and below > incremental)
     )
     return _all(runs, rules) if is_due else None
 
 
-def _waits(oldest: SortedRun, highest: int, rules: Rules, now_ms: int) -> bool:
+def _is_full_compaction_due(oldest: SortedRun, highest: int, rules: Rules, now_ms: int) -> bool:
     """Whether the last full compaction was long ago, or never."""
     if oldest.level != highest or rules.optimization_interval_ms is None:
         return True

@@ -1,7 +1,4 @@
-"""Prints the documentation of table options.
-
-Creates the documentation of options. `python -m keytide.definition` prints it.
-"""
+"""The documentation of table options, which `python -m keytide.definition` prints."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from keytide.merge.engines import ENGINES, engines_with
 from keytide.options import SECTIONS, ForOthers, Option, Refused, keys
 from keytide.options.values import Acts, Use
 
-# -- creates the documentation of options. `python -m keytide.definition` prints  ------------------
+# -- documentation of options ----------------------------------------------------------------------
 
 
 _HEAD = """\
@@ -105,7 +102,7 @@ def _uses(use: Use) -> Iterator[str]:
         assert isinstance(use, Acts)
 
 
-# -- prints the documentation of table options -----------------------------------------------------
+# -- command line ----------------------------------------------------------------------------------
 
 
 print(document(), end="")

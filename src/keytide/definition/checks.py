@@ -1,6 +1,6 @@
-"""Checks and completes a table's definition, beyond its structure.
+"""Checks of a table's definition beyond its structure, and its completion.
 
-Which tables can be published in other formats, according to their definition.
+They include which tables can be published in other formats, according to their definition.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from keytide.merge.validation import validate_merge_options
 from keytide.options import ForOthers, Refused, TableOptions, keys, option_of
 from keytide.types import AtomicType, Field, RowType
 
-# -- which tables can be published in other formats ------------------------------------------------
+# -- publishable tables ----------------------------------------------------------------------------
 
 
 DELTA = "delta"
@@ -53,18 +53,18 @@ def check_publication(schema: TableSchema, options: TableOptions) -> None:
 
     Raises `UnsupportedError`, which names the column or option.
     """
-    told = f"'{keys.PUBLISH}' = '{','.join(options.publish)}' cannot be set"
+    option_text = f"'{keys.PUBLISH}' = '{','.join(options.publish)}' cannot be set"
     for form in options.publish:
         reason = why_read_otherwise(schema, options, form)
         if reason is not None:
-            raise UnsupportedError(f"{told}: {reason}; remove one of them")
+            raise UnsupportedError(f"{option_text}: {reason}; remove one of them")
 
     # Refuse two independent writers of Iceberg metadata.
     storage = options.value(keys.METADATA_ICEBERG_STORAGE)
     if ICEBERG in options.publish and storage != "disabled":
         raise UnsupportedError(
-            f"{told} with '{keys.METADATA_ICEBERG_STORAGE}' = '{storage}', because other engines "
-            "would write other metadata to the same folder; remove one of them"
+            f"{option_text} with '{keys.METADATA_ICEBERG_STORAGE}' = '{storage}', because other "
+            "engines would write other metadata to the same folder; remove one of them"
         )
     by_level = dict(options.file_formats_by_level)
     others = {
@@ -74,8 +74,8 @@ def check_publication(schema: TableSchema, options: TableOptions) -> None:
     key = next((key for key, formats in others.items() if formats - {"parquet"}), None)
     if options.publish and key is not None:
         raise UnsupportedError(
-            f"{told} with '{key}' = '{options.raw[key]}': other readers support only Parquet "
-            "files; set it to 'parquet', or remove one of them"
+            f"{option_text} with '{key}' = '{options.raw[key]}': other readers support only "
+            "Parquet files; set it to 'parquet', or remove one of them"
         )
 
 
@@ -99,7 +99,7 @@ def why_read_otherwise(schema: TableSchema, options: TableOptions, form: str) ->
     return None
 
 
-# -- checks and completes a table's definition, beyond its structure -------------------------------
+# -- checks and completion -------------------------------------------------------------------------
 
 
 _STORABLE = frozenset(

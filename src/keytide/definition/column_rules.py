@@ -1,25 +1,20 @@
 """Rules of columns: defaults, generated values, marks and counts.
 
-Default values: what replaces NULL.
-
 `fields.<column>.default-value` replaces values that are still NULL after the merge, when rows are
 read. Stored rows keep their NULL. A column's DEFAULT replaces NULL when rows are written, also in
 deletes.
 
-Generated columns: an expression computes their value from the row's other columns at write time.
+Generated columns are computed from the row's other columns at write time. The stored value depends
+on the row alone. So a generated column cannot order versions or mark rows. In a primary key, it
+must be computed from key columns. If rows are merged column by column, the other columns may have
+arrived at other times, so the generated column must be in the key.
 
-The stored value depends on the row alone. So a generated column cannot order versions or mark rows.
-In a primary key, it must be computed from key columns. If rows are merged column by column, the
-other columns may have arrived at other times, so the generated column must be in the key.
+In tables with a key index, columns can mark rows as deletes or as late.
 
-Checks columns that mark rows as deletes or as late, in tables with a key index.
-
-The aggregate function `count`: how many values were written.
-
-A stored count cannot be distinguished from a value to count. So values are counted when they are
-written: a row is stored with 1 in place of a value, and merging adds up, in any order and grouping.
-Tables store the function as `sum`, which every engine of the format knows, and record separately
-that written values must be counted.
+The aggregate function `count` counts written values. A stored count cannot be distinguished from a
+value to count. So values are counted when they are written: a row is stored with 1 in place of a
+value, and merging adds up, in any order and grouping. Tables store the function as `sum`, which
+every engine of the format knows, and record separately that written values must be counted.
 """
 
 from __future__ import annotations
@@ -40,7 +35,7 @@ from keytide.predicate.literals import scalar_of_text
 from keytide.predicate.row_expression import RowExpression, row_expression
 from keytide.types import AtomicType, Field
 
-# -- default values: what replaces NULL ------------------------------------------------------------
+# -- default values --------------------------------------------------------------------------------
 
 
 _BYTES = ("BINARY", "VARBINARY")
@@ -137,16 +132,18 @@ def check_generated(schema: TableSchema, options: TableOptions) -> None:
     """
     texts = options.generation_texts
     for column in generated_columns(schema, options):
-        name, told = column.field.name, _told(column.field.name, column.text)
+        name, option_text = column.field.name, _option_text(column.field.name, column.text)
         again = [n for n in column.columns if n in texts or n == options.out_of_order_column]
         if again:
             raise InvalidError(
-                f"{told}: it reads {again[0]!r}, which is a generated column itself; use only "
-                "columns of the input"
+                f"{option_text}: it reads {again[0]!r}, which is a generated column itself; use "
+                "only columns of the input"
             )
         if schema.field(name).default_value is not None:
-            raise InvalidError(f"{told}: column {name!r} also has a DEFAULT; remove one of them")
-        _check_role(column, told, schema, options)
+            raise InvalidError(
+                f"{option_text}: column {name!r} also has a DEFAULT; remove one of them"
+            )
+        _check_role(column, option_text, schema, options)
 
 
 def generations_in(schema: TableSchema) -> dict[str, tuple[str, ...]]:
@@ -163,41 +160,43 @@ def generations_in(schema: TableSchema) -> dict[str, tuple[str, ...]]:
 
 
 def _check_role(
-    column: GeneratedColumn, told: str, schema: TableSchema, options: TableOptions
+    column: GeneratedColumn, option_text: str, schema: TableSchema, options: TableOptions
 ) -> None:
     name, key = column.field.name, schema.primary_keys
     orders = {*options.sequence_field, *options.watermark_key}
     marks = {options.rowkind_field, options.delete_record_column, options.out_of_order_column}
     if name in {*orders, *marks, *options.tombstone_key}:
         raise InvalidError(
-            f"{told}: an option uses {name!r} to order or mark rows, so it cannot be a generated "
-            "column"
+            f"{option_text}: an option uses {name!r} to order or mark rows, so it cannot be a "
+            "generated column"
         )
     others = [each for each in column.columns if each not in key]
     if name in key and others:
         raise InvalidError(
-            f"{told}: {name!r} is in the primary key but is computed from {others[0]!r}, which "
-            f"is not, so updating this column would change the key; add {others[0]!r} to the "
+            f"{option_text}: {name!r} is in the primary key but is computed from {others[0]!r}, "
+            f"which is not, so updating this column would change the key; add {others[0]!r} to the "
             f"key, or remove {name!r} from it"
         )
     is_whole = engine_class(options).picks_a_version and not options.merges_rows
     if name not in key and key and not is_whole:
         raise InvalidError(
-            f"{told}: rows of this table are merged column by column, so {name!r} could be "
+            f"{option_text}: rows of this table are merged column by column, so {name!r} could be "
             "computed from an incomplete row; compute it when reading, or only from primary key "
             "columns, as part of the key"
         )
 
 
-def _told(name: str, text: str) -> str:
+def _option_text(name: str, text: str) -> str:
     return f"'{keys.key_of(keys.GENERATED, name)}' = {text!r}"
 
 
 @lru_cache(maxsize=256)
 def _generated(name: str, text: str, fields: tuple[Field, ...]) -> GeneratedColumn:
-    by_name, told = {field.name: field for field in fields}, _told(name, text)
+    by_name, option_text = {field.name: field for field in fields}, _option_text(name, text)
     if name not in by_name:
-        raise InvalidError(f"{told}: {name!r} is not a column; columns: {', '.join(by_name)}")
+        raise InvalidError(
+            f"{option_text}: {name!r} is not a column; columns: {', '.join(by_name)}"
+        )
     try:
         expression = row_expression(duckdb_expression(text, tuple(by_name)))
         read = expression.read_of(by_name)
@@ -205,11 +204,11 @@ def _generated(name: str, text: str, fields: tuple[Field, ...]) -> GeneratedColu
             raise InvalidError("a column cannot be computed from itself; use other columns")
         expression.check(by_name[name], read)
     except KeytideError as error:
-        raise type(error)(f"{told}: {error}") from error
+        raise type(error)(f"{option_text}: {error}") from error
     return GeneratedColumn(by_name[name], text, expression, read)
 
 
-# -- checks columns that mark rows as deletes or as late -------------------------------------------
+# -- columns that mark rows as deletes or as late --------------------------------------------------
 
 
 _MARKS = frozenset(
@@ -275,7 +274,7 @@ def check_marking_columns(schema: TableSchema, options: TableOptions) -> None:
         )
 
 
-# -- the aggregate function `count`: how many values were written ----------------------------------
+# -- the aggregate function `count` ----------------------------------------------------------------
 
 
 def with_stored_counts(raw: Mapping[str, str]) -> dict[str, str]:

@@ -87,7 +87,7 @@ def given_options(schema: TableSchema) -> dict[str, str]:
     return {key: value for key, value in schema.options.items() if key not in _IMPLIED}
 
 
-# -- creating one ----------------------------------------------------------------------------------
+# -- creating a definition -------------------------------------------------------------------------
 
 
 def external_schema(

@@ -11,11 +11,10 @@ A kind answers three questions:
 For a table with a primary key, all answers are yes. For an append table, all are no. Another kind
 is another class here.
 
-Columns that are computed from the merged row, in tables that merge rows at write time.
+In a table with a key index, rows can be merged at write time. Some columns are then computed from
+the merged row.
 
-How rows are merged at write time, in tables with a key index.
-
-Whether the rows of a write can be distributed over tasks in any way.
+A kind also says whether the rows of a write can be distributed over tasks in any way.
 """
 
 from __future__ import annotations
@@ -29,17 +28,14 @@ from keytide.definition.column_rules import check_marking_columns
 from keytide.definition.times import check_times_to_live
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema
-from keytide.merge.engine import Elsewhere, check_functions
+from keytide.merge.engine import PartitionChangePolicy, check_functions
 from keytide.merge.engines import engine_class
 from keytide.merge.functions.registry import DEFAULT_FUNCTION, FUNCTION_OPTIONS, function_names
 from keytide.options import SECTIONS, Acts, TableOptions, keys, option_of
 from keytide.predicate.row_expression import RowExpression, row_expression
 from keytide.types import Field
 
-# -- kinds of tables -------------------------------------------------------------------------------
-
-
-# -- how rows are merged at write time, in tables with a key index ---------------------------------
+# -- merging at write time -------------------------------------------------------------------------
 
 
 def merged_fields(schema: TableSchema, options: TableOptions) -> tuple[Field, ...]:
@@ -160,7 +156,7 @@ def why_in_both_partitions(schema: TableSchema, options: TableOptions) -> str | 
     can_move = options.bucket == -1 and schema.is_cross_partition
     if not (can_move and options.ignore_delete):
         return None
-    if engine_class(options).elsewhere is not Elsewhere.MOVES:
+    if engine_class(options).on_partition_change is not PartitionChangePolicy.MOVES:
         return None
     return (
         f"'{keys.IGNORE_DELETE}' ignores the delete that is written when a key moves to another "
@@ -360,7 +356,7 @@ def require_key(schema: TableSchema, table: str, what: str, way_out: str) -> Non
         )
 
 
-# -- columns that are computed from the merged row -------------------------------------------------
+# -- columns computed from the merged row ----------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -371,7 +367,7 @@ class ComputedColumn:
     expression: RowExpression
 
     @property
-    def told(self) -> str:
+    def option_text(self) -> str:
         """The option that defines it, for messages."""
         key = keys.key_of(keys.POST_MERGE_EXPRESSION, self.field.name)
         return f"'{key}' = {self.expression.text!r}"
@@ -396,23 +392,23 @@ def check_post_merge(schema: TableSchema, options: TableOptions) -> None:
     """Raise `InvalidError` for expressions or columns that cannot be used for a computed column."""
     merged = {field.name for field in merged_fields(schema, options)}
     for name, text in options.by_columns(keys.POST_MERGE_EXPRESSION).items():
-        told = f"'{keys.key_of(keys.POST_MERGE_EXPRESSION, name)}' = {text!r}"
+        option_text = f"'{keys.key_of(keys.POST_MERGE_EXPRESSION, name)}' = {text!r}"
         if not options.merges_rows:
             raise InvalidError(
-                f"{told} computes a column when a row is merged with an earlier one; set "
+                f"{option_text} computes a column when a row is merged with an earlier one; set "
                 f"'{keys.UPSERT_MODE}' = 'partial', or remove the option"
             )
         if name not in merged - {options.delete_record_column}:
             raise InvalidError(
-                f"{told}: {name!r} is not a column that is merged: it does not exist, or it is a "
-                "key column, a sequence field or a column that marks rows; use another column"
+                f"{option_text}: {name!r} is not a column that is merged: it does not exist, or it "
+                "is a key column, a sequence field or a column that marks rows; use another column"
             )
         if not schema.field(name).type.nullable:
             raise InvalidError(
-                f"{told}: {name!r} is {schema.field(name).type.sql()}, but an expression can "
-                "return NULL; make the column nullable"
+                f"{option_text}: {name!r} is {schema.field(name).type.sql()}, but an expression "
+                "can return NULL; make the column nullable"
             )
-        _check_expression(schema, name, told, text)
+        _check_expression(schema, name, option_text, text)
     try:
         computed_columns(schema, options)
     except CycleError as error:
@@ -423,7 +419,7 @@ def check_post_merge(schema: TableSchema, options: TableOptions) -> None:
         ) from error
 
 
-def _check_expression(schema: TableSchema, name: str, told: str, text: str) -> None:
+def _check_expression(schema: TableSchema, name: str, option_text: str, text: str) -> None:
     try:
         expression = row_expression(text)
         for column in expression.columns:
@@ -435,10 +431,10 @@ def _check_expression(schema: TableSchema, name: str, told: str, text: str) -> N
             raise InvalidError("a column cannot be computed from itself; use other columns")
         expression.check(schema.field(name), schema.select(expression.columns))
     except InvalidError as error:
-        raise InvalidError(f"{told}: {error}") from error
+        raise InvalidError(f"{option_text}: {error}") from error
 
 
-# -- whether the rows of a write can be distributed over tasks in any way --------------------------
+# -- distribution of rows over tasks ---------------------------------------------------------------
 
 
 def check_distribution(schema: TableSchema, options: TableOptions) -> None:

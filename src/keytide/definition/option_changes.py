@@ -1,14 +1,13 @@
-"""Which changes of options a table allows, and which columns its options name.
+"""Changes of options: which ones a table allows, and its conversion to the other kind.
 
 Stored rows have been merged and laid out with the options of their time. So an option that affects
 this cannot change while there are rows. An exception is what it says about columns that are added
 in the same step: these are NULL in every stored row, so the rows do not change.
 
-Converts the definition of a table to the other kind: merged on read, or with a key index.
-
-Columns and keys stay. Options with the same meaning in both kinds stay too, and options that follow
-from the kind are added or removed. Options with an equivalent in the other kind are replaced by it.
-Options that do not affect rows are dropped. Everything else is refused.
+A conversion makes a table that merges on read one with a key index, or back. Columns and keys stay.
+Options with the same meaning in both kinds stay too, and options that follow from the kind are
+added or removed. Options with an equivalent in the other kind are replaced by it. Options that do
+not affect rows are dropped. Everything else is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from keytide.merge.functions.collections import MergeMapWithKeyTime
 from keytide.options import Age, Change, Option, TableOptions, keys, option_of
 from keytide.types import Field, MapType, RowType
 
-# -- which changes of options a table allows, and which columns its options name -------------------
+# -- changes of options ----------------------------------------------------------------------------
 
 
 def with_option(options: Mapping[str, str], key: str, value: str | None) -> dict[str, str]:
@@ -171,7 +170,7 @@ def _is_refused(option: Option, found: Any, wanted: Any, has_rows: bool) -> bool
 
 
 def _refused(key: str, found: Any, wanted: Any) -> InvalidError:
-    was, becomes = (_shown(value) for value in (found, wanted))
+    was, becomes = (_value_text(value) for value in (found, wanted))
     return InvalidError(
         f"cannot change '{key}' from {was} to {becomes}: "
         "stored rows were merged with the old value, and deleted or older rows could come back; "
@@ -241,7 +240,7 @@ def _named(value: Any, names: Mapping[int, str]) -> Any:
     return ", ".join(str(names.get(each, each)) for each in value) or None
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, Age):
@@ -350,18 +349,18 @@ def _renamed_list(text: str, old: str, new: str) -> str:
     return ",".join(new if name.strip() == old else name for name in text.split(","))
 
 
-# -- converts the definition of a table to the other kind ------------------------------------------
+# -- conversion of the definition ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Definition:
+class ConvertedDefinition:
     """A definition in the other kind, and the options that it lost."""
 
     schema: TableSchema
-    dropped: tuple[str, ...]
+    dropped_options: tuple[str, ...]
 
     @classmethod
-    def of(cls, before: TableSchema, after: TableSchema) -> Definition:
+    def of(cls, before: TableSchema, after: TableSchema) -> ConvertedDefinition:
         """What `after` lost, if it was converted from `before`."""
         gone = {*before.options} - {*after.options} - {*_IMPLIED}
         if keys.TOMBSTONE_KEY in after.options:
@@ -369,7 +368,7 @@ class Definition:
         return cls(after, tuple(sorted(gone)))
 
 
-def converted(schema: TableSchema, upsert_mode: str) -> Definition:
+def converted(schema: TableSchema, upsert_mode: str) -> ConvertedDefinition:
     """A definition with a key index ('full'), or that of a table that merges ('none').
 
     REQUIRES: it is of the other kind. Raises `UnsupportedError` for a definition without an
@@ -378,21 +377,25 @@ def converted(schema: TableSchema, upsert_mode: str) -> Definition:
     for reason in _reasons(schema, TableOptions.parse(schema.options), upsert_mode):
         raise UnsupportedError(f"'{keys.UPSERT_MODE}' = '{upsert_mode}' is not possible: {reason}")
     try:
-        made = _made(schema, upsert_mode)
+        made = _definition_of_kind(schema, upsert_mode)
         validate_definition(made, TableOptions.parse(made.options))
     except KeytideError as error:
         raise UnsupportedError(
             f"'{keys.UPSERT_MODE}' = '{upsert_mode}' is not possible: {error}. {_NEW_TABLE}"
         ) from error
-    return Definition.of(schema, made)
+    return ConvertedDefinition.of(schema, made)
 
 
 def as_kind_of(schema: TableSchema, other: TableSchema) -> TableSchema:
     """A definition in the kind of another one, to show stored rows of that kind."""
-    return schema if kind_of(schema) is kind_of(other) else _made(schema, other.upsert_mode)
+    return (
+        schema
+        if kind_of(schema) is kind_of(other)
+        else _definition_of_kind(schema, other.upsert_mode)
+    )
 
 
-def _made(schema: TableSchema, upsert_mode: str) -> TableSchema:
+def _definition_of_kind(schema: TableSchema, upsert_mode: str) -> TableSchema:
     make = _merging if upsert_mode == NO_UPSERTS else _indexed
     named = replace(schema, options=make(schema))
     return replace(named, options=complete_options(named))
@@ -418,7 +421,7 @@ def _merging(schema: TableSchema) -> dict[str, str]:
     return {**kept, keys.WATERMARK_KEY: ",".join(options.sequence_field), **marked}
 
 
-# -- what prevents a conversion --------------------------------------------------------------------
+# -- obstacles to a conversion ---------------------------------------------------------------------
 
 _NEW_TABLE = "Write the rows to a new table instead"
 _RESET = "RESET the option first, if you do not need it"

@@ -1,4 +1,4 @@
-"""Schema evolution: changes as values, and the pure function that applies them.
+"""Schema evolution: changes as values, the pure function that applies them, and wider definitions.
 
 A schema is never edited: `evolve` creates the next one. Columns keep their field ids through
 renames and moves, a new column gets ids that were never used, and files keep the schema that they
@@ -11,10 +11,9 @@ a MAP.
 
 >>> evolve(schema, [AddColumn(("address", "zip"), STRING)])                  # doctest: +SKIP
 
-Extends a definition so that rows with more columns or wider types fit.
-
-Types are determined by the columns of the rows, not by their values, so the same columns always
-lead to the same table. Nothing is removed: a column that the rows lack stays.
+A definition can be extended so that rows with more columns or wider types fit. Types are determined
+by the columns of the rows, not by their values, so the same columns always lead to the same table.
+Nothing is removed: a column that the rows lack stays.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ __all__ = [
     "evolve",
 ]
 
-# -- schema evolution: changes as values, and the pure function that applies them ------------------
+# -- changes and their application -----------------------------------------------------------------
 
 
 Path: TypeAlias = "tuple[str, ...]"
@@ -250,7 +249,7 @@ def _apply(schema: TableSchema, change: SchemaChange) -> TableSchema:
     return _COLUMN_CHANGES[type(change)](schema, change)
 
 
-# -- columns -----------------------------------------------------------------------------------
+# -- columns ---------------------------------------------------------------------------------------
 
 
 def _add(schema: TableSchema, change: AddColumn) -> TableSchema:
@@ -400,7 +399,7 @@ def _refuse_taken(siblings: Sequence[Field], path: Path, name: str) -> None:
             )
 
 
-# -- positions in nested types -----------------------------------------------------------------
+# -- positions in nested types ---------------------------------------------------------------------
 
 
 def _with_siblings(
@@ -476,7 +475,7 @@ def _inserted(
     return (*siblings[:index], new, *siblings[index:])
 
 
-# -- extends a definition so that rows with more columns or wider types fit ------------------------
+# -- extension for more columns or wider types -----------------------------------------------------
 
 
 def growth(schema: TableSchema, columns: pa.Schema, table: str) -> list[SchemaChange]:

@@ -1,26 +1,23 @@
 """Times in a definition: partition times, tag periods, and limits for late rows and deletes.
 
-Reads times from the values of partition columns, as the options `partition.timestamp-pattern`
-and `partition.timestamp-formatter` describe.
+Partition times are read from the values of partition columns, as the options
+`partition.timestamp-pattern` and `partition.timestamp-formatter` describe. The pattern combines the
+values into a string, such as `$dt $hour:00:00`. By default it is the first value. The formatter,
+with Java's pattern letters, describes the string, such as `yyyyMMdd`. By default it is
+`2026-01-31`, with an optional time of day.
 
-The pattern combines the values into a string, such as `$dt $hour:00:00`. By default it is the first
-value. The formatter, with Java's pattern letters, describes the string, such as `yyyyMMdd`. By
-default it is `2026-01-31`, with an optional time of day.
-
-The periods of automatic tags, and how tag names identify them. Pure functions.
-
-A tag is named after the beginning of its period, and created from the first snapshot after the end
-of the period. So it shows what had arrived by then. Times are wall-clock times without a time zone.
+An automatic tag is named after the beginning of its period, and created from the first snapshot
+after the end of the period. So it shows what had arrived by then. Times are wall-clock times
+without a time zone.
 
 >>> from keytide.options import TableOptions
 >>> daily = TagPeriod.of(TableOptions.parse({}))
 >>> daily.name_of(daily.last_ended(datetime(2026, 2, 1, 0, 5)))
 '2026-01-31'
 
-Limits for late rows and for the retention of deletes, in tables with a key index.
-
-Both are measured in the comparison values, not in wall-clock time: how far a row is behind the
-latest row. So they do not depend on when a row was written or a compaction ran.
+Limits for late rows and for the retention of deletes are measured in the comparison values, not in
+wall-clock time: how far a row is behind the latest row. So they do not depend on when a row was
+written or a compaction ran.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ from keytide.key_index.indexed_keys import Comparison
 from keytide.options import Age, TableOptions, keys
 from keytide.types import Field
 
-# -- reads times from the values of partition columns ----------------------------------------------
+# -- partition times -------------------------------------------------------------------------------
 
 
 # For each letter: the part of a time, and the number of digits that a single letter may match.

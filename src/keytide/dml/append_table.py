@@ -31,7 +31,7 @@ from pyroaring import BitMap64
 from keytide.base.process import cached_property
 from keytide.catalogs.catalog import Catalog
 from keytide.commit.transaction import Transaction
-from keytide.compaction.append_tables import Rewriting
+from keytide.compaction.append_tables import BucketRewrite
 from keytide.dml.engine import pages_of
 from keytide.dml.fragments import Told
 from keytide.dml.own_tables import (
@@ -62,7 +62,7 @@ from keytide.format.arrow import to_arrow
 from keytide.format.data_file import POSITION, VALUE_KIND
 from keytide.format.manifest import FileKind, FileSource, ManifestEntry
 from keytide.format.manifest_entry import Entries
-from keytide.maintenance.writes import followed
+from keytide.maintenance.writes import with_follow_ups
 from keytide.predicate.predicate import Predicate, columns_of, conjuncts
 from keytide.read.merged_versions import Rows, rows_in
 from keytide.read.plan import plan_scan
@@ -81,7 +81,7 @@ from keytide.snapshot.stored_table import PinnedTable
 from keytide.write.input_rows import incoming_rows
 from keytide.write.partition_spec import every_partition
 from keytide.write.refusals import refuse_unmergeable, writable_view
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
 # -- row changes of workers: removed positions, and new files --------------------------------------
 
@@ -295,10 +295,10 @@ class _Places(Changes):
             view = self._on.view
             memory = view.options.read_memory_bytes
             for bucket, files in self._buckets.items():
-                rewriting = Rewriting(view, bucket, memory, FileSource.APPEND)
-                made = rewriting.done([(files, self._rows_of(bucket, files, images))], DeadRows())
-                assert made.written is not None
-                self._written.append(made.written)
+                rewriting = BucketRewrite(view, bucket, memory, FileSource.APPEND)
+                made = rewriting.write([(files, self._rows_of(bucket, files, images))], DeadRows())
+                assert made.result is not None
+                self._written.append(made.result)
         if not stays_there:
             self._feed(self._number, self._made)
 
@@ -518,10 +518,10 @@ class _Change:
         self.marked: list[ManifestEntry] = []
 
     @property
-    def written(self) -> Written:
+    def written(self) -> TaskResult:
         """The changes to commit, in addition to what tasks wrote."""
         dead = by_index_key({**self._watched_vectors(), **self._dead})
-        return Written(tuple(self._gone), indexes=dead)
+        return TaskResult(tuple(self._gone), indexes=dead)
 
     def dead_rows(self, bucket: BucketId) -> DeadRows:
         """The rows of a bucket that are already marked as deleted."""
@@ -557,8 +557,8 @@ class _Change:
         self, bucket: BucketId, before: DeadRows, names: Iterable[str], after: DeadRows
     ) -> None:
         is_about_all = self.is_watched is not None and self.is_watched(bucket[0])
-        went_by = None if is_about_all else before.about(names).went_by
-        self._dead[bucket] = replace(after, went_by=went_by)
+        went_by = None if is_about_all else before.about(names).observed
+        self._dead[bucket] = replace(after, observed=went_by)
 
     def _watched_vectors(self) -> dict[BucketId, DeadRows]:
         """The vectors of the files that were read, which must not have changed."""
@@ -588,8 +588,8 @@ def _commit(
     contents: Sequence[Told],
 ) -> None:
     begun = Transaction.on(table.table, table.base_state, table.view.statement)
-    with followed(table.table, begun) as transaction:
-        transaction.asked_for(operation_of(session))
+    with with_follow_ups(table.table, begun) as transaction:
+        transaction.set_operation(operation_of(session))
         take_files(transaction, table, contents)
-        transaction.take(change.written)
+        transaction.collect(change.written)
         transaction.change_rows(change.marked, change.is_watched)

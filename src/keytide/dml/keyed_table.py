@@ -59,14 +59,14 @@ from keytide.dml.spi import (
 )
 from keytide.dml.watermarks import refuse_delete, refuse_unset, watermarks
 from keytide.errors import InvalidError, UnsupportedError
-from keytide.maintenance.writes import followed, show_rows
+from keytide.maintenance.writes import show_rows, with_follow_ups
 from keytide.merge.order import IS_ADD, VALUE_KIND, joined
 from keytide.options import keys
 from keytide.predicate.predicate import Predicate, conjunction, conjuncts
 from keytide.read.key_index_rebuild import settled_state
 from keytide.read.key_ranges import TASK_BYTES, by_key_range
 from keytide.read.merged_versions import Lifetime
-from keytide.read.plan import WhichRows
+from keytide.read.plan import RowSelection
 from keytide.read.scan import ReadTask, Scan
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import PinnedTable
@@ -487,8 +487,8 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         """See `StoredMetadata`. Raises `InvalidError` if two rows would have the same key."""
         refuse_existing_keys(table, contents, partial(_outcomes, table))
         begun = Transaction.on(table.table, table.base_state, table.view.statement)
-        with followed(table.table, begun) as transaction:
-            transaction.asked_for(operation_of(session))
+        with with_follow_ups(table.table, begun) as transaction:
+            transaction.set_operation(operation_of(session))
             take_files(transaction, table, contents)
             transaction.build_on(serializable=session.isolation == "serializable")
 
@@ -614,7 +614,7 @@ def _outcomes(
     if view.schema.is_indexed:
         # An index excludes deletes from what readers see, but late rows must be compared with them.
         dead = pl.lit(int(RowKind.DELETE), pl.Int8).alias(VALUE_KIND)
-        for task in replace(scan, which=WhichRows.DELETES).tasks():
+        for task in replace(scan, which=RowSelection.DELETES).tasks():
             for frame in task.outcomes(view.options.read_memory_bytes):
                 yield frame.with_columns(dead)
 

@@ -55,7 +55,7 @@ from keytide.read.sections import PlannedFile
 from keytide.snapshot.state import Statement, TableState, TableView
 from keytide.snapshot.stored_table import PinnedTable
 from keytide.write.generated_columns import regenerated
-from keytide.write.task import WriteTask, Written
+from keytide.write.task import TaskResult, WriteTask
 from keytide.write.upsert import task_on
 
 # -- table handles ---------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ class Changes(ABC):
         self._on, self._number = table, number
         self._made = self._spool()
         self._rows = 0
-        self._written: list[Written] = []
+        self._written: list[TaskResult] = []
         self._attempt = new_attempt()
         self._is_over = False
 
@@ -638,17 +638,17 @@ def operation_of(session: ConnectorSession) -> Operation | None:
 def take_files(transaction: Transaction, table: StoredHandle, contents: Sequence[Told]) -> None:
     """Add the files that fragments name to the transaction. The commit begins."""
     for written in _files_of(contents):
-        transaction.take(written)
+        transaction.collect(written)
     if table.commit_progress is not None:
         table.commit_progress.has_begun = True
 
 
-def _files_of(contents: Sequence[Told]) -> Iterator[Written]:
+def _files_of(contents: Sequence[Told]) -> Iterator[TaskResult]:
     for each in contents:
         if "written" in each.rows.column_names:
             for value in each.rows.column("written"):
                 made = pickle.loads(value.as_py())
-                if not isinstance(made, Written):
+                if not isinstance(made, TaskResult):
                     raise ConnectorError(
                         f"a fragment contains no files, but a {type(made).__name__}"
                     )

@@ -46,7 +46,7 @@ from keytide.snapshot.state import TableState, TableView
 from keytide.write.input_rows import typed_rows
 from keytide.write.layout import Layout
 from keytide.write.refusals import why_refused
-from keytide.write.task import WriteTask, Written
+from keytide.write.task import TaskResult, WriteTask
 from keytide.write.upsert import UpsertTask
 
 # -- the effect of a batch on a table --------------------------------------------------------------
@@ -263,7 +263,7 @@ class WrittenChanges:
     `unknown` has the columns of `REJECTED_SCHEMA`.
     """
 
-    written: Written
+    written: TaskResult
     counts: ChangeCounts
     unknown: pa.Table
 

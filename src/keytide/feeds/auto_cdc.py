@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from keytide.catalogs import local_writes
 from keytide.catalogs.catalog import Catalog
-from keytide.catalogs.local_writes import grown, grown_for
+from keytide.catalogs.local_writes import extended_for, extended_table
 from keytide.catalogs.schema_changes import alter_table
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction, WriteResult
@@ -75,7 +75,9 @@ def _grow(table: StoredTable, events: pa.Table, awaited: list[str], author: Auth
     missing = [n for n in awaited if n in events.column_names and n not in table.schema.by_name]
     if missing:
         columns = events.select(missing).schema
-        grown(table.pinned(), partial(growth, columns=columns, table=table.name), author=author)
+        extended_table(
+            table.pinned(), partial(growth, columns=columns, table=table.name), author=author
+        )
 
 
 def _existing(catalog: Catalog, name: str) -> StoredTable | None:
@@ -123,7 +125,7 @@ def _apply(table: StoredTable, flow: Flow, rows: pa.Table, author: Author | None
         return retry_after_truncation(table, append)
     if flow.request.merge_schema:
         needed = partial(growth, columns=rows.schema, table=table.name)
-        table = grown(table.pinned(), needed, author=author)
+        table = extended_table(table.pinned(), needed, author=author)
     return write_events(table, flow, rows, author)
 
 
@@ -138,5 +140,5 @@ def _append(
         return truncation_of(transaction).remaining_rows(given, transaction.view.name)
 
     if flow.request.merge_schema:
-        table, rows = grown_for(table, rows, author)
+        table, rows = extended_for(table, rows, author)
     return local_writes.append(table, rows, author, fitting)

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.base.row_kind import ROW_KIND, RowKind
-from keytide.catalogs.local_writes import grown
+from keytide.catalogs.local_writes import extended_table
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.compaction.bulk_load import raise_replacement
@@ -60,7 +60,7 @@ from keytide.types import Field, arrow_schema, type_from_arrow
 from keytide.write.input_rows import incoming_rows, padded, parsed_kinds
 from keytide.write.partition_spec import every_partition
 from keytide.write.refusals import writable_view
-from keytide.write.task import Order, WriteTask, Written, refuse_ties, tie_columns
+from keytide.write.task import Order, TaskResult, WriteTask, refuse_ties, tie_columns
 
 # -- the event writer ------------------------------------------------------------------------------
 
@@ -89,7 +89,7 @@ class EventWriter:
         pads = flow.request.merge_schema or flow.request.ignores_nulls
         return cls(replace(transaction.task(), stored=None), kernel, tasks, pads)
 
-    def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
+    def feed(self, rows: Iterable[pa.Table], number: int) -> TaskResult:
         """Write events from `rows_of_events`, in order of arrival.
 
         REQUIRES: one call gets all events of a bucket, which are held in memory. Raises what
@@ -97,7 +97,7 @@ class EventWriter:
         """
         pieces = [piece for piece in rows if piece.num_rows]
         if not pieces:
-            return Written(())
+            return TaskResult(())
         events = pa.concat_tables(pieces)
         view = self.task.view
         given = incoming_rows(self._complete(events), view.schema, view.options, view.name)
@@ -152,9 +152,9 @@ def write_events(
 
     def write(transaction: Transaction) -> None:
         writer = EventWriter.on(transaction, flow)
-        here = replace(transaction.here(writer.task), threads=os.cpu_count() or 1)
+        here = replace(transaction.task_here(writer.task), threads=os.cpu_count() or 1)
         left = events if flow.keeps_history else outlived(transaction, events)
-        transaction.take(replace(writer, task=here).feed([left], 0))
+        transaction.collect(replace(writer, task=here).feed([left], 0))
 
     return commit_from_state(table, write, author)
 
@@ -169,8 +169,8 @@ def commit_from_state(
 
     def made(pinned: PinnedTable) -> WriteResult:
         with writing(pinned, writable_view(pinned), author, runner) as transaction:
-            if transaction.done is not None:
-                return transaction.already_done()
+            if transaction.own_commit is not None:
+                return transaction.previous_result()
             write(transaction)
             return transaction.build_on()
 
@@ -309,7 +309,7 @@ def truncate_up_to(table: StoredTable, flow: Flow, places: pa.Table) -> WriteRes
                 return nothing
             buffer_bytes = transaction.view.options.write_buffer_bytes
             rows = piled(_remaining_versions(transaction, flow, wanted), buffer_bytes)
-            transaction.take(transaction.here(transaction.task_anew()).feed(rows, 0))
+            transaction.collect(transaction.task_here(transaction.task_anew()).feed(rows, 0))
             raise_replacement(transaction)
             transaction.progress = wanted.progress(known)
             return replace(transaction.relayout(every_partition), rows=0)
@@ -366,9 +366,12 @@ def with_omitted_column(
 ) -> PinnedTable:
     """The table with the column `OMITTED`, in which the named columns can be NULL.
 
-    A value of a NOT NULL column is unknown until its version arrives. Raises what `grown` raises.
+    A value of a NOT NULL column is unknown until its version arrives. Raises what `extended_table`
+    raises.
     """
-    return grown(pinned, partial(_storing, names=names), author=author) if names else pinned
+    return (
+        extended_table(pinned, partial(_storing, names=names), author=author) if names else pinned
+    )
 
 
 def has_omitted_column(view: TableView) -> bool:
@@ -408,7 +411,7 @@ def write_omitted_values(
     pinned = with_omitted_column(table.pinned(), [*omitted_names(rows), OMITTED], author)
     if request.merge_schema:
         needed = partial(growth, columns=rows.schema, table=table.name)
-        pinned = grown(pinned, needed, author=author)
+        pinned = extended_table(pinned, needed, author=author)
 
     def write(transaction: Transaction) -> None:
         view = transaction.view
@@ -416,9 +419,9 @@ def write_omitted_values(
         scan = Scan(transaction.state.merging, kernel.columns)
         plans = zip(scan.plan.buckets, scan.tasks(), strict=True)
         tasks = {(plan.partition, plan.bucket): task for plan, task in plans}
-        task = transaction.here(replace(transaction.task(), stored=None))
+        task = transaction.task_here(replace(transaction.task(), stored=None))
         writer = EventWriter(task, kernel, tasks, request.merge_schema)
-        transaction.take(writer.feed([rows], 0))
+        transaction.collect(writer.feed([rows], 0))
 
     return commit_from_state(table, write, author)
 

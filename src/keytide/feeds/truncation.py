@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar
 import pyarrow as pa
 
 from keytide.base.process import scratch
-from keytide.commit.author import Progress, told_progress
+from keytide.commit.author import Progress, current_progress
 from keytide.commit.transaction import Transaction
 from keytide.errors import ConflictError, DataError, InvalidError
 from keytide.format.arrow import from_arrow
@@ -180,7 +180,7 @@ def retry_after_truncation(table: StoredTable, write: Callable[[TruncationLookup
 
 
 def _stored_text(table: StoredTable, newest: Snapshot | None) -> str | None:
-    return told_progress(table.metadata, newest, (_PROPERTY,)).get(_PROPERTY)
+    return current_progress(table.metadata, newest, (_PROPERTY,)).get(_PROPERTY)
 
 
 def _text(value: pa.Scalar) -> str:

@@ -1,10 +1,10 @@
-"""Converts between Arrow and Polars: the same columns, with exact types.
+"""Conversion between Arrow and Polars: the same columns, with exact types.
 
 Polars stores times in nanoseconds and strings as views, and a release without a map type sees a
 list of key/value structs. Converting to Polars loses nothing. `to_arrow` converts a frame back to
 the exact Arrow types of a schema.
 
-Rows that are available as Arrow batches, in the forms that other libraries and loops accept.
+Rows that are available as Arrow batches have the forms that other libraries and loops accept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from keytide.base.arguments import checked
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.types import Field, arrow_schema
 
-# -- converts between Arrow and Polars: the same columns, with exact types -------------------------
+# -- conversion between Arrow and Polars -----------------------------------------------------------
 
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _from_zero(array: pa.Array) -> pa.Array:
     return array if array.offset == 0 else pa.concat_arrays([array])
 
 
-# -- rows that are available as Arrow batches ------------------------------------------------------
+# -- row batches -----------------------------------------------------------------------------------
 
 
 class ArrowRows:

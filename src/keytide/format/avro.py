@@ -7,11 +7,9 @@ records decide what absence means.
 A `RecordType` defines what each member may contain. Reading and writing both check it, so nothing
 can be written that cannot be read.
 
-Avro records as columns and as bytes, so that they can be copied without encoding them again.
-
-The number of bytes of a record follows from its members: integers take one byte for every seven
-bits, strings their length and their bytes. So the positions of all records are computed from the
-columns.
+Records can be copied without encoding them again. The number of bytes of a record follows from its
+members: integers take one byte for every seven bits, strings their length and their bytes. So the
+positions of all records are computed from the columns.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from keytide.base.process import cached_property
 from keytide.errors import DataError, InvalidError, KeytideError, UnsupportedError
 from keytide.format.checksum import HEADER_SEAL, SEAL_KEY, UNSEALED
 
-# -- avro records as columns and as bytes ----------------------------------------------------------
+# -- records as columns and as bytes ---------------------------------------------------------------
 
 
 Lengths: TypeAlias = "npt.NDArray[np.int64]"
@@ -142,7 +140,7 @@ _ATOMS: Mapping[str, Callable[[pl.Series], Lengths]] = {
 }
 
 
-# -- avro object container files, the form of every manifest ---------------------------------------
+# -- object container files ------------------------------------------------------------------------
 
 
 Record = dict[str, Any]

@@ -83,20 +83,22 @@ class Bytes:
 class Slots:
     """One column of many rows.
 
-    ``words`` are the slots, before the offset is added for rows with bytes ``outside``. ``nulls``
-    is None if no value is NULL.
+    ``words`` are the slots, before the offset is added for rows with a ``variable_part``.
+    ``nulls`` is None if no value is NULL.
     """
 
     words: Array
     nulls: Array | None = None
-    outside: Bytes | None = None
+    variable_part: Bytes | None = None
 
     def words_with_offset(self, offsets: Array | int) -> Array:
         """The slots, with offsets from the row's start if bytes are outside."""
-        if self.outside is None:
+        if self.variable_part is None:
             return self.words
         pointers = np.asarray(offsets, np.uint64) << np.uint64(32)
-        words: Array = self.words | np.where(self.outside.sizes_bytes > 0, pointers, np.uint64(0))
+        words: Array = self.words | np.where(
+            self.variable_part.sizes_bytes > 0, pointers, np.uint64(0)
+        )
         return words
 
 
@@ -128,8 +130,10 @@ def encode_rows(
     image = np.zeros(int(ends[-1]) if len(ends) else 0, np.uint8)
     image[(starts - ARITY_SIZE_BYTES)[:, None] + np.arange(fixed.shape[1])] = fixed
     for each, offset in zip(slots, offsets, strict=True):
-        if each.outside is not None:
-            image[_ranges(starts + offset, each.outside.sizes_bytes)] = each.outside.gathered()
+        if each.variable_part is not None:
+            image[_ranges(starts + offset, each.variable_part.sizes_bytes)] = (
+                each.variable_part.gathered()
+            )
     blob = image.tobytes()
     bounds = np.concatenate([[0], ends]).tolist()
     return [blob[start:end] for start, end in itertools.pairwise(bounds)]
@@ -289,8 +293,8 @@ def _offsets(slots: Sequence[Slots], fixed_size: int) -> tuple[list[Array], Arra
     offsets = []
     for each in slots:
         offsets.append(sizes)
-        if each.outside is not None:
-            sizes = sizes + each.outside.padded_sizes_bytes
+        if each.variable_part is not None:
+            sizes = sizes + each.variable_part.padded_sizes_bytes
     return offsets, sizes
 
 
@@ -359,7 +363,7 @@ class _RowImage:
             self.nulls(place), 0, self.rows.words_at(self.slot_starts(place), "<u8")
         ).astype(np.uint64)
 
-    def outside(self, words: Array, sizes: Array) -> Bytes:
+    def variable_part(self, words: Array, sizes: Array) -> Bytes:
         """The bytes that slots point to. Raises DataError if some are outside their row."""
         offsets = (words >> np.uint64(32)).astype(np.int64)
         if (offsets + sizes > self.rows.sizes_bytes).any():
@@ -380,7 +384,7 @@ def _decoded(image: _RowImage, place: int, type_: DataType) -> pa.Array:
         sizes = np.where(is_inline, marks & 0x7F, (words & np.uint64(0xFFFFFFFF)).astype(np.int64))
         if (is_inline & (sizes > INLINE_SIZE_BYTES_MAX)).any():
             raise DataError("A binary row has an inline value of more than 7 bytes: it is corrupt")
-        outside = image.outside(np.where(is_inline, 0, words), np.where(is_inline, 0, sizes))
+        outside = image.variable_part(np.where(is_inline, 0, words), np.where(is_inline, 0, sizes))
         starts = np.where(is_inline, image.slot_starts(place), outside.starts)
         data = Bytes(image.rows.data, starts, sizes).gathered()
         bounds = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
@@ -410,7 +414,7 @@ def _decoded_decimal(image: _RowImage, place: int, nulls: Array, target: pa.Data
         sizes = (words & np.uint64(0xFFFFFFFF)).astype(np.int64)
         if (sizes > 16).any():
             raise DataError("A binary row has a decimal of more than 16 bytes: it is corrupt")
-        item = image.outside(words, sizes)
+        item = image.variable_part(words, sizes)
         places = np.arange(16) - (16 - sizes)[:, None]
         found = item.data[item.starts[:, None] + np.maximum(places, 0)]
         # Java writes as few bytes as the sign allows. The sign fills the rest.
@@ -423,7 +427,7 @@ def _decoded_decimal(image: _RowImage, place: int, nulls: Array, target: pa.Data
 
 def _units_since_epoch(image: _RowImage, words: Array, nulls: Array, unit: str) -> Array:
     sizes = np.where(nulls, 0, WORD_SIZE_BYTES)
-    starts = image.outside(words, sizes).starts
+    starts = image.variable_part(words, sizes).starts
     millis = np.where(nulls, 0, image.rows.words_at(starts, "<i8"))
     nanos = (words & np.uint64(0xFFFFFFFF)).astype(np.int64)
     per_milli, nanos_per_unit = (1_000, 1_000) if unit == "us" else (1_000_000, 1)

@@ -173,11 +173,11 @@ def _murmur_block(columns: Sequence[pa.Array], types: Sequence[DataType]) -> Arr
     for each in slots:
         words = each.words_with_offset(sizes).view(np.uint32)
         hashes = _mixed(_mixed(hashes, words[0::2]), words[1::2])
-        if each.outside is not None:
-            sizes = sizes + each.outside.padded_sizes_bytes
+        if each.variable_part is not None:
+            sizes = sizes + each.variable_part.padded_sizes_bytes
     for each in slots:
-        if each.outside is not None:
-            _mix_outside(hashes, each.outside)
+        if each.variable_part is not None:
+            _mix_outside(hashes, each.variable_part)
     return _finished(hashes, sizes)
 
 

@@ -1,17 +1,9 @@
 """The log of a Delta table: its state, actions, checkpoints and file names.
 
-Checkpoints of a Delta log: all actions that lead to a version, as Parquet.
-
-Columns with Delta Lake's type names.
-
-Creates and parses the file names of a Delta log.
-
-A Delta table as its log describes it: one version as a value, and actions to the next one.
-
 Actions are kept as documents. Members that this release does not know are preserved, and unknown
 actions are skipped, as readers of the log must do.
 
-Where Delta Lake stores deletion vectors: in a file with several vectors, or in the log.
+A checkpoint has all actions that lead to a version, as Parquet.
 """
 
 from __future__ import annotations
@@ -34,10 +26,7 @@ from keytide.errors import DataError
 from keytide.format.index_files import PortableVector
 from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, MultisetType, RowType
 
-# -- the log of a Delta table: its state, actions, checkpoints and file names ----------------------
-
-
-# -- columns with Delta Lake's type names ----------------------------------------------------------
+# -- Delta type names of columns -------------------------------------------------------------------
 
 
 _NAMES = {
@@ -123,7 +112,7 @@ def _map(key: Any, value: Any) -> dict[str, Any]:
     return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
 
 
-# -- creates and parses the file names of a Delta log ----------------------------------------------
+# -- file names ------------------------------------------------------------------------------------
 
 
 LOG_DIR = "_delta_log"
@@ -165,7 +154,7 @@ def _number(pattern: re.Pattern[str], name: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-# -- A Delta table as its log describes it ---------------------------------------------------------
+# -- the state of a version, and actions to the next one -------------------------------------------
 
 
 Action: TypeAlias = "dict[str, Any]"
@@ -245,7 +234,7 @@ NOTHING = DeltaState(-1, {}, {}, {})
 """The state before the first version."""
 
 
-def told_snapshot(snapshot_id: int, commit: int) -> list[Action]:
+def snapshot_actions(snapshot_id: int, commit: int) -> list[Action]:
     """The actions that say which snapshot a version shows."""
     return [_transaction(APP_ID, snapshot_id), _transaction(COMMIT_APP_ID, commit)]
 
@@ -289,7 +278,7 @@ def _last(actions: Iterable[Action], kind: str, before: Action) -> Action:
     return ([before, *_of(actions, kind)])[-1]
 
 
-# -- checkpoints of a Delta log: all actions that lead to a version, as Parquet --------------------
+# -- checkpoints -----------------------------------------------------------------------------------
 
 
 _TEXTS = pa.map_(pa.string(), pa.string())
@@ -383,7 +372,7 @@ def _without_nulls(value: Any) -> Action:
 _MAPS = ("partitionValues", "tags", "options", "configuration")
 
 
-# -- where Delta Lake stores deletion vectors ------------------------------------------------------
+# -- places of deletion vectors --------------------------------------------------------------------
 
 
 VECTOR_DIR = "_delta_vectors"

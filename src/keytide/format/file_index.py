@@ -1,11 +1,9 @@
-"""File indexes: allow a reader to skip a data file without opening it.
+"""File indexes, which allow a reader to skip a data file without opening it, and bloom filters.
 
 An index file has a header, which contains the position of each index of each column, and then the
 indexes. The header ends with space reserved for later versions. Keytide stores a checksum of all
 other bytes there: a damaged index would hide rows. Index files of other writers have none, and are
 accepted.
-
-Bloom filters over the values of a column, in the bytes of the format.
 
 A filter says that a file does not contain a value, or that it may. No filter contains NULL. Strings
 and bytes are hashed with XXH64, values of up to eight bytes with Thomas Wang's integer hash.
@@ -28,7 +26,7 @@ from keytide.format.binary_row import Bytes, conformed, plain_words, text_bytes
 from keytide.options.keys import FILE_INDEX_READ_ENABLED
 from keytide.types import AtomicType, DataType
 
-# -- file indexes: allow a reader to skip a data file without opening it ---------------------------
+# -- file indexes ----------------------------------------------------------------------------------
 
 
 ColumnIndexes = Mapping[str, Mapping[str, bytes]]
@@ -130,7 +128,7 @@ def _text(data: bytes, at: int) -> tuple[str, int]:
     return halves.decode("utf-16-le"), start + length
 
 
-# -- bloom filters over the values of a column, in the bytes of the format -------------------------
+# -- bloom filters ---------------------------------------------------------------------------------
 
 
 Array = npt.NDArray[Any]

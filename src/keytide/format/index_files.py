@@ -1,22 +1,17 @@
-"""Index files: the hashes of dynamic buckets, the dead rows of data files, and the manifest of
-both.
-
-Index manifests: all index files of a snapshot.
+"""Index files: hashes of dynamic buckets, dead rows of data files, and the manifest of both.
 
 Unlike a manifest, an index manifest is the full list and not a change. A commit that changes an
 index rewrites the whole list. Any other commit keeps the old name. A bucketed table has at most one
 file for each (type, partition, bucket).
 
-Hash index files: the hashes of the keys in one dynamic bucket.
+A hash index file has the hashes of the keys in one dynamic bucket: 4 bytes each, one after the
+other, in big-endian order, without a header. They are a set, and other writers use any order. A
+hash is that of the binary row of the primary key without its partition columns, the same hash as
+for fixed buckets.
 
-A file contains the 4-byte hashes one after the other, in big-endian order, without a header. They
-are a set, and other writers use any order. A hash is that of the binary row of the primary key
-without its partition columns, the same hash as for fixed buckets.
-
-Deletion vectors: bitmaps of the dead rows of data files, stored back to back in index files.
-
-An index file consists of a version byte and vectors. The index manifest records which data file
-each vector belongs to and where it is. There are two forms, distinguished by their magic number::
+Deletion vectors are bitmaps of the dead rows of data files, stored back to back in an index file,
+after a version byte. The index manifest records which data file each vector belongs to and where it
+is. There are two forms, distinguished by their magic number::
 
     32 bit   size BE | 5e43f2d0 BE | RoaringBitmap                          | CRC32 BE
     64 bit   size BE | 64393dd1 LE | count LE, count x (high LE, Roaring..) | CRC32 BE
@@ -24,7 +19,7 @@ each vector belongs to and where it is. There are two forms, distinguished by th
 `size` and the checksum cover magic and body. The class of a bitmap determines its form: `BitMap`
 is written as 32 bit, `BitMap64` as 64 bit.
 
-Deletion vectors in the form that Delta Lake and Apache Iceberg share: 64-bit bitmaps.
+Delta Lake and Apache Iceberg share another form, with 64-bit bitmaps.
 """
 
 from __future__ import annotations
@@ -46,7 +41,7 @@ from keytide.format.cache import METADATA, version_of
 from keytide.options import keys
 from keytide.store.interface import Store, disk_errors
 
-# -- hash index files: the hashes of the keys in one dynamic bucket --------------------------------
+# -- hash indexes ----------------------------------------------------------------------------------
 
 
 Hashes = npt.NDArray[np.int32]
@@ -125,12 +120,12 @@ class VectorPlace:
     """Where the vector of a data file is: the path of its index file in the store, and the range
     there.
 
-    `held` is the part of the index file in this range, if no store has the file.
+    `content` is the part of the index file in this range, if no store has the file.
     """
 
     path: str
     range: VectorRange
-    held: bytes | None = None
+    content: bytes | None = None
 
 
 def dead_positions(store: Store, place: VectorPlace) -> npt.NDArray[np.int64]:
@@ -173,8 +168,8 @@ def _without(one: Vector, other: Vector) -> Vector:
 def _stored_vector(store: Store, place: VectorPlace) -> Vector:
     """A cached vector, which must not be changed."""
     uri, found = store.uri_of(place.path), place.range
-    if place.held is not None:
-        return _read_vector(place.held, found, uri, start=found.offset)
+    if place.content is not None:
+        return _read_vector(place.content, found, uri, start=found.offset)
 
     def load() -> tuple[Vector, int]:
         with disk_errors("read", uri), store.open_input(place.path) as file:
@@ -320,7 +315,7 @@ def _read_vector(data: bytes, place: VectorRange, path: str, *, start: int = 0) 
         raise DataError(f"{where} is not a bitmap ({error})") from error
 
 
-# -- index manifests: all index files of a snapshot ------------------------------------------------
+# -- index manifests -------------------------------------------------------------------------------
 
 
 ENTRY_VERSION = 1
@@ -344,7 +339,7 @@ class IndexFile:
     `partition` is the binary row of the partition columns. `row_count` is the number of vectors or
     hashes. `ranges` are the positions of the vectors, None for other types. Types that this release
     does not know are preserved unchanged. `global_index` is a member of such types.
-    `held` is the content of a file that no store has, because only a reader uses it.
+    `content` is the content of a file that no store has, because only a reader uses it.
     """
 
     index_type: str
@@ -356,18 +351,18 @@ class IndexFile:
     ranges: tuple[VectorRange, ...] | None = None
     external_path: str | None = None
     global_index: Mapping[str, Any] | None = None
-    held: bytes | None = None
+    content: bytes | None = None
 
-    def held_in(self, place: VectorRange) -> bytes | None:
+    def content_of(self, place: VectorRange) -> bytes | None:
         """The held content of a range of vectors. None if a store has the file."""
         return (
             None
-            if self.held is None
-            else self.held[place.offset : place.offset + place.length + _FRAME_LENGTH]
+            if self.content is None
+            else self.content[place.offset : place.offset + place.length + _FRAME_LENGTH]
         )
 
     @property
-    def beside(self) -> dict[str, int]:
+    def run_files(self) -> dict[str, int]:
         """The names of the files that belong to it, with their sizes in bytes."""
         if self.index_type != KEY_INDEX:
             return {}
@@ -468,7 +463,7 @@ def _range(found: Record) -> VectorRange:
 
 
 def _index_record(file: IndexFile) -> Record:
-    if file.held is not None:
+    if file.content is not None:
         raise InvalidError(
             f"index file {file.file_name}: its content is in memory; expected a file in a store"
         )
@@ -505,7 +500,7 @@ def _range_record(place: VectorRange) -> Record:
     }
 
 
-# -- deletion vectors in the form that Delta Lake and Apache Iceberg share -------------------------
+# -- deletion vectors of Delta Lake and Apache Iceberg ---------------------------------------------
 
 
 _MAGIC = struct.pack("<i", 1681511377)

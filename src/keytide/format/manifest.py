@@ -7,7 +7,7 @@ the added files of both lists whose identity was never deleted.
 In the lists of a snapshot, no identity is added again after its deletion. So the order of manifests
 and entries does not matter to any reader. The level is part of the identity: moving a file to
 another level deletes one identity and adds another. Code that brings files back ensures that no
-delete entry for them is left (`table.upkeep.restored_files`).
+delete entry for them is left (`keytide.maintenance.restore`).
 """
 
 from __future__ import annotations
@@ -207,11 +207,11 @@ def copy_manifest(entries: EncodedRecords) -> bytes:
 
 def encode_manifest_list(manifests: Iterable[ManifestFileMeta]) -> bytes:
     """The bytes of a manifest list, which may be empty. Raises like `encode_manifest`."""
-    return _MANIFESTS.write_pieces(_encoded_in_list(_Itself(each)) for each in manifests)
+    return _MANIFESTS.write_pieces(_encoded_in_list(_ManifestIdentity(each)) for each in manifests)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Itself:
+class _ManifestIdentity:
     """A manifest that equals only itself, because its members may not be hashable."""
 
     manifest: ManifestFileMeta
@@ -220,11 +220,11 @@ class _Itself:
         return id(self.manifest)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and other.manifest is self.manifest
+        return isinstance(other, _ManifestIdentity) and other.manifest is self.manifest
 
 
 @lru_cache(maxsize=1 << 12)  # most of a list stand in the one before too
-def _encoded_in_list(one: _Itself) -> bytes:
+def _encoded_in_list(one: _ManifestIdentity) -> bytes:
     return _MANIFESTS.encoded(one.manifest, _list_record)
 
 

@@ -1,9 +1,7 @@
-"""The manifest entry of one data file, with the member names of the format.
+"""Manifest entries, one for each data file, with the member names of the format.
 
-Manifest entries as columns.
-
-Of many entries, most are excluded by a few of their members. Only the remaining ones are created as
-objects.
+Entries are also available as columns. Most of many entries are excluded by a few of their members,
+and only the remaining ones are created as objects.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ import polars as pl
 from keytide.base.process import cached_property, without_collection
 from keytide.format.stats import SimpleStats
 
-# -- the manifest entry of one data file, with the member names of the format ----------------------
+# -- the entry of a data file ----------------------------------------------------------------------
 
 
 Identity = tuple[bytes, int, int, str, tuple[str, ...], bytes | None, str | None]
@@ -111,7 +109,7 @@ class ManifestEntry:
         )
 
 
-# -- manifest entries as columns -------------------------------------------------------------------
+# -- entries as columns ----------------------------------------------------------------------------
 
 
 Mask = npt.NDArray[np.bool_]

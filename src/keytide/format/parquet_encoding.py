@@ -1,20 +1,16 @@
-"""What Arrow does not read of Parquet: timestamps with nanoseconds, and the footer as a tree.
+"""Encodings of Parquet files: INT96 timestamps, the choice for each column, and Thrift structures.
 
-TIMESTAMP(7..9) as Parquet INT96, column by column.
+TIMESTAMP(7..9) is written as INT96. Java readers before Paimon 2.0 support nanosecond timestamps
+only as INT96, while every other timestamp in the same file must be INT64. Arrow can write INT96 for
+all timestamps of a file or for none. The bytes of a plain or dictionary page are the same for INT96
+and for 12-byte fixed-size binaries. So such columns are written as fixed-size binaries, and then
+the footer is changed to say what they are.
 
-Java readers before Paimon 2.0 support nanosecond timestamps only as INT96, while every other
-timestamp in the same file must be INT64. Arrow can write INT96 for all timestamps of a file or for
-none. The bytes of a plain or dictionary page are the same for INT96 and for 12-byte fixed-size
-binaries. So such columns are written as fixed-size binaries, and then the footer is changed to say
-what they are.
+Footers are encoded in Thrift's compact protocol, which is read and written here as a tree of
+numbered members, without a schema. Callers know what the numbers mean.
 
-Thrift's compact protocol as a tree of numbered members, without a schema.
-
-Footers of Parquet are encoded in it. Callers know what the numbers mean.
-
-Chooses the encoding of each column in a data file from a sample of its rows.
-
-A wrong choice costs time or space, never correctness.
+The encoding of a column is chosen from a sample of its rows. A wrong choice costs time or space,
+never correctness.
 """
 
 from __future__ import annotations
@@ -32,10 +28,7 @@ from thrift.protocol.TCompactProtocol import TCompactProtocol
 from thrift.protocol.TProtocol import TType
 from thrift.transport.TTransport import TMemoryBuffer
 
-# -- what Arrow does not read of Parquet -----------------------------------------------------------
-
-
-# -- thrift's compact protocol as a tree of numbered members, without a schema ---------------------
+# -- Thrift's compact protocol as a tree -----------------------------------------------------------
 
 
 class Member(NamedTuple):
@@ -134,7 +127,7 @@ _READERS = {
 }
 
 
-# -- TIMESTAMP(7..9) as Parquet INT96, column by column --------------------------------------------
+# -- TIMESTAMP(7..9) as INT96 ----------------------------------------------------------------------
 
 
 NANOSECONDS_MIN = -106_751 * 86_400 * 1_000_000_000
@@ -253,7 +246,7 @@ def _is_bare_twelve_bytes(leaf: list[Member]) -> bool:
     )
 
 
-# -- chooses the encoding of each column in a data file from a sample of its rows ------------------
+# -- choice of encodings ---------------------------------------------------------------------------
 
 
 BALANCED = "balanced"

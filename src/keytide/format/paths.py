@@ -1,4 +1,4 @@
-"""Creates and parses every file name of a table. No other module does.
+"""Paths of a table: creates and parses every file name, and no other module does.
 
 A table's directory::
 
@@ -23,8 +23,6 @@ creating function returns.
 'snapshot/snapshot-7'
 >>> parse_snapshot_name("snapshot-7"), parse_snapshot_name("LATEST")
 (7, None)
-
-Branches: the folder of a table as a branch sees it.
 
 A branch has its own schemas, snapshots, tags, changelogs and consumers, in a folder inside the
 table. Data files, manifests and indexes are stored with those of the table, because each of their
@@ -57,7 +55,7 @@ from keytide.base.arguments import shown
 from keytide.errors import InvalidError
 from keytide.store import ObjectInfo, Store
 
-# -- creates and parses every file name of a table. No other module does ---------------------------
+# -- file names ------------------------------------------------------------------------------------
 
 
 POSTPONE_BUCKET = -2

@@ -139,7 +139,7 @@ class Snapshot:
         return int.from_bytes(digest, "big") >> 1
 
     @property
-    def told_watermark(self) -> int | None:
+    def known_watermark(self) -> int | None:
         """The watermark. None if no stream wrote one."""
         return None if self.watermark == NO_WATERMARK else self.watermark
 
@@ -197,7 +197,7 @@ class Consumer:
     told_commit: str | None = None
 
     @property
-    def told(self) -> int:
+    def last_snapshot(self) -> int:
         """The last snapshot whose changes the consumer has received."""
         return self.next_snapshot - 1 if self.told_snapshot is None else self.told_snapshot
 

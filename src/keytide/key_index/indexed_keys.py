@@ -1,21 +1,16 @@
 """Keys in an index: hashes, entries, comparison values, and the size of an index.
 
-Key hashes of 96 bits, which identify keys in an index.
+A key is identified by a hash of 96 bits. The first 64 bits are those of the table's hash function.
+The others are an independent checksum, so that keys which collide in one differ in the other. A key
+is first serialized as in Apache Pinot (section 1.6 of its dossier): a single column unchanged,
+several columns one after the other, each with a length prefix if its length varies.
 
-The first 64 bits are those of the table's hash function. The others are an independent checksum, so
-that keys which collide in one differ in the other. A key is first serialized as in Apache Pinot
-(section 1.6 of its dossier): a single column unchanged, several columns one after the other, each
-with a length prefix if its length varies.
+Rows of a key are compared by values. Numbers and times are stored in the index as 8-byte integers
+with the same order as the values. Strings, bytes, decimals, and the columns of several producers
+have no such numbers. For these, the index contains the location of the current row, and the row is
+read.
 
-Entries of an index of keys, as columns.
-
-The values by which rows of a key are compared.
-
-Numbers and times are stored in the index as 8-byte integers with the same order as the values.
-Strings, bytes, decimals, and the columns of several producers have no such numbers. For these, the
-index contains the location of the current row, and the row is read.
-
-Estimates the size of an index of keys before it exists.
+The size of an index can be estimated before it exists.
 """
 
 from __future__ import annotations
@@ -36,10 +31,7 @@ from keytide.base.record import Record
 from keytide.errors import InvalidError
 from keytide.types import Field
 
-# -- keys in an index ------------------------------------------------------------------------------
-
-
-# -- key hashes of 96 bits, which identify keys in an index ----------------------------------------
+# -- key hashes of 96 bits -------------------------------------------------------------------------
 
 
 if TYPE_CHECKING:
@@ -93,7 +85,7 @@ def between(heads: Heads, low: int, high: int | None) -> slice:
     return slice(start, None if high is None else int(np.searchsorted(heads, np.uint64(high))))
 
 
-def found_among(known: KeyHashes, probes: KeyHashes) -> tuple[Places, Places]:
+def matches_among(known: KeyHashes, probes: KeyHashes) -> tuple[Places, Places]:
     """The indexes of the probes that are among the known hashes, and their indexes there.
 
     REQUIRES: the known hashes are in the order of their heads.
@@ -246,7 +238,7 @@ def _fixed(numbers: npt.NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(pa.large_binary(), len(numbers), [None, offsets, data])
 
 
-# -- entries of an index of keys, as columns -------------------------------------------------------
+# -- entries as columns ----------------------------------------------------------------------------
 
 
 Numbers = npt.NDArray[np.int64]
@@ -282,7 +274,7 @@ class Entries:
 
         REQUIRES: the entries are in hash order.
         """
-        places, at = found_among(self.hashes, probes)
+        places, at = matches_among(self.hashes, probes)
         return places, self.take(at)
 
     def cuts(self, stretch: int) -> list[int]:
@@ -331,7 +323,7 @@ def newest_of_each(entries: Entries) -> Entries:
     return entries.take(order[is_last])
 
 
-# -- the values by which rows of a key are compared ------------------------------------------------
+# -- comparison values -----------------------------------------------------------------------------
 
 
 NOTHING = np.iinfo(np.int64).min
@@ -347,7 +339,7 @@ _MS_OF_A_DAY = 86_400_000
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def behind(numbers: Numbers, by: int) -> Numbers:
+def reduced(numbers: Numbers, by: int) -> Numbers:
     """The numbers reduced by `by`. `NOTHING` stays."""
     low = min(NOTHING + by, np.iinfo(np.int64).max)
     return np.asarray(np.maximum(numbers, low) - by, np.int64)
@@ -381,7 +373,7 @@ class Comparison:
         return not self.has_producers and all(f.type.root in _NUMBERED for f in self.fields)
 
     @property
-    def counted_in(self) -> str:
+    def unit(self) -> str:
         """The unit of the numbers in entries. It can change if a column gets a wider type."""
         if not self.fields or not self.is_in_index:
             return "nothing"
@@ -408,7 +400,7 @@ class Comparison:
             return np.zeros((1, rows.num_rows), np.int64)
         return np.stack([self._of_column(rows.column(f.name), f) for f in self.fields])
 
-    def says(self, numbers: Numbers) -> npt.NDArray[np.bool_]:
+    def compared_columns(self, numbers: Numbers) -> npt.NDArray[np.bool_]:
         """In which columns rows with these numbers are compared with their keys' values."""
         if not self.has_producers:
             return np.ones_like(numbers, np.bool_)
@@ -451,7 +443,7 @@ def _ranks(array: pa.Array, field: Field) -> Numbers:
     return np.asarray(pc.rank(array, sort_keys="ascending", tiebreaker="dense")).astype(np.int64)
 
 
-# -- estimates the size of an index of keys before it exists ---------------------------------------
+# -- estimates of the size -------------------------------------------------------------------------
 
 
 _HASH_BYTES = 8 + 4

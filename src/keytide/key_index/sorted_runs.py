@@ -1,20 +1,17 @@
 """Sorted runs of a key index, on disk and in object stores.
 
-Sorted runs of an index: entries in hash order, in a memory-mapped file.
-
-A run consists of blocks of fixed-width columns, so runs of any length are written and merged block
-by block, and a lookup reads a few pages. Positions, files and comparison values use as many bytes
-as their block needs. The end of the file describes the blocks.
+A run has entries in hash order, in a memory-mapped file. A run consists of blocks of fixed-width
+columns, so runs of any length are written and merged block by block, and a lookup reads a few
+pages. Positions, files and comparison values use as many bytes as their block needs. The end of the
+file describes the blocks.
 
     magic | blocks | description | version, length and checksum of the description | magic
 
-Runs in an object store, of which a lookup fetches only what it needs.
+Of a run in an object store, a lookup fetches only what it needs. Hashes are evenly distributed
+within a block, so the position of an entry is known up to a few thousand entries. The range around
+it is fetched, for all columns together. If the entry is outside of it, the whole block is fetched.
 
-Hashes are evenly distributed within a block, so the position of an entry is known up to a few
-thousand entries. The range around it is fetched, for all columns together. If the entry is outside
-of it, the whole block is fetched.
-
-The head of an index of keys: the data files that it covers, and its runs.
+The head of an index says which data files it covers, and has its runs.
 """
 
 from __future__ import annotations
@@ -38,14 +35,11 @@ from keytide.key_index.indexed_keys import (
     KeyHashes,
     Numbers,
     between,
-    found_among,
+    matches_among,
     newest_of_each,
 )
 
-# -- sorted runs of a key index, on disk and in object stores --------------------------------------
-
-
-# -- sorted runs of an index: entries in hash order, in a memory-mapped file -----------------------
+# -- runs in memory-mapped files -------------------------------------------------------------------
 
 
 _MAGIC = b"KTKEYIDX"
@@ -252,13 +246,13 @@ class Run:
 
         REQUIRES: the probes are in the order of their heads.
         """
-        # The same, for the blocks that `probed` returns.
-        blocks = probed(self.blocks, probes)
+        # The same, for the blocks that `blocks_of_probes` returns.
+        blocks = blocks_of_probes(self.blocks, probes)
         places, found = [np.empty(0, np.int64)], []
         for block, start, end in blocks:
             heads, checks, *others = self._columns_of(block)
             asked = probes.take(slice(start, end))
-            own, at = found_among(KeyHashes(heads, checks), asked)
+            own, at = matches_among(KeyHashes(heads, checks), asked)
             if len(own):
                 places.append(own + start)
                 found.append(decoded(block, asked.take(own), [column[at] for column in others]))
@@ -279,7 +273,9 @@ class Run:
         return known
 
 
-def probed(blocks: Sequence[Block], probes: KeyHashes) -> Iterator[tuple[Block, int, int]]:
+def blocks_of_probes(
+    blocks: Sequence[Block], probes: KeyHashes
+) -> Iterator[tuple[Block, int, int]]:
     """The blocks that may contain probes, each with the range of these probes.
 
     REQUIRES: the probes are in the order of their heads.
@@ -332,7 +328,7 @@ def decoded(block: Block, hashes: KeyHashes, others: Sequence[Column]) -> Entrie
 # -- merging ---------------------------------------------------------------------------------------
 
 
-class Part(Protocol):
+class EntrySource(Protocol):
     """Entries in hash order, one per key: a run, or entries in memory."""
 
     def __len__(self) -> int: ...
@@ -350,7 +346,7 @@ class Part(Protocol):
         ...
 
 
-def merged(parts: Sequence[Part]) -> Iterator[Entries]:
+def merged(parts: Sequence[EntrySource]) -> Iterator[Entries]:
     """The latest entry of each key in some parts, ordered from oldest to newest part, in hash
     order.
 
@@ -363,7 +359,7 @@ def merged(parts: Sequence[Part]) -> Iterator[Entries]:
         yield newest_of_each(Entries.together([part.between(low, high) for part in given]))
 
 
-# -- runs in an object store, of which a lookup fetches only what it needs -------------------------
+# -- runs in an object store -----------------------------------------------------------------------
 
 
 Fetch: TypeAlias = "Callable[[Sequence[tuple[int, int]]], list[bytes]]"
@@ -380,12 +376,12 @@ class _Window:
     """Fetched entries of a block, for a range of probes."""
 
     block: Block
-    some: slice
+    entries: slice
     probes: slice
 
 
 @dataclass(frozen=True)
-class FarRun:
+class RemoteRun:
     """A run of which only the description is loaded. Finds the same entries as `Run`."""
 
     fetch: Fetch = field(repr=False)
@@ -394,7 +390,7 @@ class FarRun:
 
     def find(self, probes: KeyHashes) -> tuple[Numbers, Entries]:
         """See `Run`. Raises `DataError` for damaged data, if it is read."""
-        blocks = [*probed(self.blocks, probes)]
+        blocks = [*blocks_of_probes(self.blocks, probes)]
         ends = {block.start: after.first for block, after in pairwise(self.blocks)}
         windows = [
             window
@@ -412,7 +408,7 @@ class FarRun:
         for window, found in zip(windows, columns, strict=True):
             heads, checks, *others = found
             asked = probes.take(window.probes)
-            own, at = found_among(KeyHashes(heads, checks), asked)
+            own, at = matches_among(KeyHashes(heads, checks), asked)
             places.append(own + window.probes.start)
             entries.append(decoded(window.block, asked.take(own), [each[at] for each in others]))
         return np.concatenate(places), Entries.together(entries)
@@ -422,7 +418,7 @@ class FarRun:
         if not windows:
             return []
         wanted = [(n, column) for n, w in enumerate(windows) for column in _stored(w.block)]
-        ranges = [windows[n].block.places(column, windows[n].some) for n, column in wanted]
+        ranges = [windows[n].block.places(column, windows[n].entries) for n, column in wanted]
         fetched = self.fetch(ranges)
         if [len(data) for data in fetched] != [end - begin for begin, end in ranges]:
             raise DataError(f"{self.path}: the key index is damaged")
@@ -432,7 +428,7 @@ class FarRun:
                 window.block.column(
                     np.frombuffer(pieces.get((n, column), b""), np.uint8),
                     column,
-                    window.some.stop - window.some.start,
+                    window.entries.stop - window.entries.start,
                 )
                 for column in _COLUMNS
             ]
@@ -458,8 +454,8 @@ def _windows_in(
 def _holds(window: _Window, heads: Column, probes: KeyHashes) -> bool:
     """Whether the window certainly includes the entries of its probes, if they exist."""
     asked = probes.heads[window.probes]
-    begins = window.some.start == 0 or (len(heads) > 0 and heads[0] < asked[0])
-    ends = window.some.stop == window.block.entries or (len(heads) > 0 and heads[-1] > asked[-1])
+    begins = window.entries.start == 0 or (len(heads) > 0 and heads[0] < asked[0])
+    ends = window.entries.stop == window.block.entries or (len(heads) > 0 and heads[-1] > asked[-1])
     return bool(begins and ends)
 
 
@@ -471,7 +467,7 @@ def _stored(block: Block) -> list[int]:
     return [column for column in _COLUMNS if block.widths[column]]
 
 
-# -- the head of an index of keys: the data files that it covers, and its runs ---------------------
+# -- the head of an index --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

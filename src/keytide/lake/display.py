@@ -16,7 +16,7 @@ from keytide.base.text import counted, moment_text, utc
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.maintenance.history import Step, growth_of
-from keytide.maintenance.overviews import Glance, Layout, Moment, Timeline
+from keytide.maintenance.overviews import Layout, TableSummary, Timeline, TimelineEntry
 from keytide.show.buckets import (
     Bucket,
     Run,
@@ -50,7 +50,7 @@ from keytide.snapshot.stored_table import StoredTable
 _URI_MAX = 300
 
 
-def table_html(title: str, uri: str, glance: Glance) -> str:
+def table_html(title: str, uri: str, glance: TableSummary) -> str:
     """The HTML of a table, including errors for parts that could not be read."""
     return notebook(
         paragraph(
@@ -81,18 +81,18 @@ def _columns(schema: TableSchema) -> Markup:
 
 
 def _timeline(timeline: Timeline) -> Iterator[Markup]:
-    if not timeline.moments:
+    if not timeline.entries:
         yield paragraph("Nobody has written to this table yet.", class_="muted")
         return
-    yield element("h4", f"Latest {counted(len(timeline.moments), 'snapshot')}")
-    yield timeline_picture(timeline.moments, NARROW)
+    yield element("h4", f"Latest {counted(len(timeline.entries), 'snapshot')}")
+    yield timeline_picture(timeline.entries, NARROW)
     yield timeline_legend()
     head = ("Snapshot", "Time", "Operation", "Written", "Deleted", "Stored", "Tags")
-    table = rows_table("Snapshots", head, map(_moment, timeline.moments), ("Snapshot", *head[3:6]))
+    table = rows_table("Snapshots", head, map(_moment, timeline.entries), ("Snapshot", *head[3:6]))
     yield details("The same as a table", table)
 
 
-def _moment(moment: Moment) -> tuple[str, ...]:
+def _moment(moment: TimelineEntry) -> tuple[str, ...]:
     entry = moment.entry
     counts = (entry.rows_written, entry.rows_deleted, entry.rows_stored)
     return (

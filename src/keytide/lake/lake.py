@@ -35,7 +35,7 @@ from keytide.errors import (
 from keytide.lake.execution import engine_of
 from keytide.lake.external_tables import ExternalTable, FederatedTable
 from keytide.lake.table import Table, is_spark_dataframe
-from keytide.maintenance.background import BEHIND
+from keytide.maintenance.background import BACKGROUND
 from keytide.sources.external_definitions import (
     AdoptionResult,
     NewAdoption,
@@ -76,7 +76,7 @@ class Lake:
         These are the compactions that writes of this process made due. See `Table.close`. You can
         continue to use the lake afterwards.
         """
-        BEHIND.wait_below(self._catalog.warehouse.folder)
+        BACKGROUND.wait_below(self._catalog.warehouse.folder)
 
     def __enter__(self) -> Self:
         """Return the lake. Leaving the `with` block waits, as `close` does."""
@@ -669,7 +669,7 @@ class Lake:
             options=dict(options or {}),
             merge_schema=merge_schema,
         )
-        author = Author.given(commit_user, commit_identifier)
+        author = Author.of(commit_user, commit_identifier)
         if is_spark_dataframe(source):
             from keytide.spark.auto_cdc import FlowStream
             from keytide.spark.auto_cdc import apply_events as apply_on_spark

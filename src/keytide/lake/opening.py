@@ -10,7 +10,7 @@ from keytide.base.arguments import check_spark_session, checked
 from keytide.catalogs.catalog import open_stored
 from keytide.catalogs.metastore.warehouse import is_metastore_address, open_metastore_warehouse
 from keytide.catalogs.rest.warehouse import is_rest_address, open_rest_warehouse
-from keytide.catalogs.warehouse import FolderWarehouse, Warehouse, cache_folder, near
+from keytide.catalogs.warehouse import FolderWarehouse, Warehouse, cache_folder, with_cache
 from keytide.dml.attachments import AttachedCatalog
 from keytide.lake.lake import Lake
 from keytide.lake.table import Table
@@ -87,7 +87,9 @@ def _opened(
         return open_rest_warehouse(address, options, copies)
     if store is None and is_metastore_address(address):
         return open_metastore_warehouse(address, options, copies)
-    return FolderWarehouse(near(open_store(address, options) if store is None else store, copies))
+    return FolderWarehouse(
+        with_cache(open_store(address, options) if store is None else store, copies)
+    )
 
 
 @checked

@@ -11,7 +11,7 @@ import pyarrow as pa
 from keytide.base.arguments import checked
 from keytide.base.text import Moment, epoch_ms
 from keytide.catalogs import local_writes
-from keytide.catalogs.local_writes import grown_for
+from keytide.catalogs.local_writes import extended_for
 from keytide.catalogs.schema_changes import add_constraint, alter_table, drop_constraint
 from keytide.changes.change_scan import changes_of
 from keytide.changes.follower import Pace, follow, start_of
@@ -37,11 +37,11 @@ from keytide.maintenance import expiry as expiry
 from keytide.maintenance import history as consumer_verbs
 from keytide.maintenance import tags as tag_verbs
 from keytide.maintenance.actions import compact
-from keytide.maintenance.background import BEHIND
+from keytide.maintenance.background import BACKGROUND
 from keytide.maintenance.branches import Branches, branches_of
 from keytide.maintenance.doctor import doctor as diagnose
 from keytide.maintenance.history import History, NamedConsumer, consumers_of, history_of
-from keytide.maintenance.overviews import glance_of
+from keytide.maintenance.overviews import table_summary
 from keytide.maintenance.repair import IndexingResult, index_files
 from keytide.maintenance.rescale import RescaleResult, convert, rescale
 from keytide.maintenance.restore import RestoreResult, restore
@@ -164,7 +164,7 @@ class Table:
         other objects and threads. The same happens at the end of the process. If the process dies
         instead, no data is lost.
         """
-        BEHIND.wait(self.uri)
+        BACKGROUND.wait(self.uri)
 
     def __enter__(self) -> Self:
         """Return the table. Leaving the `with` block waits, as `close` does."""
@@ -178,7 +178,7 @@ class Table:
         return f"Table({self.name!r}, {self.uri!r})"
 
     def _repr_html_(self) -> str:
-        return table_html(self.name, self.uri, glance_of(self._stored))
+        return table_html(self.name, self.uri, table_summary(self._stored))
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class Table:
         - `ConflictError` when too many races with other writers were lost, and `DataError` when the
           store fails. Nothing is committed then.
         """
-        table, author = self._stored, Author.given(commit_user, commit_identifier)
+        table, author = self._stored, Author.of(commit_user, commit_identifier)
         if merge_schema:
             table, data = _add_missing_columns(table, data, author)
         if is_spark_dataframe(data):
@@ -862,7 +862,7 @@ def _add_missing_columns(
         from keytide.spark.dataframe_writes import add_missing_columns
 
         return add_missing_columns(table, data, author, partition)
-    return grown_for(table, data, author, partition)
+    return extended_for(table, data, author, partition)
 
 
 def is_spark_dataframe(data: Any) -> bool:

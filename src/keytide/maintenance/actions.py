@@ -1,23 +1,17 @@
-"""Rollback and fast-forward on request: the change, and what follows it.
+"""Actions on request: rollback, fast-forward, expiry, compaction and purge, and what follows them.
 
-The state that a user goes back to must stay unchanged: no commit follows, and no older state is
-deleted. The next write does the maintenance.
+After a rollback or fast-forward, the state that a user goes back to must stay unchanged: no commit
+follows, and no older state is deleted. The next write does the maintenance.
 
-Expiry of partitions on request, and what follows it.
-
-Deletes and renames branches after their background compactions have ended.
-
-Otherwise, a compaction could commit to a branch that is gone, and leave a part of it.
-
-Compaction on request, and what follows it.
+Branches are deleted and renamed after their background compactions have ended. Otherwise, a
+compaction could commit to a branch that is gone, and leave a part of it.
 
 A compaction of a write-only table also does the maintenance that its writers leave to others.
 
-Purging: deletes all rows and the history of a table, as if it had just been created.
-
-The rows are deleted first, in a normal commit. From then on the table is empty, wherever this
-stops, and a repeated call continues. Then everything that keeps older snapshots (branches, tags and
-consumers) is deleted, and last these snapshots themselves, with the files that only they have.
+A purge deletes all rows and the history of a table, as if it had just been created. The rows are
+deleted first, in a normal commit. From then on the table is empty, wherever this stops, and a
+repeated call continues. Then everything that keeps older snapshots (branches, tags and consumers)
+is deleted, and last these snapshots themselves, with the files that only they have.
 """
 
 from __future__ import annotations
@@ -29,7 +23,7 @@ from typing import Any
 
 from keytide.base.record import Record
 from keytide.base.text import Moment, epoch_ms
-from keytide.commit.change import Conflict, made_files
+from keytide.commit.change import Conflict, new_data_files
 from keytide.commit.commits import Committed
 from keytide.commit.transaction import Transaction
 from keytide.compaction.append_tables import (
@@ -43,7 +37,7 @@ from keytide.compaction.compact import (
     FULL_COMPACTION,
     CompactionResult,
     begin_compaction,
-    carried_out,
+    compact_units,
     local_runner,
     memory_of,
     planner_of,
@@ -52,13 +46,13 @@ from keytide.compaction.compact import (
 )
 from keytide.compaction.indexed_tables import IndexedPackTask, indexed_tasks, picks_of
 from keytide.compaction.postponed_buckets import place_postponed, postponed_files
-from keytide.compaction.rewrite import Compacted
+from keytide.compaction.rewrite import CompactedBucket
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.data_file import local_wall_clock_ms
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.format.paths import BranchStore, main_store
 from keytide.maintenance import branches, partition_expiry, rollback
-from keytide.maintenance.background import BEHIND, Made, follow, follow_newest
+from keytide.maintenance.background import BACKGROUND, TableChange, follow_up_newest, run_follow_ups
 from keytide.maintenance.branches import refuse_named
 from keytide.maintenance.expiry import expire_changelogs, expire_snapshots
 from keytide.maintenance.history import clear_consumers, consumers_of
@@ -75,7 +69,7 @@ from keytide.tasks import TaskRunner
 from keytide.write.partition_spec import Place, every_partition, fitting
 from keytide.write.refusals import writable_view
 
-# -- rollback and fast-forward on request: the change, and what follows it -------------------------
+# -- rollback and fast-forward ---------------------------------------------------------------------
 
 
 def rollback_to(
@@ -106,11 +100,11 @@ def rollback_to(
     - `ConflictError` if other writers do not stop committing.
     - `DataError` if the store fails.
     """
-    BEHIND.settle(table.uri)
+    BACKGROUND.cancel(table.uri)
     moment = None if as_of is None else epoch_ms(as_of, table.name)
     done = rollback.roll_back(table.metadata, to, moment, watermark, dry_run=dry_run)
     if not dry_run:
-        follow_newest(table, "the table is rolled back", leaves_upkeep=True)
+        follow_up_newest(table, "the table is rolled back", leaves_upkeep=True)
     return done
 
 
@@ -134,14 +128,14 @@ def fast_forward(
       and without `discard`, if the table has commits of rows that the branch does not have.
     - `DataError` if the store fails.
     """
-    BEHIND.settle(table.uri)
+    BACKGROUND.cancel(table.uri)
     done = rollback.fast_forward(table, name, discard=discard, dry_run=dry_run)
     if not dry_run:
-        follow_newest(table, "the table is fast-forwarded", leaves_upkeep=True)
+        follow_up_newest(table, "the table is fast-forwarded", leaves_upkeep=True)
     return done
 
 
-# -- expiry of partitions on request, and what follows it ------------------------------------------
+# -- expiry of partitions --------------------------------------------------------------------------
 
 
 def expire_partitions(
@@ -173,11 +167,11 @@ def expire_partitions(
     )
     done = partition_expiry.expire_partitions(table, age, dry_run=dry_run)
     if done.snapshot_id is not None:
-        follow_newest(table, "the partitions are expired")
+        follow_up_newest(table, "the partitions are expired")
     return done
 
 
-# -- deletes and renames branches after their background compactions have ended --------------------
+# -- deletion and renaming of branches -------------------------------------------------------------
 
 
 def delete_branch(table: StoredTable, name: str) -> None:
@@ -209,10 +203,10 @@ def rename_branch(table: StoredTable, name: str, new_name: str) -> StoredTable:
 
 
 def _settle(table: StoredTable, name: str) -> None:
-    BEHIND.settle(BranchStore(main_store(table.store), name).uri_of(""))
+    BACKGROUND.cancel(BranchStore(main_store(table.store), name).uri_of(""))
 
 
-# -- compaction on request, and what follows it ----------------------------------------------------
+# -- compaction ------------------------------------------------------------------------------------
 
 
 def compact(
@@ -221,7 +215,7 @@ def compact(
     runner: TaskRunner | None = None,
 ) -> CompactionResult:  # fmt: skip
     """Compact a table, or some partitions of it, see `Table.compact`."""
-    BEHIND.settle(table.uri)
+    BACKGROUND.cancel(table.uri)
     if order_by or order_strategy is not None:
         strategy = order_strategy or "order"
         return _cluster(table, strategy, order_by, partitions, dry_run=dry_run, runner=runner)
@@ -248,10 +242,14 @@ def compact(
     transaction = begin_compaction(table, FULL_COMPACTION if full and not partitions else "")
     planner, live = planner_of(transaction), transaction.state.live
     buckets = _buckets_in(live, fits) if partitions else None
-    units = planner.whole(live, buckets) if full else planner.due(live, buckets, waits=False)
+    units = (
+        planner.whole_units(live, buckets)
+        if full
+        else planner.due_units(live, buckets, waits=False)
+    )
     if dry_run:
         return _dry([unit.files for unit in units], postponed_files(live))
-    done = _and_placed(carried_out(transaction, units, runner), placed)
+    done = _with_placed_rows(compact_units(transaction, units, runner), placed)
     _follow(table, transaction.view, done)
     return done
 
@@ -266,13 +264,15 @@ def _buckets_in(live: LiveFiles, fits: Callable[[bytes], bool]) -> set[BucketId]
     return {bucket for bucket in live.buckets if bucket[0] in wanted}
 
 
-def _and_placed(done: CompactionResult, placed: Committed | Conflict | None) -> CompactionResult:
+def _with_placed_rows(
+    done: CompactionResult, placed: Committed | Conflict | None
+) -> CompactionResult:
     """The result, including the files whose rows were assigned to buckets before."""
     if not isinstance(placed, Committed):
         return done
     entries = placed.change.entries
     old = [entry.file for entry in entries if entry.kind is FileKind.DELETE]
-    made = made_files(entries)
+    made = new_data_files(entries)
     return replace(
         done,
         snapshot_id=done.snapshot_id or placed.snapshot.id,
@@ -312,15 +312,15 @@ def _rewritten(
     if dry_run:
         return _dry([task.files for task in tasks])
 
-    def take(compacted: Compacted) -> None:
-        assert compacted.written is not None, "nothing is merged, so no older files are needed"
-        transaction.take(compacted.written)
+    def take(compacted: CompactedBucket) -> None:
+        assert compacted.result is not None, "nothing is merged, so no older files are needed"
+        transaction.collect(compacted.result)
 
     with transaction:
         if tasks:
             (runner or local_runner()).each(tasks, take)
         outcome = transaction.compact()
-    done = result_of(outcome, [entry for made in transaction.taken for entry in made.entries])
+    done = result_of(outcome, [entry for made in transaction.results for entry in made.entries])
     _follow(table, transaction.view, done)
     return done
 
@@ -334,7 +334,7 @@ def _dry(
 
 def _follow(table: StoredTable, view: TableView, done: CompactionResult) -> None:
     if done.snapshot_id is not None:
-        follow(Made(table, view, done.snapshot_id, "the table is compacted"))
+        run_follow_ups(TableChange(table, view, done.snapshot_id, "the table is compacted"))
 
 
 # -- purging ---------------------------------------------------------------------------------------
@@ -370,7 +370,7 @@ def purge_files(table: StoredTable, *, dry_run: bool = False) -> PurgeResult:
     Raises `InvalidError` for a branch, and if an option names one. Raises `UnsupportedError`,
     `ConflictError` and `DataError` like `truncate` and `expire_snapshots`.
     """
-    BEHIND.settle_whole(table.uri)
+    BACKGROUND.cancel_with_branches(table.uri)
     if isinstance(table.store, BranchStore):
         raise InvalidError(
             f"table {table.name}: only a whole table can be purged; purge {table_name(table)}, "
@@ -379,11 +379,11 @@ def purge_files(table: StoredTable, *, dry_run: bool = False) -> PurgeResult:
     branches = branch_names(table.store)
     for branch in branches:
         refuse_named(table, branch, "deleted")
-    found = _found(table, branches)
+    found = _purge_preview(table, branches)
     return found if dry_run else _purged(table, branches, found)
 
 
-def _found(table: StoredTable, branches: list[str]) -> PurgeResult:
+def _purge_preview(table: StoredTable, branches: list[str]) -> PurgeResult:
     metadata = table.metadata
     newest = metadata.latest_snapshot()
     return PurgeResult(

@@ -1,11 +1,9 @@
-"""Background compactions of a process, one at a time for each table.
+"""Background compactions of a process, one at a time for each table, and what follows a change.
 
 A write queues what it made due and returns. A thread compacts it while the next writes continue.
 What is queued in the meantime waits for the thread and is compacted together. Small work is
 postponed until there is more, or until no write of the table comes for a while. If a process dies,
 it leaves what a killed compaction leaves: files that no snapshot references.
-
-Everything that follows a change of a table.
 
 Code that has changed a table reports it here. Errors in what follows do not make the call fail:
 they become warnings, and a later change tries again.
@@ -27,75 +25,75 @@ from keytide.maintenance.expiry import expire_due
 from keytide.maintenance.partition_expiry import expire_due_partitions
 from keytide.maintenance.tags import tags_after_commit
 from keytide.publish.publish import publish_after
-from keytide.snapshot.lineage import Looks
+from keytide.snapshot.lineage import CheckTimes
 from keytide.snapshot.live_files import BucketId
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
 from keytide.tasks import TaskRunner, Threads
 
-# -- everything that follows a change of a table ---------------------------------------------------
+# -- maintenance after a change --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Made:
+class TableChange:
     """A committed change of a table.
 
-    `newest_id` is its snapshot or a later one, and `done` says what was done.
+    `newest_id` is its snapshot or a later one, and `description` says what was done.
     """
 
     table: StoredTable
     view: TableView
     newest_id: int
-    done: str
+    description: str
     is_batch: bool = False
     """Whether it is a write of rows that do not belong to a stream."""
     leaves_upkeep: bool = False
     """Whether it leaves the maintenance of the table to others, as writers of write-only tables
     do.
     """
-    compact: Callable[[], int] | None = None
+    compact_due: Callable[[], int] | None = None
     """Compacts what the change made due, and returns the latest snapshot. None: nothing is due."""
 
 
 @dataclass(frozen=True)
-class Follower:
-    """Something that follows changes. `act` returns a newer snapshot if it created one."""
+class FollowUp:
+    """Something that follows changes. `action` returns a newer snapshot if it created one."""
 
     name: str
-    instead: str
+    alternative: str
     """What the user can do if it failed, instead of waiting for a later write."""
-    act: Callable[[Made], int | None]
+    action: Callable[[TableChange], int | None]
     is_upkeep: bool = True
     """Whether it is maintenance, which a change may leave to others."""
 
 
-def follow(made: Made) -> None:
+def run_follow_ups(made: TableChange) -> None:
     """Run all followers, one after the other. Failures become warnings."""
-    for follower in FOLLOWERS:
+    for follower in FOLLOW_UPS:
         if follower.is_upkeep and made.leaves_upkeep:
             continue
-        with as_warning(made.table, made.done, follower.name, follower.instead):
-            made = replace(made, newest_id=follower.act(made) or made.newest_id)
+        with as_warning(made.table, made.description, follower.name, follower.alternative):
+            made = replace(made, newest_id=follower.action(made) or made.newest_id)
 
 
-def follow_newest(table: StoredTable, done: str, *, leaves_upkeep: bool = False) -> None:
+def follow_up_newest(table: StoredTable, done: str, *, leaves_upkeep: bool = False) -> None:
     """The same for a change that led to the present latest snapshot, if there is one."""
     with as_warning(table, done, "the operations after it", "Table.compact"):
         newest_id = table.metadata.latest_snapshot_id()
         if newest_id is not None:
             view = table.view(table.schema)
-            follow(Made(table, view, newest_id, done, leaves_upkeep=leaves_upkeep))
+            run_follow_ups(TableChange(table, view, newest_id, done, leaves_upkeep=leaves_upkeep))
 
 
-def _compact(made: Made) -> int | None:
-    return None if made.compact is None else made.compact()
+def _compact(made: TableChange) -> int | None:
+    return None if made.compact_due is None else made.compact_due()
 
 
-def _make_tags(made: Made) -> None:
+def _make_tags(made: TableChange) -> None:
     tags_after_commit(made.table.metadata, made.view.options, is_batch=made.is_batch)
 
 
-def _expire_partitions(made: Made) -> int | None:
+def _expire_partitions(made: TableChange) -> int | None:
     seconds = made.view.options.partition_expiration_interval_ms / 1000
     has_lifetime = made.view.options.partition_lifetime_ms is not None
     if has_lifetime and _LOOKS.is_time(made.table.uri, seconds):
@@ -103,22 +101,22 @@ def _expire_partitions(made: Made) -> int | None:
     return None
 
 
-def _publish(made: Made) -> None:
+def _publish(made: TableChange) -> None:
     publish_after(made.table, made.view, made.newest_id)
 
 
-def _expire_snapshots(made: Made) -> None:
+def _expire_snapshots(made: TableChange) -> None:
     expire_due(made.table, made.view, made.newest_id)
 
 
-_LOOKS = Looks()
+_LOOKS = CheckTimes()
 
-FOLLOWERS = [
-    Follower("the compaction after it", "Table.compact", _compact),
-    Follower("creating automatic tags", "CALL sys.trigger_tag_automatic_creation", _make_tags),
-    Follower("expiring partitions", "Table.expire_partitions", _expire_partitions),
-    Follower("publishing it", "Table.publish", _publish, is_upkeep=False),
-    Follower("expiring snapshots", "Table.expire_snapshots", _expire_snapshots),
+FOLLOW_UPS = [
+    FollowUp("the compaction after it", "Table.compact", _compact),
+    FollowUp("creating automatic tags", "CALL sys.trigger_tag_automatic_creation", _make_tags),
+    FollowUp("expiring partitions", "Table.expire_partitions", _expire_partitions),
+    FollowUp("publishing it", "Table.publish", _publish, is_upkeep=False),
+    FollowUp("expiring snapshots", "Table.expire_snapshots", _expire_snapshots),
 ]
 """In order: expiry comes last, so that new snapshots are published before old ones expire."""
 
@@ -138,7 +136,7 @@ def as_warning(table: StoredTable, done: str, what: str, instead: str) -> Iterat
         )
 
 
-# -- background compactions of a process, one at a time for each table -----------------------------
+# -- background compactions ------------------------------------------------------------------------
 
 
 # How often due work is searched again, in competition with other compactions. Each of these runs at
@@ -149,7 +147,7 @@ _REST_S = 0.2
 
 
 @dataclass(frozen=True)
-class Due:
+class CompactionRequest:
     """Buckets of a table that have enough runs to be checked, and what compacts them."""
 
     table: StoredTable
@@ -159,7 +157,7 @@ class Due:
 
     def compact(self) -> None:
         """Compact what is due in the buckets until none has too many runs."""
-        runner = _beside_writers(self.runner)
+        runner = _with_half_of_cores(self.runner)
         for _ in range(_ROUNDS_MAX):
             done, live = compact_due(self.table, self.buckets, runner)
             if done.snapshot_id is not None:
@@ -171,15 +169,17 @@ class Due:
 
     def _follow(self, done: CompactionResult) -> None:
         assert done.snapshot_id is not None
-        follow(Made(self.table, self.planner.view, done.snapshot_id, "the table is compacted"))
+        run_follow_ups(
+            TableChange(self.table, self.planner.view, done.snapshot_id, "the table is compacted")
+        )
 
-    def and_also(self, before: Due | None) -> Due:
+    def joined_with(self, before: CompactionRequest | None) -> CompactionRequest:
         """The same with the buckets that waited before."""
         buckets = frozenset[BucketId]() if before is None else before.buckets
         return replace(self, buckets=self.buckets | buckets)
 
 
-def _beside_writers(runner: TaskRunner) -> TaskRunner:
+def _with_half_of_cores(runner: TaskRunner) -> TaskRunner:
     """The same runner, limited to half of the cores, so that the others are left to writers."""
     return Threads(max(1, runner.count // 2)) if isinstance(runner, Threads) else runner
 
@@ -189,7 +189,7 @@ class _Table:
     """One table: its thread, what waits for it and from when on, and the warning to issue."""
 
     thread: threading.Thread | None = None
-    waiting: Due | None = None
+    request: CompactionRequest | None = None
     begin_at: float = 0
     is_under_way: bool = False
     """Whether a compaction is running."""
@@ -197,19 +197,19 @@ class _Table:
     """The number of compactions that have ended."""
     failure: str | None = None
 
-    def add(self, due: Due, begin_at: float) -> None:
+    def add(self, due: CompactionRequest, begin_at: float) -> None:
         """Add due work to what waits, and keep the earlier of the two start times."""
-        is_begun = self.waiting is not None and not self.begin_at
-        self.waiting = due.and_also(self.waiting)
+        is_begun = self.request is not None and not self.begin_at
+        self.request = due.joined_with(self.request)
         self.begin_at = 0 if is_begun else begin_at
 
-    def take(self) -> Due | None:
+    def take(self) -> CompactionRequest | None:
         """Remove and return what waits."""
-        due, self.waiting, self.begin_at = self.waiting, None, 0
+        due, self.request, self.begin_at = self.request, None, 0
         return due
 
 
-class Behind:
+class BackgroundCompactions:
     """What is compacted, and what waits to be, by the address of the table.
 
     Safe to share between threads. A failure becomes a warning at the next call on the table.
@@ -221,13 +221,13 @@ class Behind:
     def __init__(self) -> None:
         self.forget()
 
-    def compact(self, due: Due) -> None:
+    def compact(self, due: CompactionRequest) -> None:
         """Compact due work in the background, after the running compaction of the table has
         ended.
         """
         self._add(due, 0)
 
-    def put_off(self, due: Due) -> None:
+    def postpone(self, due: CompactionRequest) -> None:
         """The same, once no write comes for a while, or when more of the table is compacted."""
         self._add(due, time.monotonic() + _REST_S)
 
@@ -247,9 +247,9 @@ class Behind:
             table = self._table(uri)
             seen, nobody = table.compactions, (None, threading.current_thread())
             self._lock.wait_for(lambda: table.thread in nobody or table.compactions > seen)
-        self._tell(uri)
+        self._issue_warning(uri)
 
-    def settle(self, uri: str) -> None:
+    def cancel(self, uri: str) -> None:
         """Wait for the running compaction of a table, and discard what waits.
 
         For callers that create other files of the table anyway, or that leave the work to a later
@@ -260,26 +260,26 @@ class Behind:
             self._lock.notify_all()
         self._join(uri)
 
-    def settle_whole(self, uri: str) -> None:
+    def cancel_with_branches(self, uri: str) -> None:
         """The same for a table and its branches, which are in its folder."""
         for each in self._with_branches(uri):
-            self.settle(each)
+            self.cancel(each)
 
-    def let_end(self, uri: str) -> None:
+    def wait_for_running(self, uri: str) -> None:
         """Wait only for the running compactions of a table and its branches.
 
         For callers that use the age of files: the files of later compactions are younger.
         """
         for each in self._with_branches(uri):
-            self._let_end(each)
+            self._wait_for_running(each)
 
-    def _let_end(self, uri: str) -> None:
+    def _wait_for_running(self, uri: str) -> None:
         with self._lock:
             table = self._table(uri)
             seen = table.compactions
             if table.thread is not threading.current_thread():
                 self._lock.wait_for(lambda: not table.is_under_way or table.compactions > seen)
-        self._tell(uri)
+        self._issue_warning(uri)
 
     def _with_branches(self, uri: str) -> list[str]:
         branches = f"{uri.rstrip('/')}{BRANCH_MARK}"
@@ -313,9 +313,9 @@ class Behind:
     def _table(self, uri: str) -> _Table:
         return self._tables.setdefault(uri, _Table())
 
-    def _add(self, due: Due, begin_at: float) -> None:
+    def _add(self, due: CompactionRequest, begin_at: float) -> None:
         uri = due.table.uri
-        self._tell(uri)
+        self._issue_warning(uri)
         with self._lock:
             table = self._table(uri)
             table.add(due, begin_at)
@@ -335,7 +335,7 @@ class Behind:
             return
         if thread is not None:
             thread.join()
-        self._tell(uri)
+        self._issue_warning(uri)
 
     def _run(self, table: _Table) -> None:
         while (due := self._next(table)) is not None:
@@ -350,10 +350,10 @@ class Behind:
                 table.is_under_way, table.compactions = False, table.compactions + 1
                 self._lock.notify_all()
 
-    def _next(self, table: _Table) -> Due | None:
+    def _next(self, table: _Table) -> CompactionRequest | None:
         """What must be compacted in a table, once it is time. None ends its thread."""
         with self._lock:
-            while table.waiting is not None and (left := table.begin_at - time.monotonic()) > 0:
+            while table.request is not None and (left := table.begin_at - time.monotonic()) > 0:
                 self._lock.wait(left)
             due = table.take()
             table.is_under_way = due is not None
@@ -362,7 +362,7 @@ class Behind:
                 self._lock.notify_all()
             return due
 
-    def _tell(self, uri: str) -> None:
+    def _issue_warning(self, uri: str) -> None:
         """Issue the warning of a failure, and forget a table for which nothing is left."""
         with self._lock:
             table = self._tables.get(uri)
@@ -375,10 +375,10 @@ class Behind:
             warn_caller(failure)
 
 
-BEHIND = Behind()
+BACKGROUND = BackgroundCompactions()
 """The queue of this process."""
 
-os.register_at_fork(after_in_child=BEHIND.forget)
+os.register_at_fork(after_in_child=BACKGROUND.forget)
 
 
 def _wait_at_exit() -> None:
@@ -389,7 +389,7 @@ def _wait_at_exit() -> None:
     """
     register = getattr(threading, "_register_atexit", None)
     if register is not None:
-        register(BEHIND.wait_for_all)
+        register(BACKGROUND.wait_for_all)
 
 
 _wait_at_exit()

@@ -1,4 +1,4 @@
-"""Branches: created from a snapshot, used separately, and brought back by a fast-forward.
+"""Branches: created from a snapshot, used separately, renamed, and brought back by a fast-forward.
 
 A branch exists if it has its first schema, which is created last and deleted first. Before that, a
 file says that a process is working on the branch. This file remains if the process dies. So a
@@ -8,8 +8,7 @@ A fast-forward rolls the table back to where it and the branch part. Then it cop
 schemas and snapshots one by one. Wherever it stops, the table is in a state that it or the branch
 had, and a repeated call continues.
 
-Renames a branch: copies its documents to the new name, and then removes them from the old name.
-
+A rename copies the documents of a branch to the new name, and then removes them from the old name.
 During this, both names have the same mark. Before the new branch exists, the old one is unchanged.
 From then on, a repeated call finds the two marks and continues where the previous one stopped.
 Commits to the old name in the meantime are moved too. Data files and manifests stay in place.
@@ -42,9 +41,6 @@ from keytide.snapshot.branch_tables import branch_names, has_branch, open_branch
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.stored_table import StoredTable
 from keytide.store import created
-
-# -- branches --------------------------------------------------------------------------------------
-
 
 # -- branches --------------------------------------------------------------------------------------
 
@@ -97,7 +93,7 @@ def _info(store: BranchStore, table: TableMetadata) -> BranchInfo | None:
     return BranchInfo(store.branch, utc(made), first, newest)
 
 
-# -- creating and deleting -------------------------------------------------------------------------
+# -- creation and deletion -------------------------------------------------------------------------
 
 
 def create_branch(
@@ -128,15 +124,15 @@ def create_branch(
         )
     store = BranchStore(main_store(table.store), name)
     if has_branch(store, name):
-        raise taken(table, name)
+        raise name_taken_error(table, name)
     keeper = metadata.commits.keeper
     if keeper is not None:
         of = _tag_to_branch(table, name, snapshot_id, tag, empty=empty)
         if not keeper.create_branch(table.store, name, of):
-            raise taken(table, name)
+            raise name_taken_error(table, name)
         return open_branch(table, name)
-    begins = _Beginning.of(metadata, snapshot_id, tag, empty=empty)
-    with _at_work(table, store) as mark:
+    begins = _InitialState.of(metadata, snapshot_id, tag, empty=empty)
+    with _exclusive_creation(table, store) as mark:
         _make(table, store, begins, mark)
     return open_branch(table, name)
 
@@ -157,7 +153,7 @@ def _tag_to_branch(
 
 
 @contextmanager
-def _at_work(table: StoredTable, store: BranchStore) -> Iterator[bytes]:
+def _exclusive_creation(table: StoredTable, store: BranchStore) -> Iterator[bytes]:
     """A block in which nobody else creates this branch.
 
     If it ends without a branch, its files are deleted. Raises `AlreadyExistsError` if another
@@ -167,7 +163,7 @@ def _at_work(table: StoredTable, store: BranchStore) -> Iterator[bytes]:
     mark = begin_work(table, store)
     try:
         if has_branch(store, name):  # created in the meantime
-            raise taken(table, name)
+            raise name_taken_error(table, name)
         yield mark
     except (KeytideError, KeyboardInterrupt):
         with suppress(DataError):
@@ -195,7 +191,7 @@ def begin_work(table: StoredTable, store: BranchStore) -> bytes:
 
 
 @dataclass(frozen=True)
-class _Beginning:
+class _InitialState:
     """The initial state of a branch: its files, and the origin of its snapshot, if it has one."""
 
     schema_id: int
@@ -205,7 +201,7 @@ class _Beginning:
     @classmethod
     def of(
         cls, metadata: TableMetadata, snapshot_id: int | None, tag: str | None, *, empty: bool
-    ) -> _Beginning:
+    ) -> _InitialState:
         """Raises `NotFoundError` for a snapshot or tag that does not exist."""
         newest_schema = metadata.latest_schema().id
         is_newest = snapshot_id is None and tag is None
@@ -220,7 +216,7 @@ class _Beginning:
         return cls(newest_schema if is_newest else kept.schema_id, files, source)
 
 
-def _make(table: StoredTable, store: BranchStore, begins: _Beginning, mark: bytes) -> None:
+def _make(table: StoredTable, store: BranchStore, begins: _InitialState, mark: bytes) -> None:
     metadata = table.metadata
     _clear(store)
     schemas = {
@@ -237,7 +233,7 @@ def _make(table: StoredTable, store: BranchStore, begins: _Beginning, mark: byte
             "created"
         )
     if not created(store, paths.schema_path(0), first):
-        raise taken(table, store.branch)
+        raise name_taken_error(table, store.branch)
 
 
 def _check_source(metadata: TableMetadata, store: BranchStore, source: TagSource) -> None:
@@ -324,7 +320,7 @@ def check_name(table: StoredTable, name: str) -> None:
         )
 
 
-def taken(table: StoredTable, name: str) -> AlreadyExistsError:
+def name_taken_error(table: StoredTable, name: str) -> AlreadyExistsError:
     """The error for a branch name that is taken."""
     return AlreadyExistsError(
         f"table {table_name(table)} already has a branch {name!r}; choose another name, or "
@@ -332,7 +328,7 @@ def taken(table: StoredTable, name: str) -> AlreadyExistsError:
     )
 
 
-# -- renames a branch ------------------------------------------------------------------------------
+# -- renaming --------------------------------------------------------------------------------------
 
 
 _FIRST = paths.schema_path(0)
@@ -357,10 +353,10 @@ def rename_branch(table: StoredTable, name: str, new_name: str) -> StoredTable:
     if keeper is not None:
         open_branch(table, name)
         if not keeper.rename_branch(table.store, name, new_name):
-            raise taken(table, new_name)
+            raise name_taken_error(table, new_name)
         return open_branch(table, new_name)
     main = main_store(table.store)
-    renaming = _Renaming(table, BranchStore(main, name), BranchStore(main, new_name))
+    renaming = _Rename(table, BranchStore(main, name), BranchStore(main, new_name))
     if not renaming.is_half_done():
         open_branch(table, name)
         renaming.copy()
@@ -369,7 +365,7 @@ def rename_branch(table: StoredTable, name: str, new_name: str) -> StoredTable:
 
 
 @dataclass(frozen=True)
-class _Renaming:
+class _Rename:
     """A branch that is being renamed."""
 
     table: StoredTable
@@ -395,7 +391,7 @@ class _Renaming:
         mark = begin_work(self.table, self.new)
         if has_branch(self.new, self.new.branch):  # created in the meantime
             self.new.main.discard([paths.unfinished_path(self.new.branch)])
-            raise taken(self.table, self.new.branch)
+            raise name_taken_error(self.table, self.new.branch)
         try:
             copied = self._documents()
             data = self.old.main.read_all([self._in(self.old, path) for path in copied])
@@ -404,7 +400,7 @@ class _Renaming:
             self.new.put_all(files)
             self.old.main.put(paths.unfinished_path(self.old.branch), mark)
             if not created(self.new, _FIRST, first):
-                raise taken(self.table, self.new.branch)
+                raise name_taken_error(self.table, self.new.branch)
 
             # Delete copies of what was deleted in the meantime: its files may not have been
             # protected.

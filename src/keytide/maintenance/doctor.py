@@ -18,7 +18,7 @@ from keytide.format.manifest import ManifestEntry
 from keytide.maintenance.expiry import expire_snapshots, overdue
 from keytide.maintenance.history import consumers_of
 from keytide.maintenance.orphans import AGE_MIN_MS, orphan_files
-from keytide.maintenance.repair import unread
+from keytide.maintenance.repair import unreadable_documents
 from keytide.options import keys
 from keytide.publish.publish import Publication, publications_of
 from keytide.show.elements import element, named, notebook, paragraph, signs_table
@@ -300,7 +300,7 @@ def _other_engines(table: StoredTable) -> Sign:
     """Snapshots, changelogs and tags that other engines of the format refuse."""
     subject, expected = "other engines", "all snapshots can be read by other engines"
     try:
-        found = unread(table)
+        found = unreadable_documents(table)
     except DataError as error:
         return Sign(
             table.name, subject, f"cannot be determined: {error}", expected,

@@ -2,8 +2,6 @@
 
 If a table keeps changelogs for longer, an expired snapshot leaves its own document behind as a
 changelog, which references only the emitted rows of the commit.
-
-How long snapshots and changelogs are kept: values only.
 """
 
 from __future__ import annotations
@@ -24,25 +22,22 @@ from keytide.gate import refuse_cleaners
 from keytide.maintenance.history import expire_consumers
 from keytide.maintenance.references import (
     Sweep,
+    changelog_garbage_of,
     consumers,
     finish_sweeps,
     free_files,
     garbage_of,
-    told_garbage_of,
 )
 from keytide.options import TableOptions
-from keytide.snapshot.live_files import again
+from keytide.snapshot.live_files import retried
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
 
-# -- expiry of the oldest snapshots ----------------------------------------------------------------
-
-
-# -- how long snapshots and changelogs are kept: values only ---------------------------------------
+# -- retention of snapshots and changelogs ---------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Asked:
+class ExpiryRequest:
     """The settings in a request, under the names that users know. None if not given."""
 
     retain_max: int | None = None
@@ -92,21 +87,21 @@ class Retention:
         least, most = options.least_changelogs, options.most_changelogs
         return cls(least, most, now_ms - options.changelog_lifetime_ms)
 
-    def asked(self, asked: Asked) -> Retention:
+    def for_request(self, request: ExpiryRequest) -> Retention:
         """The same with the settings of a request.
 
         If only one of the two numbers is given, the other one is adapted to it. Raises
         `InvalidError` like the constructor.
         """
         least, most = self.keep_min, self.keep_max
-        if asked.retain_max is not None:
-            least, most = min(least, max(1, asked.retain_max)), asked.retain_max
-        if asked.retain_min is not None:
-            least = asked.retain_min
-            if asked.retain_max is None and most is not None:
+        if request.retain_max is not None:
+            least, most = min(least, max(1, request.retain_max)), request.retain_max
+        if request.retain_min is not None:
+            least = request.retain_min
+            if request.retain_max is None and most is not None:
                 most = max(most, least)
-        before_ms = self.before_ms if asked.older_than_ms is None else asked.older_than_ms
-        return Retention(least, most, before_ms, asked.max_deletes)
+        before_ms = self.before_ms if request.older_than_ms is None else request.older_than_ms
+        return Retention(least, most, before_ms, request.max_deletes)
 
     def is_due(self, newest_id: int, oldest_id: int, oldest_ms: int, slack_ms: int = 0) -> bool:
         """Whether the oldest snapshot expires, unless something keeps it.
@@ -146,7 +141,7 @@ class Retention:
         return self.keep_max is not None and count > self.keep_max
 
 
-# -- expiry of the oldest snapshots ----------------------------------------------------------------
+# -- expiry ----------------------------------------------------------------------------------------
 
 
 # Commits wait for this part of the retention time, so that not every commit expires a snapshot:
@@ -203,11 +198,11 @@ def expire_snapshots(
     rolled back in the meantime, and `DataError` if the store fails or contains a damaged tag or
     list.
     """
-    asked = Asked(retain_max, retain_min, _ms(table, older_than), max_deletes)
+    asked = ExpiryRequest(retain_max, retain_min, _ms(table, older_than), max_deletes)
     view, now_ms = table.view(table.schema), wall_clock_ms()
     refuse_cleaners(view.schema, view.options, view.name)
     with view.naming_table():
-        retention = Retention.of_snapshots(view.options, now_ms).asked(asked)
+        retention = Retention.of_snapshots(view.options, now_ms).for_request(asked)
     told = Retention.of_changelogs(view.options, now_ms)
     return _Expiry(table, view, retention, told).run(dry_run=dry_run)
 
@@ -242,10 +237,10 @@ def expire_changelogs(
 
     Raises the same errors as `expire_snapshots`.
     """
-    asked = Asked(retain_max, retain_min, _ms(table, older_than), max_deletes)
+    asked = ExpiryRequest(retain_max, retain_min, _ms(table, older_than), max_deletes)
     view = table.view(table.schema)
     with view.naming_table():
-        told = Retention.of_changelogs(view.options, wall_clock_ms()).asked(asked)
+        told = Retention.of_changelogs(view.options, wall_clock_ms()).for_request(asked)
     return _ChangelogExpiry(table, view, told).run(dry_run=dry_run)
 
 
@@ -253,15 +248,15 @@ def _ms(table: StoredTable, older_than: Moment | None) -> int | None:
     return None if older_than is None else epoch_ms(older_than, table.name, "older_than")
 
 
-def look_for_oldest(table: StoredTable, view: TableView, newest: Snapshot | None) -> None:
+def prefetch_oldest(table: StoredTable, view: TableView, newest: Snapshot | None) -> None:
     """Start to read what `expire_due` needs, if it is unknown and will be needed."""
     if newest is None or newest.id + _COMMITS_OF_A_WRITE <= view.options.snapshots_retained_min:
         return
     if table.oldest is None and not view.options.write_only:
-        table.store.begin(partial(_see_oldest, table))
+        table.store.begin(partial(_read_oldest, table))
 
 
-def _see_oldest(table: StoredTable) -> None:
+def _read_oldest(table: StoredTable) -> None:
     metadata = table.metadata
     with suppress(NotFoundError):
         earliest = metadata.earliest_snapshot_id()
@@ -278,9 +273,9 @@ def expire_due(table: StoredTable, view: TableView, newest_id: int) -> None:
     options, now_ms = view.options, wall_clock_ms()
     if newest_id <= options.snapshots_retained_min:
         return
-    asked = Asked(max_deletes=options.snapshots_expired_max)
-    retention = Retention.of_snapshots(options, now_ms).asked(asked)
-    told = Retention.of_changelogs(options, now_ms).asked(asked)
+    asked = ExpiryRequest(max_deletes=options.snapshots_expired_max)
+    retention = Retention.of_snapshots(options, now_ms).for_request(asked)
+    told = Retention.of_changelogs(options, now_ms).for_request(asked)
     expiry = _Expiry(table, view, retention, told)
     if not expiry.is_due(newest_id):
         return
@@ -295,7 +290,7 @@ def _thread() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix="keytide-expiry")
 
 
-def _held_from(table: StoredTable) -> int | None:
+def _lowest_unconsumed(table: StoredTable) -> int | None:
     """The lowest snapshot that a consumer still has to read."""
     places = consumers(table.store).values()
     return min((place.next_snapshot for place in places), default=None)
@@ -308,19 +303,20 @@ def _held_from(table: StoredTable) -> int | None:
 class _Plan:
     """Snapshots that expire, the oldest one that stays, and the files that it does not reference.
 
-    `left` are the ids of the snapshots that stay, and `outliving` those whose changelog stays.
+    `remaining_ids` are the ids of the snapshots that stay, and `outliving` those whose changelog
+    stays.
     """
 
     expired: tuple[Snapshot, ...]
-    kept: Snapshot
-    left: frozenset[int]
+    oldest_kept: Snapshot
+    remaining_ids: frozenset[int]
     garbage: Mapping[str, int]
     outliving: tuple[Snapshot, ...]
 
     def result(self, files: Sequence[str]) -> ExpiryResult:
         """The result after these files were deleted."""
         freed = sum(self.garbage[path] for path in files)
-        return ExpiryResult(len(self.expired), len(files), freed, self.kept.id)
+        return ExpiryResult(len(self.expired), len(files), freed, self.oldest_kept.id)
 
 
 @dataclass(frozen=True)
@@ -328,13 +324,13 @@ class _Expiry:
     table: StoredTable
     view: TableView
     retention: Retention
-    told: Retention
+    changelog_retention: Retention
     """Which changelogs that have outlived their snapshots expire."""
 
     def is_due(self, newest_id: int) -> bool:
         """Whether there may be something to do."""
         if self.table.oldest is None:
-            _see_oldest(self.table)
+            _read_oldest(self.table)
         oldest = self.table.oldest
         slack_ms = self.view.options.snapshot_time_retained_ms // _SLACK
         return oldest is not None and self.retention.is_due(
@@ -347,11 +343,11 @@ class _Expiry:
         lifetime_ms = self.view.options.consumer_lifetime_ms
         if lifetime_ms is not None and not dry_run:
             expire_consumers(self.table, wall_clock_ms() - lifetime_ms)
-        plan = again(self._plan)
+        plan = retried(self._plan)
         if dry_run:
             return self._nothing() if plan is None else self._dry(plan)
         result = self._nothing() if plan is None else self._carry_out(plan)
-        more = _ChangelogExpiry(self.table, self.view, self.told).run()
+        more = _ChangelogExpiry(self.table, self.view, self.changelog_retention).run()
         finish_sweeps(self.table.metadata, self.view, names)
         return replace(
             result, files=result.files + more.files, bytes=result.bytes + more.bytes,
@@ -359,7 +355,7 @@ class _Expiry:
         )  # fmt: skip
 
     def _nothing(self) -> ExpiryResult:
-        _see_oldest(self.table)
+        _read_oldest(self.table)
         oldest = self.table.oldest
         return ExpiryResult(0, 0, 0, None if oldest is None else oldest.id)
 
@@ -375,7 +371,9 @@ class _Expiry:
             known[number] = metadata.snapshot(number)
             return known[number].time_millis
 
-        held_from = None if options.consumers_hold_changelogs_only else _held_from(self.table)
+        held_from = (
+            None if options.consumers_hold_changelogs_only else _lowest_unconsumed(self.table)
+        )
         numbers = self.retention.expired(ids, max(ids, default=0), held_from, made_ms)
         if not numbers:
             return None
@@ -400,16 +398,18 @@ class _Expiry:
         )
 
     def _dry(self, plan: _Plan) -> ExpiryResult:
-        ids = plan.left | {snapshot.id for snapshot in plan.expired}
+        ids = plan.remaining_ids | {snapshot.id for snapshot in plan.expired}
         metadata = self.table.metadata
-        return plan.result(free_files(metadata, self.view, plan.garbage, ids, told=plan.outliving))
+        return plan.result(
+            free_files(metadata, self.view, plan.garbage, ids, expired_changelogs=plan.outliving)
+        )
 
     # -- execution ------------------------------------------------------------------------------
 
     def _carry_out(self, plan: _Plan) -> ExpiryResult:
         first, last = plan.expired[0].id, plan.expired[-1].id
         metadata = self.table.metadata
-        sweep = Sweep(metadata, self.view, first, last, plan.garbage, plan.left)
+        sweep = Sweep(metadata, self.view, first, last, plan.garbage, plan.remaining_ids)
         return plan.result(sweep.run(lambda: self._delete(plan)))
 
     def _delete(self, plan: _Plan) -> None:
@@ -422,11 +422,11 @@ class _Expiry:
             store.put_all({paths.changelog_path(s.id): s.to_json() for s in plan.outliving})
             newest = paths.encode_hint(plan.outliving[-1].id)
             store.hint(paths.changelog_hint_path(paths.Hint.LATEST), newest)
-        metadata.hint_earliest(plan.kept.id)
+        metadata.hint_earliest(plan.oldest_kept.id)
         store.delete(paths.snapshot_path(snapshot.id) for snapshot in plan.expired)
-        self.table.oldest = plan.kept
+        self.table.oldest = plan.oldest_kept
         newest_id = metadata.latest_snapshot_id()
-        if newest_id is None or newest_id < plan.kept.id:
+        if newest_id is None or newest_id < plan.oldest_kept.id:
             self._undo(plan)
 
     def _undo(self, plan: _Plan) -> None:
@@ -436,13 +436,13 @@ class _Expiry:
         """
         metadata, store = self.table.metadata, self.table.store
         self.table.oldest = None
-        target = metadata.hinted_latest() or plan.kept.id
+        target = metadata.hinted_latest() or plan.oldest_kept.id
         for snapshot in plan.expired:
             if snapshot.id <= target:
                 store.create(paths.snapshot_path(snapshot.id), snapshot.to_json())
         store.delete(paths.changelog_path(snapshot.id) for snapshot in plan.outliving)
         raise ConflictError(
-            f"table {self.table.name}: it was rolled back to before snapshot {plan.kept.id} "
+            f"table {self.table.name}: it was rolled back to before snapshot {plan.oldest_kept.id} "
             "while older snapshots expired, so they are kept. Run the expiry again"
         )
 
@@ -464,13 +464,13 @@ class _ChangelogExpiry:
         nothing = ExpiryResult(0, 0, 0, earliest)
         if not ids:
             return nothing
-        expired = again(lambda: self._expired(ids))
+        expired = retried(lambda: self._expired(ids))
         if not expired:
             return nothing
-        files = again(lambda: self._garbage(expired, earliest))
+        files = retried(lambda: self._garbage(expired, earliest))
         left = frozenset(metadata.snapshot_ids())
         if dry_run:
-            free = free_files(metadata, self.view, files, left, gone=expired)
+            free = free_files(metadata, self.view, files, left, expired_snapshots=expired)
         else:
             sweep = Sweep(metadata, self.view, expired[0].id, expired[-1].id, files, left)
             free = sweep.run(lambda: self._delete(expired))
@@ -484,13 +484,13 @@ class _ChangelogExpiry:
         def made_ms(number: int) -> int:
             return metadata.changelog(number).time_millis
 
-        numbers = self.retention.expired(ids, newest, _held_from(self.table), made_ms)
+        numbers = self.retention.expired(ids, newest, _lowest_unconsumed(self.table), made_ms)
         return [metadata.changelog(number) for number in numbers]
 
     def _garbage(self, expired: Sequence[Snapshot], earliest: int | None) -> dict[str, int]:
         metadata = self.table.metadata
         kept = None if earliest is None else metadata.snapshot(earliest)
-        return told_garbage_of(metadata, self.view, expired, kept)
+        return changelog_garbage_of(metadata, self.view, expired, kept)
 
     def _delete(self, expired: Sequence[Snapshot]) -> None:
         store = self.table.store

@@ -1,12 +1,8 @@
-"""What happened to a table: its commits, its growth, and its consumers.
-
-The history of a table: what each commit did.
+"""The history of a table: what each commit did, how the table grew, and who consumes it.
 
 Everything comes from snapshots and manifests. No data is read.
 
-How a table grew: what each commit added, removed and rewrote.
-
-Consumers: named readers, whose position in the table protects snapshots from expiry.
+Consumers are named readers, whose position in the table protects snapshots from expiry.
 """
 
 from __future__ import annotations
@@ -22,7 +18,7 @@ from itertools import islice
 from keytide.base import record
 from keytide.base.record import Record
 from keytide.base.text import Moment, epoch_ms, utc
-from keytide.commit.change import made_files
+from keytide.commit.change import new_data_files
 from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.manifest import FileKind, ManifestEntry
@@ -32,10 +28,7 @@ from keytide.snapshot.live_files import is_gone
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.stored_table import StoredTable
 
-# -- what happened to a table: its commits, its growth, and its consumers --------------------------
-
-
-# -- the history of a table: what each commit did --------------------------------------------------
+# -- commits ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -109,7 +102,7 @@ def entries_before(metadata: TableMetadata, before: int, count: int) -> History:
 
 def _entry_if_there(metadata: TableMetadata, snapshot_id: int) -> HistoryEntry | None:
     try:
-        snapshot = metadata.remembered(snapshot_id)
+        snapshot = metadata.cached_snapshot(snapshot_id)
         return _entry(snapshot, list(metadata.entries(metadata.delta_manifests(snapshot))))
     except NotFoundError:
         return None
@@ -176,7 +169,7 @@ def _line(entry: HistoryEntry) -> str:
     )
 
 
-# -- how a table grew: what each commit added, removed and rewrote ---------------------------------
+# -- growth ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -207,7 +200,7 @@ def growth_of(table: StoredTable) -> Iterator[Step]:
             for entry in changes:
                 sign = 1 if entry.kind is FileKind.ADD else -1
                 files, size = files + sign, size + sign * entry.file.file_size
-        written = sum(entry.file.file_size for entry in made_files(changes))
+        written = sum(entry.file.file_size for entry in new_data_files(changes))
         appended = written if snapshot.commit_kind is CommitKind.APPEND else 0
         yield Step(snapshot, files, size, written, appended)
 
@@ -269,7 +262,7 @@ def reset_consumer(
             f"is {newest}: give this one, an earlier one, or {newest + 1} for new changes only"
         )
     if next_snapshot <= newest:
-        metadata.logged(next_snapshot)
+        metadata.snapshot_or_changelog(next_snapshot)
     metadata.store.put(path, Consumer(next_snapshot).to_json())
     return next(found for found in consumers_of(metadata) if found.name == name)
 

@@ -27,15 +27,15 @@ from keytide.format.iceberg.metadata import METADATA_DIR
 from keytide.format.partition import escape_path_name
 from keytide.format.paths import main_store
 from keytide.gate import refuse_cleaners
-from keytide.maintenance.background import BEHIND
+from keytide.maintenance.background import BACKGROUND
 from keytide.maintenance.references import free_files
 from keytide.publish.publish import left_over, may_be_left_over
-from keytide.snapshot.live_files import again
+from keytide.snapshot.live_files import retried
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
 from keytide.store import ObjectInfo
 
-# -- orphan files: files in a table that nothing in it references ----------------------------------
+# -- orphan files ----------------------------------------------------------------------------------
 
 
 AGE_MIN_MS = 24 * 60 * 60 * 1000
@@ -90,7 +90,7 @@ def remove_orphan_files(
             "future, so files of running writers would be deleted. Give a time before all "
             "running writers started; the default is one day ago"
         )
-    BEHIND.let_end(main_store(table.store).uri_of(""))
+    BACKGROUND.wait_for_running(main_store(table.store).uri_of(""))
     found = orphan_files(table, before_ms)
     if not dry_run:
         table.store.delete(info.path for info in found)
@@ -110,8 +110,8 @@ def orphan_files(table: StoredTable, before_ms: int) -> list[ObjectInfo]:
     old = [info for info in table.store.list() if info.modified_ms < before_ms]
     found = [info.path for info in old if place.may_be_orphan(info.path)]
     published = [info.path for info in old if may_be_left_over(info.path)]
-    free = {*again(lambda: free_files(table.metadata, view, found, None))}
-    free |= {*again(lambda: left_over(table.store, view, published))}
+    free = {*retried(lambda: free_files(table.metadata, view, found, None))}
+    free |= {*retried(lambda: left_over(table.store, view, published))}
     return [info for info in old if info.path in free]
 
 

@@ -1,10 +1,7 @@
-"""Overviews of a table: its buckets, its timeline, and its latest changes.
+"""Overviews of a table: its summary, its buckets, and its timeline of snapshots.
 
-How the rows of a table are stored: buckets, their sorted runs, and what is compacted next.
-
-The snapshots of a table as a timeline, one page of ids at a time.
-
-What a glance at a table shows: its columns, its latest snapshots, its largest buckets.
+An overview of the buckets shows their sorted runs, and what is compacted next. The timeline has one
+page of ids at a time. The summary has the columns, the latest snapshots and the largest buckets.
 """
 
 from __future__ import annotations
@@ -34,14 +31,11 @@ from keytide.snapshot.live_files import BucketId, vector_files_by_bucket
 from keytide.snapshot.state import TableState
 from keytide.snapshot.stored_table import StoredTable
 
-# -- overviews of a table: its buckets, its timeline, and its latest changes -----------------------
-
-
-# -- how the rows of a table are stored ------------------------------------------------------------
+# -- buckets ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Room:
+class ListLimits:
     """How many buckets are listed, and how many runs and parts of a run are shown of one."""
 
     buckets: int
@@ -49,8 +43,8 @@ class Room:
     parts: int
 
 
-PAGE = Room(20, 40, 120)
-GLANCE = Room(8, 10, 16)
+PAGE = ListLimits(20, 40, 120)
+GLANCE = ListLimits(8, 10, 16)
 """The limits of a page, and of the output of a notebook cell."""
 
 
@@ -70,7 +64,7 @@ class Layout:
 
 
 def layout_of(
-    table: StoredTable, page: int = 1, number: int | None = None, room: Room = PAGE
+    table: StoredTable, page: int = 1, number: int | None = None, room: ListLimits = PAGE
 ) -> Layout:
     """The buckets of the latest snapshot. Bucket `number`, or the first of the page, is in detail.
 
@@ -97,7 +91,7 @@ def layout_of(
     else:
         planner = Planner(state.view, vector_files_by_bucket(state.vector_files))
         found: dict[BucketId, list[Unit]] = {}
-        for unit in planner.due(state.live, set(ids)):
+        for unit in planner.due_units(state.live, set(ids)):
             found.setdefault(unit.bucket, []).append(unit)
         due = found
     lines = [
@@ -161,7 +155,7 @@ def _line(number: int, row: Mapping[str, object], state: TableState, *, is_due: 
 
 
 def _bucket(
-    state: TableState, bucket: BucketId, line: BucketLine, units: Sequence[Unit], room: Room
+    state: TableState, bucket: BucketId, line: BucketLine, units: Sequence[Unit], room: ListLimits
 ) -> Bucket:
     runs = sorted_runs(state.live.files_in([bucket]))
     picked = {entry.identity: number for number, unit in enumerate(units) for entry in unit.files}
@@ -187,7 +181,7 @@ def _dead(state: TableState, bucket: BucketId) -> Mapping[str, int]:
 
 
 def _run(
-    run: SortedRun, bounds: _Keys, dead: Mapping[str, int], pick: int | None, room: Room
+    run: SortedRun, bounds: _Keys, dead: Mapping[str, int], pick: int | None, room: ListLimits
 ) -> Run:
     parts = [_part(entry, bounds, dead) for entry in run.files]
     return Run(
@@ -276,7 +270,7 @@ def _ranks(rows: pa.Table) -> list[int]:
     ].to_list()
 
 
-# -- the snapshots of a table as a timeline, one page of ids at a time -----------------------------
+# -- timeline --------------------------------------------------------------------------------------
 
 
 PAGE_SNAPSHOTS = 40
@@ -286,7 +280,7 @@ _NAMES_MAX = 500
 
 
 @dataclass(frozen=True)
-class Moment:
+class TimelineEntry:
     """A snapshot: what its commit did, and its tags and branches."""
 
     entry: HistoryEntry
@@ -325,7 +319,7 @@ class Timeline:
     the first few hundred, only the number is given.
     """
 
-    moments: tuple[Moment, ...]
+    entries: tuple[TimelineEntry, ...]
     tags: tuple[TagLine, ...]
     branches: tuple[BranchLine, ...]
     more_tags: int
@@ -398,11 +392,11 @@ def _moments(
     tags: Sequence[TagLine],
     branches: Sequence[BranchLine],
     newest: int | None,
-) -> list[Moment]:
+) -> list[TimelineEntry]:
     named = _by_id((tag.snapshot_id, tag.name) for tag in tags)
     begun = _by_id((each.first_id, each.name) for each in branches)
     return [
-        Moment(
+        TimelineEntry(
             entry,
             tuple(named.get(entry.snapshot_id, ())),
             tuple(begun.get(entry.snapshot_id, ())),
@@ -419,7 +413,7 @@ def _by_id(pairs: Iterable[tuple[int | None, str]]) -> Mapping[int | None, list[
     return found
 
 
-# -- what a glance at a table shows ----------------------------------------------------------------
+# -- summary ---------------------------------------------------------------------------------------
 
 
 _SNAPSHOTS = 20
@@ -428,7 +422,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Glance:
+class TableSummary:
     """A table at one moment. A part is None if it could not be read; `problems` say why."""
 
     schema: TableSchema | None
@@ -437,7 +431,7 @@ class Glance:
     problems: tuple[Exception, ...]
 
 
-def glance_of(table: StoredTable) -> Glance:
+def table_summary(table: StoredTable) -> TableSummary:
     """The table now. One request for its newest state; reads metadata only. Never raises for
     what is missing, damaged or out of reach.
     """
@@ -453,8 +447,8 @@ def glance_of(table: StoredTable) -> Glance:
 
     seen = tried(table.pinned)
     if seen is None:
-        return Glance(None, None, None, tuple(problems))
-    return Glance(
+        return TableSummary(None, None, None, tuple(problems))
+    return TableSummary(
         tried(lambda: seen.schema),
         tried(lambda: timeline_of(seen, count=_SNAPSHOTS)),
         tried(lambda: layout_of(seen, room=GLANCE)),

@@ -1,15 +1,12 @@
-"""Which files snapshots reference, and what keeps snapshots that are no longer in line.
+"""References of snapshots to files, and the deletion of files that nothing references any more.
 
 A file is identified by its name alone: every name contains an id that no other file of the table
 has. A file that moves to another level keeps its name, so some snapshot still references it.
 
-Finds the files that become unreachable when snapshots expire, from the changes of commits.
-
-The snapshots of a table form a line, on which each file is live from one commit to another. So if
-an expired snapshot has a file and the oldest kept snapshot does not, no later snapshot has it. Tags
+Files that become unreachable when snapshots expire are found from the changes of commits. The
+snapshots of a table form a line, on which each file is live from one commit to another. So if an
+expired snapshot has a file and the oldest kept snapshot does not, no later snapshot has it. Tags
 and branches may still have it.
-
-Deletes documents that reference files, and then the files that nothing references any more.
 
 These rules protect data:
 
@@ -26,12 +23,11 @@ These rules protect data:
 
 Several processes can sweep at the same time. What one finds gone was deleted by another.
 
-Tags that protect what a restore has brought back.
-
-The snapshots of a table form a line, and expiry assumes that a file that one of them dropped is in
-no later one. A restore breaks this rule, because dropped files come back. So the snapshot that they
-come from has a tag, which protects them, until every snapshot from before the restore has expired.
-After that, the rule holds for the rest again. Other engines respect tags too.
+A tag protects what a restore has brought back. The snapshots of a table form a line, and expiry
+assumes that a file that one of them dropped is in no later one. A restore breaks this rule, because
+dropped files come back. So the snapshot that they come from has a tag, which protects them, until
+every snapshot from before the restore has expired. After that, the rule holds for the rest again.
+Other engines respect tags too.
 """
 
 from __future__ import annotations
@@ -41,7 +37,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
-from keytide.changes.stored_rows import told_list
+from keytide.changes.stored_rows import changelog_list
 from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.index_files import IndexFile
@@ -53,12 +49,12 @@ from keytide.format.snapshot import Consumer, Snapshot, Tag
 from keytide.gate import refuse_cleaners
 from keytide.options import keys
 from keytide.publish.publish import names_of_published
-from keytide.snapshot.live_files import again, is_gone
+from keytide.snapshot.live_files import is_gone, retried
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.state import TableView
 from keytide.store import Store
 
-# -- which files snapshots reference ---------------------------------------------------------------
+# -- names of files --------------------------------------------------------------------------------
 
 
 K = TypeVar("K")
@@ -70,14 +66,14 @@ def name_of(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
-# -- what keeps snapshots --------------------------------------------------------------------------
+# -- holders of snapshots --------------------------------------------------------------------------
 
 
 Line: TypeAlias = "Iterable[Snapshot]"
 """Consecutive snapshots, oldest first: each is based on the one before it."""
 
 
-def held_lines(store: Store) -> Iterator[Line]:
+def protected_lines(store: Store) -> Iterator[Line]:
     """The snapshots of tags, each a separate line, and the lines of the other branches.
 
     For a table, these are its branches. For a branch, these are the main branch and all others.
@@ -147,7 +143,7 @@ def _documents(
             return found
 
 
-# -- what a snapshot references --------------------------------------------------------------------
+# -- references of a snapshot ----------------------------------------------------------------------
 
 
 def metadata_files(metadata: TableMetadata, snapshot: Snapshot, view: TableView) -> dict[str, int]:
@@ -165,7 +161,7 @@ def metadata_files(metadata: TableMetadata, snapshot: Snapshot, view: TableView)
     found = {index_file_path(view, f): f.file_size for f in metadata.index_files(snapshot)
              if f.external_path is None}  # fmt: skip
     found |= {paths.index_path(name): size for f in metadata.index_files(snapshot)
-              for name, size in f.beside.items()}  # fmt: skip
+              for name, size in f.run_files.items()}  # fmt: skip
     found |= {paths.manifest_path(meta.file_name): meta.file_size for meta in manifests}
     if snapshot.statistics is not None:
         found[paths.statistics_path(snapshot.statistics)] = 0
@@ -195,15 +191,15 @@ _SHARED = re.compile(r"^(.*\$\d+-\d+)-\d+-\d+(\..*)$")
 
 
 @dataclass
-class Naming:
-    """Finds which of the `wanted` files snapshots reference.
+class ReferenceSearch:
+    """Finds which of the `candidates`, names of files, snapshots reference.
 
     Reads each manifest once, however many snapshots have it.
     """
 
     metadata: TableMetadata
     view: TableView
-    wanted: Collection[str]
+    candidates: Collection[str]
     _entries: dict[str, Entries] = field(default_factory=dict)
 
     def of(self, lines: Iterable[Line]) -> set[str]:
@@ -212,7 +208,7 @@ class Naming:
         Raises `DataError` like other reads.
         """
         named: set[str] = set()
-        for line in lines if self.wanted else ():
+        for line in lines if self.candidates else ():
             before = None
             for snapshot in line:
                 is_next = before is not None and snapshot.id == before.id + 1
@@ -223,14 +219,14 @@ class Naming:
     def of_changelogs(self, changelogs: Iterable[Snapshot]) -> set[str]:
         """The same for changelogs that have outlived their snapshots."""
         named: set[str] = set()
-        for changelog in changelogs if self.wanted else ():
-            told = told_list(changelog, self.view.options.changelog_producer)
+        for changelog in changelogs if self.candidates else ():
+            told = changelog_list(changelog, self.view.options.changelog_producer)
             # Without its list, nothing is left of it, or another process is about to delete it.
             if told is None or not self.metadata.store.exists(paths.manifest_path(told[0])):
                 continue
             manifests = self.metadata.manifest_list(*told)
             files = (told[0], *(meta.file_name for meta in manifests))
-            named.update(name for name in files if name in self.wanted)
+            named.update(name for name in files if name in self.candidates)
             entries = Entries.together([self._of_manifest(meta) for meta in manifests])
             named |= _names(entries.filter(entries.column("_KIND") == FileKind.ADD))
         return named
@@ -238,7 +234,7 @@ class Naming:
     def _of(self, snapshot: Snapshot, *, is_next: bool) -> set[str]:
         """What a snapshot references. If it is the next one, only what the previous one did not."""
         files = map(name_of, metadata_files(self.metadata, snapshot, self.view))
-        named = {name for name in files if name in self.wanted}
+        named = {name for name in files if name in self.candidates}
         read = self.metadata.delta_manifests if is_next else self.metadata.manifests
         named |= self._data_files(read(snapshot))
         return named | self._data_files(self.metadata.changelog_manifests(snapshot))
@@ -252,15 +248,12 @@ class Naming:
     def _of_manifest(self, meta: ManifestFileMeta) -> Entries:
         if meta.file_name not in self._entries:
             entries = self.metadata.manifest(meta)
-            is_wanted = entries.column("_FILE_NAME").is_in(self.wanted)
+            is_wanted = entries.column("_FILE_NAME").is_in(self.candidates)
             self._entries[meta.file_name] = entries.filter(is_wanted)
         return self._entries[meta.file_name]
 
 
-# -- finds the files that become unreachable when snapshots expire ---------------------------------
-
-
-# -- finds the files that become unreachable when snapshots expire ---------------------------------
+# -- unreachable files -----------------------------------------------------------------------------
 
 
 def garbage_of(
@@ -300,7 +293,7 @@ def _dropped(metadata: TableMetadata, snapshots: Iterable[Snapshot]) -> Iterable
     return dropped.values()
 
 
-def told_garbage_of(
+def changelog_garbage_of(
     metadata: TableMetadata, view: TableView, changelogs: Iterable[Snapshot], kept: Snapshot | None
 ) -> dict[str, int]:
     """The files of expired changelogs that `kept`, the oldest kept one, does not reference.
@@ -309,30 +302,31 @@ def told_garbage_of(
     """
     files: dict[str, int] = {}
     for changelog in changelogs:
-        told = told_list(changelog, view.options.changelog_producer)
-        if told is None:
+        manifest_list = changelog_list(changelog, view.options.changelog_producer)
+        if manifest_list is None:
             continue
-        manifests = metadata.manifest_list(*told)
+        manifests = metadata.manifest_list(*manifest_list)
         for entry in metadata.entries(manifests):
             if entry.kind is FileKind.ADD and entry.file.external_path is None:
                 file, *beside = view.stored_paths(entry)
                 files |= {file: entry.file.file_size} | dict.fromkeys(beside, 0)
         files |= {paths.manifest_path(meta.file_name): meta.file_size for meta in manifests}
-        files[paths.manifest_path(told[0])] = told[1] or 0
+        files[paths.manifest_path(manifest_list[0])] = manifest_list[1] or 0
     line = [] if kept is None else [kept]
-    named = Naming(metadata, view, frozenset(map(name_of, files))).of([line])
+    named = ReferenceSearch(metadata, view, frozenset(map(name_of, files))).of([line])
     return {path: size for path, size in files.items() if name_of(path) not in named}
 
 
-# -- deletes documents that reference files --------------------------------------------------------
+# -- deletion of documents and their files ---------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Sweep:
     """What to delete: snapshots, or changelogs, from one id to another, and possibly their files.
 
-    `left` are the snapshots that stay. Each of the `files` is deleted unless something else
-    references it. If the existing snapshots are not `left`, their references count too.
+    `remaining_ids` are the snapshots that stay. Each of the `files` is deleted unless something
+    else references it. If the existing snapshots are not `remaining_ids`, their references count
+    too.
     """
 
     metadata: TableMetadata
@@ -340,7 +334,7 @@ class Sweep:
     first: int
     last: int
     files: Mapping[str, int]
-    left: frozenset[int]
+    remaining_ids: frozenset[int]
 
     def run(self, delete_documents: Callable[[], None]) -> list[str]:
         """Delete documents with the given function, then files. Returns the deleted files.
@@ -350,9 +344,9 @@ class Sweep:
         store, note = self.metadata.store, paths.expiring_path(paths.new_uuid())
         # The record is needed only if this process dies, so it need not survive a crash of the
         # machine.
-        store.hint(note, _Note(self.first, self.last, tuple(self.files)).to_json())
+        store.hint(note, _SweepRecord(self.first, self.last, tuple(self.files)).to_json())
         delete_documents()
-        free = again(lambda: free_files(self.metadata, self.view, self.files, self.left))
+        free = retried(lambda: free_files(self.metadata, self.view, self.files, self.remaining_ids))
         store.delete(free)
         store.delete([note])
         return free
@@ -362,29 +356,32 @@ def free_files(
     metadata: TableMetadata,
     view: TableView,
     files: Iterable[str],
-    left: Collection[int] | None,
+    remaining_ids: Collection[int] | None,
     *,
-    told: Sequence[Snapshot] = (),
-    gone: Sequence[Snapshot] = (),
+    expired_changelogs: Sequence[Snapshot] = (),
+    expired_snapshots: Sequence[Snapshot] = (),
 ) -> list[str]:
-    """Those files that nothing references, given that the snapshots `left` do not.
+    """Those files that nothing references, given that the snapshots `remaining_ids` do not.
 
-    If `left` is None, or if the existing snapshots are not `left` plus newer ones, snapshots are
-    searched too. `told` are changelogs that will be created, and `gone` those that will be deleted.
+    If `remaining_ids` is None, or if the existing snapshots are not `remaining_ids` plus newer
+    ones, snapshots are searched too. `expired_changelogs` are changelogs that will be created, and
+    `expired_snapshots` those that will be deleted.
     """
     known = list(files)
     refuse_cleaners(view.schema, view.options, view.name)
-    naming = Naming(metadata, view, frozenset(map(name_of, known)))
+    naming = ReferenceSearch(metadata, view, frozenset(map(name_of, known)))
     # Tags and branches first: if one of them becomes a snapshot, it is a snapshot of the table by
     # then.
-    held = naming.of(held_lines(metadata.store))
+    held = naming.of(protected_lines(metadata.store))
     ids = metadata.snapshot_ids()
-    if left is None or {number for number in ids if number <= max(left, default=0)} != {*left}:
+    if remaining_ids is None or {
+        number for number in ids if number <= max(remaining_ids, default=0)
+    } != {*remaining_ids}:
         # A listing that lags still shows some that have expired.
         held |= naming.of([metadata.each_there(ids)])
     # Changelogs last: an expiring snapshot becomes one.
-    outliving = [each for each in changelogs(metadata.store) if each not in gone]
-    held |= naming.of_changelogs([*outliving, *told])
+    outliving = [each for each in changelogs(metadata.store) if each not in expired_snapshots]
+    held |= naming.of_changelogs([*outliving, *expired_changelogs])
     held |= names_of_published(metadata.store, view)
     return [path for path in known if name_of(path) not in held]
 
@@ -407,16 +404,16 @@ def _finish(metadata: TableMetadata, view: TableView, path: str) -> None:
     store = metadata.store
     data = store.read(path)
     try:
-        note = _Note.from_json(data, store.uri_of(path))
+        note = _SweepRecord.from_json(data, store.uri_of(path))
     except DataError:
-        note = _Note(0, 0, ())  # damaged because the machine crashed: it cannot be used
+        note = _SweepRecord(0, 0, ())  # damaged because the machine crashed: it cannot be used
     store.delete(free_files(metadata, view, note.files, None))
     if not any(note.first <= number <= note.last for number in metadata.snapshot_ids()):
         store.delete([path])
 
 
 @dataclass(frozen=True)
-class _Note:
+class _SweepRecord:
     """What is about to be deleted: snapshots, and files that may be referenced only by them.
 
     Persisted.
@@ -427,7 +424,7 @@ class _Note:
     files: tuple[str, ...]
 
     @classmethod
-    def from_json(cls, data: bytes, path: str) -> _Note:
+    def from_json(cls, data: bytes, path: str) -> _SweepRecord:
         """Parse a record. Raises `DataError` if it is damaged."""
         document = read_document(data, path)
         first, last = (member(document, name, INTEGER, path) for name in ("first", "last"))
@@ -437,11 +434,11 @@ class _Note:
         """The bytes of the file."""
         return write_document(
             self, lambda note: {"first": note.first, "last": note.last, "files": note.files},
-            _Note.from_json,
+            _SweepRecord.from_json,
         )  # fmt: skip
 
 
-# -- tags that protect what a restore has brought back ---------------------------------------------
+# -- tags of restored files ------------------------------------------------------------------------
 
 
 _BEFORE = re.compile(r"restoring-\d+-([0-9a-f]+)")

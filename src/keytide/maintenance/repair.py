@@ -1,20 +1,17 @@
-"""Repairs of metadata: snapshots that engines cannot read, and many small manifests.
+"""Repairs of metadata: snapshots that engines cannot read, many small manifests, missing filters.
 
-Rewrites snapshots that some engines cannot read, so that all engines can.
+Snapshots that some engines cannot read are rewritten. An operation that another engine does not
+know does not affect the rows of a snapshot, but that engine refuses the snapshot. The latest
+snapshot gets a successor, by a commit that changes no file, because a following commit may be in
+progress. Earlier snapshots, changelogs and tags are rewritten in place. In the meantime, a tag
+protects the files of each such snapshot. If the snapshot expires in between, the rewritten file
+references files that still exist, and it is deleted by the next expiry.
 
-An operation that another engine does not know does not affect the rows of a snapshot, but that
-engine refuses the snapshot. The latest snapshot gets a successor, by a commit that changes no file,
-because a following commit may be in progress. Earlier snapshots, changelogs and tags are rewritten
-in place. In the meantime, a tag protects the files of each such snapshot. If the snapshot expires
-in between, the rewritten file references files that still exist, and it is deleted by the next
-expiry.
+Manifests are merged on request, not only as part of other commits.
 
-Merges manifests on request, not only as part of other commits.
-
-Creates missing bloom filters for stored files, according to the table's present options.
-
-No data file is rewritten. The manifest entry of a file is replaced in one commit, which fits next
-to appends. It conflicts if a file was replaced in the meantime. Existing filters stay.
+Missing bloom filters are created for stored files, according to the table's present options. No
+data file is rewritten. The manifest entry of a file is replaced in one commit, which fits next to
+appends. It conflicts if a file was replaced in the meantime. Existing filters stay.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ from keytide.format.file_index import BLOOM_FILTER, has_hash
 from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
 from keytide.format.paths import branch_of, index_name, index_name_among, later_index_name
 from keytide.format.snapshot import Snapshot, Tag
-from keytide.maintenance.background import BEHIND, Made, follow
+from keytide.maintenance.background import BACKGROUND, TableChange, run_follow_ups
 from keytide.maintenance.tags import create_tag, delete_tag
 from keytide.options import keys
 from keytide.read.pruning import stored_indexes
@@ -50,12 +47,9 @@ from keytide.types import arrow_schema
 from keytide.write.bucket_writer import file_filters
 from keytide.write.partition_spec import Place, fitting
 from keytide.write.refusals import writable_view
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
-# -- repairs of metadata ---------------------------------------------------------------------------
-
-
-# -- merges manifests on request, not only as part of other commits --------------------------------
+# -- merging of manifests --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -85,18 +79,18 @@ def compact_manifest(table: StoredTable) -> MergedManifests:
         return MergedManifests(None, len(before), len(before))
     committed = _committed(transaction)
     after = metadata.manifests(committed)
-    follow(Made(table, view, committed.id, "the manifests are merged"))
+    run_follow_ups(TableChange(table, view, committed.id, "the manifests are merged"))
     return MergedManifests(committed.id, len(before), len(after))
 
 
-def commit_alike(table: StoredTable, done: str) -> Snapshot:
+def commit_unchanged(table: StoredTable, done: str) -> Snapshot:
     """The same in any case: a new snapshot that shows the same as the latest one.
 
     `done` says what this did.
     """
     view = writable_view(table)
     committed = _committed(Transaction.begin(table, view))
-    follow(Made(table, view, committed.id, done))
+    run_follow_ups(TableChange(table, view, committed.id, done))
     return committed
 
 
@@ -108,7 +102,7 @@ def _committed(transaction: Transaction) -> Snapshot:
     return outcome.snapshot
 
 
-# -- rewrites snapshots that some engines cannot read, so that all engines can ---------------------
+# -- rewriting of snapshots ------------------------------------------------------------------------
 
 
 # If this process dies, its tags expire by themselves.
@@ -128,7 +122,7 @@ class MendResult(Record):
 
 
 @dataclass(frozen=True)
-class _Unread:
+class _UnreadableDocuments:
     """What some engines cannot read in one branch: numbers and names, in order."""
 
     snapshots: list[int]
@@ -136,7 +130,7 @@ class _Unread:
     tags: list[str]
 
     @classmethod
-    def of(cls, table: StoredTable) -> _Unread:
+    def of(cls, table: StoredTable) -> _UnreadableDocuments:
         """Raises `DataError` for a damaged document."""
         metadata = table.metadata
         changelogs = {number: metadata.changelog(number) for number in metadata.changelog_ids()}
@@ -160,12 +154,12 @@ def _stored(metadata: TableMetadata, number: int) -> Snapshot | None:
     return None
 
 
-def unread(table: StoredTable) -> MendResult:
+def unreadable_documents(table: StoredTable) -> MendResult:
     """How much of a table and its branches some engines cannot read.
 
     Raises `DataError` for a damaged document.
     """
-    found = [_Unread.of(each) for each in _lines(table)]
+    found = [_UnreadableDocuments.of(each) for each in _lines(table)]
     return MendResult(
         sum(len(each.snapshots) for each in found),
         sum(len(each.changelogs) for each in found),
@@ -186,9 +180,9 @@ def mend_snapshots(table: StoredTable, *, dry_run: bool = False) -> MendResult:
     Raises `DataError` for a damaged document and if the store fails, and `UnsupportedError` and
     `ConflictError` like `write`.
     """
-    found = unread(table)
+    found = unreadable_documents(table)
     for line in [] if dry_run else list(_lines(table)):
-        _mend(line, _Unread.of(line))
+        _mend(line, _UnreadableDocuments.of(line))
     return found
 
 
@@ -199,10 +193,10 @@ def _lines(table: StoredTable) -> Iterator[StoredTable]:
         yield from (open_branch(table, name) for name in branch_names(table.store))
 
 
-def _mend(table: StoredTable, found: _Unread) -> None:
+def _mend(table: StoredTable, found: _UnreadableDocuments) -> None:
     newest = table.metadata.latest_snapshot()
     if newest is not None and newest.id in found.snapshots:
-        commit_alike(table, "the snapshots are rewritten")
+        commit_unchanged(table, "the snapshots are rewritten")
     for name in found.tags:
         _write_again(table, paths.tag_path(name), Tag.from_json)
     for number in found.changelogs:
@@ -236,7 +230,7 @@ def _write_again(
     table.store.put(path, parse(data, table.store.uri_of(path)).to_json())
 
 
-# -- creates missing bloom filters for stored files ------------------------------------------------
+# -- missing bloom filters -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -255,7 +249,7 @@ def index_files(
     table: StoredTable, partitions: Sequence[Place] = (), *, runner: TaskRunner | None = None
 ) -> IndexingResult:
     """Create the missing filters of files, see `Table.rewrite_file_index`."""
-    BEHIND.settle(table.uri)
+    BACKGROUND.cancel(table.uri)
     view = writable_view(table)
     filters = file_filters(view.options)
     if not filters.columns:
@@ -268,9 +262,9 @@ def index_files(
         files = [e for e in transaction.state.live.entries if e.bucket >= 0 and fits(e.partition)]
         tasks = [IndexTask(view, entry, filters) for entry in files]
         if tasks:
-            (runner or local_runner()).each(tasks, transaction.take)
+            (runner or local_runner()).each(tasks, transaction.collect)
         outcome = transaction.compact()
-    entries = [entry for made in transaction.taken for entry in made.entries]
+    entries = [entry for made in transaction.results for entry in made.entries]
     if isinstance(outcome, Conflict):
         # The index files that were written: those that only the new entry of a file names.
         named = {FileKind.ADD: set[str](), FileKind.DELETE: set[str]()}
@@ -283,7 +277,7 @@ def index_files(
         )
     if outcome is None:
         return IndexingResult(None, len(files), 0)
-    follow(Made(table, view, outcome.snapshot.id, "the files are indexed"))
+    run_follow_ups(TableChange(table, view, outcome.snapshot.id, "the files are indexed"))
     return IndexingResult(outcome.snapshot.id, len(files), len(entries) // 2)
 
 
@@ -295,7 +289,7 @@ class IndexTask:
     entry: ManifestEntry
     filters: FileFilters
 
-    def __call__(self) -> Written:
+    def __call__(self) -> TaskResult:
         """Write the index. Does nothing if no filter is missing. Raises `DataError`."""
         path, stored = self.view.file_path(self.entry), stored_indexes(self.view, self.entry)
 
@@ -318,20 +312,20 @@ class IndexTask:
             if BLOOM_FILTER not in stored.get(name, {})
         }
         if not lacking:
-            return Written(())
-        made = self._made(replace(wanted, columns=lacking), path)
+            return TaskResult(())
+        made = self._filters_of_file(replace(wanted, columns=lacking), path)
         merged = {name: {**stored.get(name, {}), **made.get(name, {})} for name in (*stored, *made)}
         placed = wanted.placed(merged, self._index_path(path))
         self.view.store.put_all(placed.files)
         file = self.entry.file
         kept = tuple(name for name in file.extra_files if name != index_name_among([name]))
         new = {**placed.members, "extra_files": (*kept, *placed.members["extra_files"])}
-        return Written((
+        return TaskResult((
             replace(self.entry, kind=FileKind.DELETE),
             replace(self.entry, file=replace(file, **new)),
         ))  # fmt: skip
 
-    def _made(self, filters: FileFilters, path: str) -> dict[str, dict[str, bytes]]:
+    def _filters_of_file(self, filters: FileFilters, path: str) -> dict[str, dict[str, bytes]]:
         old = self.view.schemas[self.entry.file.schema_id]
         columns = tuple(old.field(name) for name in filters.columns)
         reader = FileReader(self.view.store, path, old, columns, size=self.entry.file.file_size)

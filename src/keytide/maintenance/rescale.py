@@ -1,11 +1,10 @@
 """Changes of where rows are stored: other buckets, or another kind of table.
 
-Rescaling: rewrites partitions after the number of buckets of the table has changed.
-
-The stored versions move, each with its number and kind, and none is merged. Their meaning depends
-on nothing else, so deletes stay deleted and late rows find their place. They go to level 0, where
-the key ranges of files may overlap. All of this is one commit, which fails if another writer has
-committed to one of the partitions.
+A rescaling rewrites partitions after the number of buckets of the table has changed. The stored
+versions move, each with its number and kind, and none is merged. Their meaning depends on nothing
+else, so deletes stay deleted and late rows find their place. They go to level 0, where the key
+ranges of files may overlap. All of this is one commit, which fails if another writer has committed
+to one of the partitions.
 
 If compactions create a changelog, a level says that its rows were emitted. So these rows are merged
 again in each new bucket, and go to the highest level. Rows that were not emitted yet are above
@@ -13,25 +12,21 @@ them, and the next compaction emits them.
 
 In a table with a key index, the rows move that the index names, see `moved_keys`.
 
-Conversion: turns a table that merges on read into one with a key index, or back.
+A conversion turns a table that merges on read into one with a key index, or back. The row by which
+each key is judged (a row or a delete) is rewritten, and replaces everything that is stored, in one
+commit. Two files record this: first the schema of the new kind, then the snapshot that names it.
+Until the snapshot exists, the table is unchanged, see `SchemasInForce`. If any other commit comes
+first, the work is done again on top of it. A conversion that is interrupted between the two leaves
+a schema. The next conversion finishes it, or takes it back with one more schema of the table's
+present kind.
 
-The row by which each key is judged (a row or a delete) is rewritten, and replaces everything that
-is stored, in one commit. Two files record this: first the schema of the new kind, then the snapshot
-that names it. Until the snapshot exists, the table is unchanged, see `SchemasInForce`. If any other
-commit comes first, the work is done again on top of it. A conversion that is interrupted between
-the two leaves a schema. The next conversion finishes it, or takes it back with one more schema of
-the table's present kind.
+From a table with a key index, the rows move by which each key is judged. That is the current row of
+a key, or the row that deletes it. Late rows are compared with it. All other stored rows are dead,
+and stay behind. A rescaling moves such rows to other buckets, a conversion to the files of a table
+that merges.
 
-Moves the rows by which each key is judged, from a table with a key index.
-
-That is the current row of a key, or the row that deletes it. Late rows are compared with it. All
-other stored rows are dead, and stay behind. A rescaling moves such rows to other buckets, a
-conversion to the files of a table that merges.
-
-Moves the winning version of each key, from a table that merges into one with a key index.
-
-It is a row or a delete. Late rows are compared with it. All other versions have no meaning any
-more, and stay behind.
+From a table that merges, the winning version of each key moves. It is a row or a delete. Late rows
+are compared with it. All other versions have no meaning any more, and stay behind.
 """
 
 from __future__ import annotations
@@ -52,18 +47,18 @@ from keytide.base.text import counted
 from keytide.commit.commits import Committed
 from keytide.commit.transaction import Transaction
 from keytide.compaction.bulk_load import raise_quietly, raise_replacement
-from keytide.compaction.changelog import lowest_told
+from keytide.compaction.changelog import lowest_emitted_level
 from keytide.compaction.compact import local_runner, memory_of
 from keytide.compaction.row_buffer import piled
-from keytide.definition.option_changes import Definition, as_kind_of, converted
+from keytide.definition.option_changes import ConvertedDefinition, as_kind_of, converted
 from keytide.errors import ConflictError, InvalidError, KeytideError, UnsupportedError
 from keytide.format import paths
 from keytide.format.arrow import to_arrow
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.format.schema import NO_UPSERTS, TableSchema
-from keytide.maintenance.background import BEHIND
-from keytide.maintenance.repair import commit_alike
-from keytide.maintenance.writes import followed, show_rows, writing
+from keytide.maintenance.background import BACKGROUND
+from keytide.maintenance.repair import commit_unchanged
+from keytide.maintenance.writes import show_rows, with_follow_ups, writing
 from keytide.merge.engines import compacts_by_lookup, engine_class
 from keytide.merge.functions.registry import registered_functions
 from keytide.merge.order import IS_ADD, VALUE_KIND
@@ -83,10 +78,10 @@ from keytide.write.layout import FixedLayout
 from keytide.write.moved_keys import Bucket
 from keytide.write.partition_spec import Place, TouchedPartitions, every_partition, fitting
 from keytide.write.refusals import writable_view
-from keytide.write.task import WriteTask, Written, try_definition
+from keytide.write.task import TaskResult, WriteTask, try_definition
 from keytide.write.upsert import UpsertTask, task_of_stored
 
-# -- moves the winning version of each key ---------------------------------------------------------
+# -- winning versions ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -98,19 +93,19 @@ class MoveWinnersTask:
     """
 
     view: TableView
-    anew: WriteTask
+    write_task: WriteTask
     plan: BucketPlan
     number: int
     memory_bytes: int
 
-    def __call__(self) -> Written:
+    def __call__(self) -> TaskResult:
         """Write the winners. Nothing is left behind after an error.
 
         Raises `DataError` if the store fails, and `InvalidError` for versions that cannot be
         merged.
         """
-        size_bytes = self.anew.view.options.write_buffer_bytes
-        return self.anew.feed(piled(self._rows(), size_bytes), self.number)
+        size_bytes = self.write_task.view.options.write_buffer_bytes
+        return self.write_task.feed(piled(self._rows(), size_bytes), self.number)
 
     def _rows(self) -> Iterator[pa.Table]:
         columns = (*self.view.schema.names, VALUE_KIND)
@@ -124,10 +119,7 @@ class MoveWinnersTask:
                     yield to_arrow(kept.select(columns), schema)
 
 
-# -- changes of where rows are stored: other buckets, or another kind of table ---------------------
-
-
-# -- moves the rows by which each key is judged, from a table with a key index ---------------------
+# -- rows by which keys are judged -----------------------------------------------------------------
 
 
 _BATCH_ROWS = 1 << 20
@@ -148,27 +140,27 @@ def move_keys_tasks(
 class MoveKeysTask:
     """Moves the keys of one bucket. Picklable. `number` distinguishes the tasks of one change."""
 
-    there: UpsertTask
-    anew: WriteTask
+    target_task: UpsertTask
+    write_task: WriteTask
     bucket: BucketId
     number: int
 
     @property
     def files(self) -> tuple[ManifestEntry, ...]:
         """The files that it reads."""
-        return self.there.entries[self.bucket]
+        return self.target_task.entries[self.bucket]
 
-    def __call__(self) -> Written:
+    def __call__(self) -> TaskResult:
         """Write the rows again. Nothing is left behind after an error.
 
-        Raises the errors of `found_bucket`, and `DataError` if the store fails.
+        Raises the errors of `load_bucket`, and `DataError` if the store fails.
         """
-        rows = self._rows(self.there.bucket(self.bucket))
-        size_bytes = self.anew.view.options.write_buffer_bytes
-        return self.anew.feed(piled(rows, size_bytes), self.number)
+        rows = self._rows(self.target_task.bucket(self.bucket))
+        size_bytes = self.write_task.view.options.write_buffer_bytes
+        return self.write_task.feed(piled(rows, size_bytes), self.number)
 
     def _rows(self, on: Bucket) -> Iterator[pa.Table]:
-        view = self.there.view
+        view = self.target_task.view
         stored = StoredVersions(view, self.bucket[0], tuple(view.schema.names))
         size_bytes, files = view.options.write_buffer_bytes, [*map(PlannedFile, self.files)]
         rows_max = max(1, min(_BATCH_ROWS, rows_in(size_bytes, files, view.schema.fields)))
@@ -209,7 +201,7 @@ def rescale(
     runner: TaskRunner | None = None,
 ) -> RescaleResult:  # fmt: skip
     """Rescale partitions, see `Table.rescale`."""
-    BEHIND.settle(table.uri)
+    BACKGROUND.cancel(table.uri)
     view = writable_view(table)
     _refuse_unmovable(view)
     spec = fitting(partitions, view.schema, table.name, view.options.partition_default_name)
@@ -222,7 +214,7 @@ def rescale(
             transaction.abort()
             return RescaleResult(None, len(outdated), files, None if dry_run else 0)
         runner = runner or local_runner()
-        runner.each(others, transaction.take)
+        runner.each(others, transaction.collect)
         if not view.options.compactions_tell:
             raise_replacement(transaction, runner)
         if told:
@@ -230,7 +222,7 @@ def rescale(
             try:
                 runner.each(told, lambda written: moved.extend(written.entries))
             finally:
-                raise_quietly(transaction.view, moved, runner, transaction.take)
+                raise_quietly(transaction.view, moved, runner, transaction.collect)
         done = transaction.relayout(TouchedPartitions(outdated))
         return RescaleResult(done.snapshot_id, len(outdated), files, done.files)
 
@@ -280,20 +272,20 @@ def _tasks(
             files.setdefault((entry.partition, entry.bucket), []).append(entry)
     found: tuple[list[MoveTask], list[MoveTask]] = ([], [])
     for bucket, entries in files.items():
-        for tasks, moved in zip(found, _told_and_others(state.view, entries), strict=True):
+        for tasks, moved in zip(found, _emitted_and_other_files(state.view, entries), strict=True):
             if moved:
                 planned = tuple(to_merge(moved, places))
                 tasks.append(MoveTask(state.view, bucket, planned))
     return found
 
 
-def _told_and_others(
+def _emitted_and_other_files(
     view: TableView, entries: list[ManifestEntry]
 ) -> tuple[list[ManifestEntry], list[ManifestEntry]]:
     """The files of a bucket with rows that a changelog has emitted, and the others."""
     if not view.options.compactions_tell or view.engine.why_kept_apart is not None:
         return [], entries
-    lowest = lowest_told(view.options, max(entry.file.level for entry in entries))
+    lowest = lowest_emitted_level(view.options, max(entry.file.level for entry in entries))
     told = [entry for entry in entries if entry.file.level >= lowest]
     return told, [entry for entry in entries if entry.file.level < lowest]
 
@@ -311,7 +303,7 @@ class MoveTask:
         """The size of the files that it reads."""
         return sum(file.meta.file_size for file in self.files)
 
-    def __call__(self) -> Written:
+    def __call__(self) -> TaskResult:
         """Write the versions again. Nothing is left behind after an error.
 
         Raises `DataError` if the store fails.
@@ -324,7 +316,7 @@ class MoveTask:
             files = [path for entry in made for path in self.view.stored_paths(entry)]
             self.view.store.discard(files)
             raise
-        return Written(tuple(made))
+        return TaskResult(tuple(made))
 
     def _frames(self) -> Iterator[pl.DataFrame]:
         """The versions in parts of one file each, in which each key occurs once."""
@@ -389,7 +381,7 @@ def convert(table: StoredTable, upsert_mode: str, *, dry_run: bool = False) -> C
     for a table without an equivalent of the other kind, with the reason. Raises `ConflictError` if
     too many races were lost, and `DataError` if the store fails.
     """
-    BEHIND.settle(table.uri)
+    BACKGROUND.cancel(table.uri)
 
     if upsert_mode.lower() not in _MODES:
         expected = " or ".join(map(repr, _MODES))
@@ -414,9 +406,9 @@ def convert(table: StoredTable, upsert_mode: str, *, dry_run: bool = False) -> C
                 f"'{schema.upsert_mode}' to '{wanted}'; write its rows to a new table"
             )
         if found.schema.upsert_mode == wanted:
-            done = _taken_back(seen.live, found, dry_run=dry_run)
+            done = _withdrawn(seen.live, found, dry_run=dry_run)
         else:
-            done = _carried_out(seen, found, wanted, dry_run=dry_run)
+            done = _converted_table(seen, found, wanted, dry_run=dry_run)
         if done is not None:
             return done
         seen = seen.live.pinned()
@@ -428,10 +420,10 @@ def convert(table: StoredTable, upsert_mode: str, *, dry_run: bool = False) -> C
     )
 
 
-# -- taking a conversion back ----------------------------------------------------------------------
+# -- withdrawal of a conversion --------------------------------------------------------------------
 
 
-def _taken_back(
+def _withdrawn(
     table: StoredTable, found: SchemasInForce, *, dry_run: bool
 ) -> ConversionResult | None:
     """The result if the table already has the mode. None if another change came first.
@@ -445,7 +437,7 @@ def _taken_back(
         again = _numbered(found.schema, found.newest)
         if not created(table.store, paths.schema_path(again.id), again.to_json()):
             return None
-    snapshot = commit_alike(table, "the conversion is undone")
+    snapshot = commit_unchanged(table, "the conversion is undone")
     return replace(result, snapshot_id=snapshot.id)
 
 
@@ -455,16 +447,16 @@ def _numbered(schema: TableSchema, newest: TableSchema) -> TableSchema:
     return replace(schema, id=newest.id + 1, highest_field_id=highest, time_millis=now_ms)
 
 
-# -- converting ------------------------------------------------------------------------------------
+# -- the steps of a conversion ---------------------------------------------------------------------
 
 
-def _carried_out(
+def _converted_table(
     pinned: PinnedTable, found: SchemasInForce, wanted: str, *, dry_run: bool
 ) -> ConversionResult | None:
     """The result if the table has another mode. None if another change came first."""
     # The definition that the table gets: one left by an earlier conversion, or a new one.
     if found.newest.upsert_mode == wanted:
-        target = Definition.of(found.schema, found.newest)
+        target = ConvertedDefinition.of(found.schema, found.newest)
     else:
         try:
             made = converted(_numbered(found.schema, found.newest), wanted)
@@ -475,14 +467,14 @@ def _carried_out(
     if not dry_run and show_rows(pinned) is not pinned:
         return None  # rows were hidden, and are no longer
     state = pinned.state_to_write(_view_before(pinned, target.schema))
-    result = ConversionResult(None, wanted, len(state.live.files), None, target.dropped)
+    result = ConversionResult(None, wanted, len(state.live.files), None, target.dropped_options)
     if dry_run:
         return result
     is_stored = target.schema.id == found.newest.id
     view = _view_at(state.view, target.schema)
     begun = Transaction.on(pinned.live, TableState(view, state.live))
-    with followed(pinned.live, begun, done="the table is converted") as transaction:
-        local_runner().each(_conversion_tasks(state, transaction.state), transaction.take)
+    with with_follow_ups(pinned.live, begun, done="the table is converted") as transaction:
+        local_runner().each(_conversion_tasks(state, transaction.state), transaction.collect)
         if not is_stored and not created(
             pinned.store, paths.schema_path(target.schema.id), target.schema.to_json()
         ):

@@ -4,8 +4,6 @@ Nothing is rewritten and no history is lost. The files of an older snapshot beco
 of them as copies (see below), and the present ones are no longer live. A tag protects
 the older files during the restore and afterwards, see `guards`.
 
-Brings back files of an older snapshot.
-
 By a rule of the format, an identity that one manifest of a snapshot deletes is gone for readers, in
 whatever order it is named. The level is part of the identity. So a file that is still live, but on
 another level or with another index than before, does not come back under its old identity.
@@ -26,7 +24,7 @@ from keytide.base.process import side_by_side
 from keytide.base.record import Record
 from keytide.base.text import Moment, epoch_ms
 from keytide.commit.author import Author
-from keytide.commit.change import Restored, moved_since
+from keytide.commit.change import RestoredFiles, moved_files
 from keytide.commit.commits import Committed
 from keytide.commit.transaction import Transaction
 from keytide.definition.kind import kind_of
@@ -37,11 +35,11 @@ from keytide.format.index_files import DELETION_VECTORS, IndexFile
 from keytide.format.manifest import ManifestEntry
 from keytide.format.paths import FileNames
 from keytide.format.snapshot import Snapshot
-from keytide.maintenance.background import BEHIND
+from keytide.maintenance.background import BACKGROUND
 from keytide.maintenance.references import guard_of, restorer, settled_guard
 from keytide.maintenance.rollback import numbered
 from keytide.maintenance.tags import TagSource, create_tag_of
-from keytide.maintenance.writes import followed
+from keytide.maintenance.writes import with_follow_ups
 from keytide.options import keys
 from keytide.snapshot.live_files import (
     BucketId,
@@ -58,10 +56,7 @@ from keytide.snapshot.stored_table import StoredTable
 from keytide.write.partition_spec import Place, fitting
 from keytide.write.refusals import writable_view
 
-# -- restore ---------------------------------------------------------------------------------------
-
-
-# -- brings back files of an older snapshot --------------------------------------------------------
+# -- returned files --------------------------------------------------------------------------------
 
 
 _Renamed: TypeAlias = "dict[BucketId, dict[str, str]]"
@@ -72,20 +67,20 @@ _COPIES_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
-class Returning:
+class FileRestore:
     """The files and index files of some partitions, to be brought back."""
 
     view: TableView
     files: Sequence[ManifestEntry]
     indexes: Sequence[IndexFile]
 
-    def onto(self, live: LiveFiles) -> tuple[Restored, tuple[ManifestEntry, ...]]:
+    def onto(self, live: LiveFiles) -> tuple[RestoredFiles, tuple[ManifestEntry, ...]]:
         """What comes back to a table with these live files: unchanged files, and copies.
 
         The copies are stored on return. Raises `DataError`, and `UnsupportedError` if a file to
         copy is outside the table.
         """
-        moved = moved_since(self.files, live)
+        moved = moved_files(self.files, live)
         names = FileNames()
         copies = {entry.identity: _copy_of(entry, names, self.view) for entry in moved}
         try:
@@ -110,7 +105,7 @@ class Returning:
         ]
         side_by_side([partial(view.store.copy, *pair) for pair in pairs], _COPIES_AT_ONCE)
 
-    def _restored(self, kept: tuple[ManifestEntry, ...], renamed: _Renamed) -> Restored:
+    def _restored(self, kept: tuple[ManifestEntry, ...], renamed: _Renamed) -> RestoredFiles:
         """The index files too: deletion vectors name the files that they belong to."""
         outdated = {
             bucket: files
@@ -124,7 +119,7 @@ class Returning:
             if index.index_type != DELETION_VECTORS
             or (index.partition, index.bucket) not in outdated
         )
-        return Restored(kept, indexes, by_index_key(dead))
+        return RestoredFiles(kept, indexes, by_index_key(dead))
 
     def _renamed(self, files: tuple[IndexFile, ...], names: dict[str, str]) -> DeadRows:
         before = load_dead_rows(self.view.store, files, self.view.name)
@@ -144,7 +139,7 @@ def _copy_of(entry: ManifestEntry, names: FileNames, view: TableView) -> Manifes
     return replace(entry, file=replace(entry.file, file_name=new, extra_files=extra))
 
 
-# -- restore ---------------------------------------------------------------------------------------
+# -- the restore -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -172,17 +167,17 @@ def restore(
     dry_run: bool = False,
 ) -> RestoreResult:
     """Restore partitions, by default all, see `Table.restore`."""
-    BEHIND.settle(table.uri)
+    BACKGROUND.cancel(table.uri)
     moment = None if as_of is None else epoch_ms(as_of, table.name)
     view = writable_view(table)
     source = _source(table.metadata, to, moment)
     _refuse_other_rules(table.metadata, view, source.snapshot)
     mark = uuid.uuid4().hex[:12]
     begun = Transaction.begin(table, view, Author(restorer(mark)))
-    with followed(table, begun, done="the table is restored") as transaction:
-        wanted = _wanted(view, partitions)
-        before = _Part.of(table.metadata, source.snapshot, wanted)
-        plan = _Plan(before, _Part.of(table.metadata, transaction.state.snapshot, wanted))
+    with with_follow_ups(table, begun, done="the table is restored") as transaction:
+        wanted = _partition_filter(view, partitions)
+        before = _PartitionFiles.of(table.metadata, source.snapshot, wanted)
+        plan = _Plan(before, _PartitionFiles.of(table.metadata, transaction.state.snapshot, wanted))
         if dry_run or plan.is_idle:
             transaction.abort()
             return plan.result(None, source.snapshot)
@@ -190,7 +185,7 @@ def restore(
         # Always created: another commit may drop the present files in the meantime.
         guard.set()
         try:
-            returning = Returning(view, before.files, before.indexes)
+            returning = FileRestore(view, before.files, before.indexes)
             done = transaction.restore(wanted, returning.onto)
         except ConflictError:  # nothing is committed; after other errors, something may be
             guard.drop()
@@ -243,7 +238,7 @@ def _refuse_other_rules(metadata: TableMetadata, view: TableView, snapshot: Snap
         ) from error
 
 
-def _wanted(view: TableView, partitions: Sequence[Place]) -> Callable[[bytes], bool]:
+def _partition_filter(view: TableView, partitions: Sequence[Place]) -> Callable[[bytes], bool]:
     if partitions and view.moves_keys:
         raise UnsupportedError(
             f"table {view.name}: its primary key does not contain the partition columns, so keys "
@@ -256,7 +251,7 @@ def _wanted(view: TableView, partitions: Sequence[Place]) -> Callable[[bytes], b
 
 
 @dataclass(frozen=True)
-class _Part:
+class _PartitionFiles:
     """The files that some partitions have in a snapshot, and their index files."""
 
     files: tuple[ManifestEntry, ...]
@@ -265,7 +260,7 @@ class _Part:
     @classmethod
     def of(
         cls, metadata: TableMetadata, snapshot: Snapshot | None, wanted: Callable[[bytes], bool]
-    ) -> _Part:
+    ) -> _PartitionFiles:
         """Raises `DataError` for damaged metadata."""
         if snapshot is None:
             return cls((), ())
@@ -283,11 +278,11 @@ class _Part:
         """Whether it has no files."""
         return not (self.files or self.indexes)
 
-    def without(self, other: _Part) -> _Part:
+    def without(self, other: _PartitionFiles) -> _PartitionFiles:
         """The files that the other one does not have."""
         files = {entry.identity for entry in other.files}
         indexes = {index.file_name for index in other.indexes}
-        return _Part(
+        return _PartitionFiles(
             tuple(entry for entry in self.files if entry.identity not in files),
             tuple(index for index in self.indexes if index.file_name not in indexes),
         )
@@ -297,8 +292,8 @@ class _Part:
 class _Plan:
     """The earlier and the present state of partitions."""
 
-    before: _Part
-    now: _Part
+    before: _PartitionFiles
+    now: _PartitionFiles
 
     @property
     def is_idle(self) -> bool:
@@ -309,7 +304,7 @@ class _Plan:
         """Whether dropped files came back, or a commit in between may have dropped them."""
         was_alone = done.snapshot.id == (0 if seen is None else seen.id) + 1
         restored = done.change.restored
-        back = _Part(restored.files, restored.indexes).without(self.now)
+        back = _PartitionFiles(restored.files, restored.indexes).without(self.now)
         return not (was_alone and back.is_empty)
 
     def result(self, snapshot_id: int | None, source: Snapshot) -> RestoreResult:

@@ -1,5 +1,6 @@
-"""Rollback: returns a table to its state at a snapshot, and deletes everything that came later.
+"""Rollback to a snapshot, and fast-forward to the state of a branch.
 
+A rollback returns a table to its state at a snapshot, and deletes everything that came later.
 Snapshots are deleted one by one, latest first. So wherever this stops, the latest remaining
 snapshot is a state that the table once had, and a repeated call continues from there. Later tags
 are deleted only after all of them are gone. Data files stay: readers may be using them, and orphan
@@ -7,10 +8,8 @@ removal finds them.
 
 Commits of others in the meantime are rolled back as well, as if they had come before: the lowest of
 the later snapshots is deleted last, when no other is left. A writer that began before, and commits
-on top of a deleted snapshot, detects that itself and commits again (`table.commit.publish`).
+on top of a deleted snapshot, detects that itself and commits again (`keytide.commit.commits`).
 Snapshots that other engines leave after a gap are deleted.
-
-Fast-forward: the state of a table becomes that of one of its branches.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ def warn_of_consumers(metadata: TableMetadata, consumers: Sequence[str]) -> None
 def _watermarked(metadata: TableMetadata, watermark: int) -> Snapshot:
     """The latest snapshot with this watermark or an earlier one."""
     known = [(told, each) for each in metadata.snapshots()
-             if (told := each.told_watermark) is not None]  # fmt: skip
+             if (told := each.known_watermark) is not None]  # fmt: skip
     for told, snapshot in reversed(known):
         if told <= watermark:
             return snapshot
@@ -142,11 +141,11 @@ def numbered(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
                 return tag.snapshot
         raise NotFoundError(
             f"table {metadata.name} has no snapshot {snapshot_id} to roll back to; "
-            f"{_kept(metadata)}"
+            f"{_existing_snapshots(metadata)}"
         ) from error
 
 
-def _kept(metadata: TableMetadata) -> str:
+def _existing_snapshots(metadata: TableMetadata) -> str:
     """Which snapshots exist."""
     tagged = sorted({tag.snapshot.id for tag in metadata.tags().values()})
     tags = f"tags keep {', '.join(map(str, tagged)) or 'no others'}"
@@ -215,7 +214,10 @@ class Rollback:
             consumer = paths.parse_consumer_name(name)
             if consumer is not None:
                 path = paths.consumer_path(consumer)
-                if Consumer.from_json(store.read(path), store.uri_of(path)).told > self.target.id:
+                if (
+                    Consumer.from_json(store.read(path), store.uri_of(path)).last_snapshot
+                    > self.target.id
+                ):
                     found.append(consumer)
         return found
 
@@ -286,7 +288,7 @@ class Rollback:
         self.metadata.remove([n for n in later if parted is not None and n >= parted])
 
 
-# -- fast-forward: the state of a table becomes that of one of its branches ------------------------
+# -- fast-forward ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -338,8 +340,8 @@ def _refuse_to_discard(steps: _Steps, name: str) -> None:
     if own:
         raise ConflictError(
             f"table {steps.into.name}: {counted(len(own), 'commit')} would be deleted that branch "
-            f"{name} does not have: {_told(own)}. Write the rows of the branch to the table "
-            "instead, or fast-forward with discard=True to delete these commits"
+            f"{name} does not have: {_snapshot_names(own)}. Write the rows of the branch to the "
+            "table instead, or fast-forward with discard=True to delete these commits"
         )
 
 
@@ -347,7 +349,7 @@ _CHANGING_ROWS = (CommitKind.APPEND, CommitKind.OVERWRITE)
 _NAMED_MAX = 3
 
 
-def _told(snapshots: Sequence[Snapshot]) -> str:
+def _snapshot_names(snapshots: Sequence[Snapshot]) -> str:
     named = [f"snapshot {each.id} by {each.commit_user}" for each in snapshots[:_NAMED_MAX]]
     return ", ".join([*named, "..."] if len(snapshots) > _NAMED_MAX else named)
 
@@ -378,7 +380,7 @@ class _Steps:
                 f"branch {branch.name} has no snapshots to fast-forward to; write to it first"
             )
         ours = into.snapshot_ids()
-        start = _parting(into, branch, ours, theirs)
+        start = _common_snapshot(into, branch, ours, theirs)
         own = into.snapshot(start.id) if start.id in ours else None
         is_replaced = own not in (None, start)
         # A replaced snapshot must be the oldest one, because snapshots form a line.
@@ -461,7 +463,7 @@ class _Steps:
         return self.branch.store.read(paths.snapshot_path(snapshot_id))
 
 
-def _parting(
+def _common_snapshot(
     into: TableMetadata, branch: TableMetadata, ours: Sequence[int], theirs: Sequence[int]
 ) -> Snapshot:
     """The latest snapshot that both have, or the first one of the branch."""

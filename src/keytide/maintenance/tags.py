@@ -1,10 +1,8 @@
-"""Tags: names of snapshots, which keep their files alive.
+"""Tags: names of snapshots, which keep their files alive, created on request and by time.
 
 A tag is one file with a copy of its snapshot, and creating that file creates the tag. The creator
 checks afterwards whether the snapshot still exists. Expiry deletes the file of a snapshot first,
 and reads the tags afterwards. So one of the two sees the other.
-
-Creates tags after commits, and deletes expired tags.
 
 With `process-time` or `watermark`, each period has a tag: the first snapshot after the end of the
 period plus the delay gets the name of the period. With `batch`, each batch write moves the tag of
@@ -29,14 +27,11 @@ from keytide.format.snapshot import Snapshot, Tag
 from keytide.maintenance.references import is_guard, is_over, refuse_needed
 from keytide.options import TableOptions
 from keytide.options.values import lifetime_ms
-from keytide.snapshot.lineage import Looks
+from keytide.snapshot.lineage import CheckTimes
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.stored_table import StoredTable, pinned
 
-# -- tags: names of snapshots, which keep their files alive ----------------------------------------
-
-
-# -- tags: names of snapshots, which keep their files alive ----------------------------------------
+# -- tags and their files --------------------------------------------------------------------------
 
 
 # File names have at most 255 bytes, and some systems append a suffix.
@@ -153,10 +148,10 @@ def _create(
 ) -> NamedTag:
     tag = _tag(source.snapshot, retained_ns, clock_ns)
     if not metadata.create_tag(name, tag):
-        raise _taken(metadata, name)
+        raise _name_taken_error(metadata, name)
     if not source.is_there(metadata):
         metadata.delete_tag(name)
-        raise source.gone(metadata, name)
+        raise source.gone_error(metadata, name)
     return NamedTag.of(name, tag)
 
 
@@ -191,7 +186,7 @@ def replace_tag_by(
     metadata.replace_tag(name, tag)
     if not source.is_there(metadata):
         metadata.replace_tag(name, old)
-        raise source.gone(metadata, name)
+        raise source.gone_error(metadata, name)
     return NamedTag.of(name, tag)
 
 
@@ -210,7 +205,7 @@ def rename_tag(table: StoredTable, name: str, new_name: str) -> NamedTag:
     _check_name(metadata, new_name)
     # The new name first: after an interruption, both exist, and a repeated call continues.
     if not metadata.create_tag(new_name, tag) and metadata.stored_tag(new_name) != tag:
-        raise _taken(metadata, new_name)
+        raise _name_taken_error(metadata, new_name)
     metadata.delete_tag(name)
     return NamedTag.of(new_name, tag)
 
@@ -264,7 +259,7 @@ def snapshot_at_or_after_watermark(metadata: TableMetadata, watermark: int) -> S
     """
     tagged = [tag.snapshot for tag in metadata.tags().values()]
     known = [(told, each) for each in (*metadata.snapshots(), *tagged)
-             if (told := each.told_watermark) is not None]  # fmt: skip
+             if (told := each.known_watermark) is not None]  # fmt: skip
     found = [each for told, each in known if told >= watermark]
     if not found:
         latest = max((told for told, _ in known), default=None)
@@ -276,7 +271,7 @@ def snapshot_at_or_after_watermark(metadata: TableMetadata, watermark: int) -> S
     return min(found, key=lambda snapshot: snapshot.id)
 
 
-# -- creating a tag --------------------------------------------------------------------------------
+# -- creation --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -296,7 +291,7 @@ class TagSource:
             raise
         return Snapshot.from_json(data, metadata.store.uri_of(self.path)) == self.snapshot
 
-    def gone(self, metadata: TableMetadata, name: str) -> ConflictError:
+    def gone_error(self, metadata: TableMetadata, name: str) -> ConflictError:
         """The error to raise if it does not."""
         return ConflictError(
             f"table {metadata.name}: snapshot {self.snapshot.id} expired or was rolled back "
@@ -345,7 +340,7 @@ def _tag(snapshot: Snapshot, retained_ns: int | None, clock_ns: Callable[[], int
     )  # fmt: skip
 
 
-def _taken(metadata: TableMetadata, name: str) -> AlreadyExistsError:
+def _name_taken_error(metadata: TableMetadata, name: str) -> AlreadyExistsError:
     try:
         of = f" of snapshot {metadata.stored_tag(name).snapshot.id}"
     except (NotFoundError, DataError):  # it is gone again, or damaged
@@ -396,7 +391,7 @@ def _span(nanoseconds: int) -> timedelta:
     return timedelta(microseconds=min(nanoseconds // 1000, timedelta.max // _MICROSECOND))
 
 
-# -- creates tags after commits, and deletes expired tags ------------------------------------------
+# -- automatic tags --------------------------------------------------------------------------------
 
 
 _BATCH_TAG = "batch-write-"
@@ -419,7 +414,7 @@ def tags_after_commit(metadata: TableMetadata, options: TableOptions, *, is_batc
         forget_over(metadata)
 
 
-# -- by periods ------------------------------------------------------------------------------------
+# -- tags of periods -------------------------------------------------------------------------------
 
 
 def create_due_tags(metadata: TableMetadata, options: TableOptions) -> list[NamedTag]:
@@ -430,7 +425,7 @@ def create_due_tags(metadata: TableMetadata, options: TableOptions) -> list[Name
     """
     if options.tag_automatic_creation not in _CLOCKS:
         return []
-    maker = _Maker(metadata, options, TagPeriod.of(options))
+    maker = _TagCreation(metadata, options, TagPeriod.of(options))
     made = maker.run()
     if made:
         maker.delete_surplus()
@@ -438,7 +433,7 @@ def create_due_tags(metadata: TableMetadata, options: TableOptions) -> list[Name
 
 
 @dataclass(frozen=True)
-class _Maker:
+class _TagCreation:
     metadata: TableMetadata
     options: TableOptions
     period: TagPeriod
@@ -521,7 +516,7 @@ def _by_watermark(snapshot: Snapshot) -> datetime | None:
 
     The end of a stream is marked by the largest possible number, which is not a time.
     """
-    told = snapshot.told_watermark
+    told = snapshot.known_watermark
     return None if told is None or not is_moment(told) else utc(told).replace(tzinfo=None)
 
 
@@ -531,7 +526,7 @@ _CLOCKS: dict[str, Callable[[Snapshot], datetime | None]] = {
 }
 
 
-# -- by batches ------------------------------------------------------------------------------------
+# -- tags of batches -------------------------------------------------------------------------------
 
 
 def _tag_batch(metadata: TableMetadata, options: TableOptions) -> None:
@@ -559,7 +554,7 @@ def _forget(metadata: TableMetadata, names: Sequence[str]) -> None:
             forget_tag(metadata, name)
 
 
-# -- by age ----------------------------------------------------------------------------------------
+# -- expired tags ----------------------------------------------------------------------------------
 
 
 def expire_tags(
@@ -614,4 +609,4 @@ def _made_ms(metadata: TableMetadata, tag: NamedTag) -> float:
     return next(found, float("inf"))
 
 
-_LOOKS = Looks()
+_LOOKS = CheckTimes()

@@ -25,8 +25,13 @@ from keytide.compaction.postponed_buckets import place_postponed
 from keytide.errors import NotFoundError, UnsupportedError
 from keytide.format.manifest import ManifestEntry
 from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
-from keytide.maintenance.background import BEHIND, Due, Made, follow
-from keytide.maintenance.expiry import look_for_oldest
+from keytide.maintenance.background import (
+    BACKGROUND,
+    CompactionRequest,
+    TableChange,
+    run_follow_ups,
+)
+from keytide.maintenance.expiry import prefetch_oldest
 from keytide.options import keys
 from keytide.snapshot.live_files import LiveFiles
 from keytide.snapshot.metadata import TableMetadata
@@ -35,7 +40,7 @@ from keytide.snapshot.stored_table import PinnedTable, StoredTable
 from keytide.tasks import TaskRunner
 from keytide.write.refusals import writable_view
 
-# -- writes, and the maintenance that a table needs after each of them -----------------------------
+# -- writes and maintenance ------------------------------------------------------------------------
 
 
 # How often a write tries to get below the stop trigger, or to make its rows visible, in competition
@@ -55,9 +60,9 @@ def writing(
     After its commit, the touched buckets are compacted if they have enough runs, or if the rows
     would not be visible otherwise. The table is fully compacted if its options require it by now.
     Due tags are created, and due snapshots expire, unless the table is `write-only`. Longer work is
-    compacted in the background, as the table's options say, see `Behind`. Tables without a primary
-    key have no runs, and their reads do not slow down as quickly with the number of files, so their
-    compaction is left to `Table.compact`.
+    compacted in the background, as the table's options say, see `BackgroundCompactions`. Tables
+    without a primary key have no runs, and their reads do not slow down as quickly with the number
+    of files, so their compaction is left to `Table.compact`.
     """
     if view.postpones_buckets:
         table.confirm()
@@ -65,13 +70,13 @@ def writing(
             # Rows that others left without a bucket came before, so they are below.
             table = table.live
     begun = Transaction.begin(table, view, author, statement)
-    with followed(table, begun, runner) as transaction:
-        look_for_oldest(table.live, view, transaction.state.snapshot)
+    with with_follow_ups(table, begun, runner) as transaction:
+        prefetch_oldest(table.live, view, transaction.state.snapshot)
         yield transaction
 
 
 @contextmanager
-def followed(
+def with_follow_ups(
     table: StoredTable, transaction: Transaction, runner: TaskRunner | None = None,
     done: str = _WRITTEN,
 ) -> Iterator[Transaction]:  # fmt: skip
@@ -81,23 +86,29 @@ def followed(
     """
     with transaction:
         yield transaction
-    written = _written(table.live, transaction)
+    written = _committed_write(table.live, transaction)
     if written is not None:
-        follow(_made(table.live, transaction, written, done, runner or local_runner()))
+        run_follow_ups(
+            _table_change(table.live, transaction, written, done, runner or local_runner())
+        )
 
 
-def _made(
-    table: StoredTable, transaction: Transaction, written: _Write, done: str, runner: TaskRunner
-) -> Made:
+def _table_change(
+    table: StoredTable,
+    transaction: Transaction,
+    written: _CommittedWrite,
+    done: str,
+    runner: TaskRunner,
+) -> TableChange:
     view = transaction.view
-    return Made(
+    return TableChange(
         table,
         view,
         written.snapshot.id,
         done,
         is_batch=transaction.author.identifier == BATCH_COMMIT_IDENTIFIER,
         leaves_upkeep=view.options.write_only,
-        compact=partial(_compact_due, table, Planner(view), written, runner),
+        compact_due=partial(_compact_due, table, Planner(view), written, runner),
     )
 
 
@@ -128,13 +139,15 @@ def show_rows(table: PinnedTable, runner: TaskRunner | None = None) -> PinnedTab
         due = Planner(view).may_be_due(live, hidden)
         done, _ = compact_due(table.live, due, runner or local_runner())
         if done.snapshot_id is not None:
-            follow(Made(table.live, view, done.snapshot_id, "the table is compacted"))
+            run_follow_ups(
+                TableChange(table.live, view, done.snapshot_id, "the table is compacted")
+            )
         table = table.live.pinned()
     return table
 
 
 @dataclass(frozen=True)
-class _Write:
+class _CommittedWrite:
     """A commit: its snapshot, the files that it changed, and the files that were live then or
     later.
     """
@@ -144,21 +157,23 @@ class _Write:
     live: LiveFiles
 
 
-def _written(table: StoredTable, transaction: Transaction) -> _Write | None:
+def _committed_write(table: StoredTable, transaction: Transaction) -> _CommittedWrite | None:
     """What a transaction has committed, now or, as far as it may still be hidden, before."""
     committed = transaction.committed
     if committed is not None and committed.is_new:
         change = committed.change
         came = (*change.entries, *change.restored.files)
-        return _Write(committed.snapshot, came, committed.live)
-    before = transaction.done if committed is None else committed.snapshot
+        return _CommittedWrite(committed.snapshot, came, committed.live)
+    before = transaction.own_commit if committed is None else committed.snapshot
     if before is None or not Planner(transaction.view).raises_new:
         return None
     entries = table.metadata.entries(table.metadata.delta_manifests(before))
-    return _Write(before, entries, table.newest_files())
+    return _CommittedWrite(before, entries, table.newest_files())
 
 
-def _compact_due(table: StoredTable, planner: Planner, write: _Write, runner: TaskRunner) -> int:
+def _compact_due(
+    table: StoredTable, planner: Planner, write: _CommittedWrite, runner: TaskRunner
+) -> int:
     """Compact what is due after a write. Returns the id of the latest known snapshot."""
     view = planner.view
     if not view.kind.keeps_versions or why_not_compacted(view) is not None:
@@ -171,7 +186,7 @@ def _compact_due(table: StoredTable, planner: Planner, write: _Write, runner: Ta
 
 
 def _compact_touched(
-    table: StoredTable, planner: Planner, write: _Write, runner: TaskRunner
+    table: StoredTable, planner: Planner, write: _CommittedWrite, runner: TaskRunner
 ) -> LiveFiles:
     """Compact the buckets that a write has touched, until none has too many runs.
 
@@ -185,8 +200,10 @@ def _compact_touched(
         bytes_due = planner.bytes_due(live, crowded)
         if bytes_due is None:
             break
-        if _goes_behind(table, planner, bytes_due):
-            _compact_behind(Due(table, planner, frozenset(crowded), runner), live)
+        if _runs_in_background(table, planner, bytes_due):
+            _compact_in_background(
+                CompactionRequest(table, planner, frozenset(crowded), runner), live
+            )
             break
         result, live = compact_due(table, crowded, runner)
         if result.overtaken:
@@ -198,22 +215,22 @@ def _compact_touched(
     return live
 
 
-def _goes_behind(table: StoredTable, planner: Planner, bytes_due: int) -> bool:
+def _runs_in_background(table: StoredTable, planner: Planner, bytes_due: int) -> bool:
     """Whether a write does not wait for a compaction of this size."""
     options = planner.view.options
     if not options.background_compaction or planner.raises_new:
         return False
-    return bytes_due >= options.background_compaction_bytes_min or BEHIND.is_busy(table.uri)
+    return bytes_due >= options.background_compaction_bytes_min or BACKGROUND.is_busy(table.uri)
 
 
-def _compact_behind(due: Due, live: LiveFiles) -> None:
+def _compact_in_background(due: CompactionRequest, live: LiveFiles) -> None:
     """Start or postpone what is due. Wait for it if there are too many runs."""
     if not due.planner.are_worth_a_beginning(live, due.buckets):
-        BEHIND.put_off(due)
+        BACKGROUND.postpone(due)
         return
-    BEHIND.compact(due)
+    BACKGROUND.compact(due)
     if due.planner.are_too_many(live, due.buckets):
-        BEHIND.wait_for_one(due.table.uri)
+        BACKGROUND.wait_for_one(due.table.uri)
 
 
 def _compact_in_full(table: StoredTable, live: LiveFiles, runner: TaskRunner) -> LiveFiles:
@@ -235,7 +252,7 @@ def _is_full_compaction_due(metadata: TableMetadata, view: TableView, newest: Sn
         return False
     for snapshot_id in range(newest.id, 0, -1):
         try:
-            snapshot = newest if snapshot_id == newest.id else metadata.remembered(snapshot_id)
+            snapshot = newest if snapshot_id == newest.id else metadata.cached_snapshot(snapshot_id)
         except NotFoundError:
             return True  # the number is unknown: too often is better than too rarely
         if snapshot.commit_user.startswith(FULL_COMPACTION):

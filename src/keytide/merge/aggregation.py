@@ -21,7 +21,13 @@ import numpy as np
 import polars as pl
 
 from keytide.base.row_kind import RowKind
-from keytide.merge.engine import MergeEngine, SequenceGroup, Thinned, check_functions, conflicting
+from keytide.merge.engine import (
+    MergeEngine,
+    NeededVersions,
+    SequenceGroup,
+    check_functions,
+    conflicting,
+)
 from keytide.merge.functions.inputs import AggregatedColumn, AggregateFunction, Inputs
 from keytide.merge.functions.registry import (
     DEFAULT_FUNCTION,
@@ -174,7 +180,7 @@ class Aggregation(MergeEngine):
         # The value moves to the latest version, and the others get NULL.
         return function.stands_anywhere and function.ignores_null and name not in self.not_null
 
-    def thinned(self, versions: pl.DataFrame) -> Thinned:
+    def thinned(self, versions: pl.DataFrame) -> NeededVersions:
         """The last version, and the versions that determine each column.
 
         If a function is order-independent, the last version gets the aggregate of all, and the
@@ -182,7 +188,7 @@ class Aggregation(MergeEngine):
         """
         slices = KeySlices.of(versions, self.order.key)
         if slices.count == versions.height:
-            return Thinned(versions, versions.clear())
+            return NeededVersions(versions, versions.clear())
         is_add = versions.select(IS_ADD).to_series().to_numpy()
         if self.remove_record_on_delete:
             deletes = (versions[VALUE_KIND] == RowKind.DELETE).to_numpy()
@@ -194,7 +200,7 @@ class Aggregation(MergeEngine):
         if self.why_all_stay is not None:
             is_whole[:] = True
         few = versions.filter(pl.Series(~is_whole))
-        return Thinned(self._few(few), versions.filter(pl.Series(is_whole)))
+        return NeededVersions(self._few(few), versions.filter(pl.Series(is_whole)))
 
     def _few(self, versions: pl.DataFrame) -> pl.DataFrame:
         """The versions to keep for keys without retracts, except a -D as the first version."""

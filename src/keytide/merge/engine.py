@@ -1,14 +1,10 @@
-"""Merge engines: their interface, and the checks of their options.
-
-The interface of merge engines.
+"""The interface of merge engines, and the checks of their options.
 
 Merging all versions together, run by run, or after any partial compaction gives the same row.
 Everything else that depends on a table's engine is a member of the engine, so no code checks an
 engine's name or class. An engine is one file, and one line in `keytide.merge.engines`.
 
-Option checks that several engines share.
-
-A sequence group: some columns of a table, with sequence fields of their own.
+A sequence group is some columns of a table, with sequence fields of their own.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ from keytide.merge.windows import Marks
 from keytide.options import TableOptions, keys
 from keytide.types import Field
 
-# -- A sequence group: some columns of a table, with sequence fields of their own ------------------
+# -- sequence groups -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -70,13 +66,10 @@ def sequence_groups_of(fields: Iterable[Field], options: TableOptions) -> tuple[
     return tuple(groups)
 
 
-# -- merge engines: their interface, and the checks of their options -------------------------------
+# -- the interface ---------------------------------------------------------------------------------
 
 
-# -- the interface of merge engines ----------------------------------------------------------------
-
-
-class Elsewhere(Enum):
+class PartitionChangePolicy(Enum):
     """What happens to a row whose key is in another partition, if keys can be in any partition."""
 
     MOVES = "the key moves to another partition"
@@ -84,7 +77,7 @@ class Elsewhere(Enum):
     IS_DROPPED = "the row is dropped"
 
 
-class Thinned(NamedTuple):
+class NeededVersions(NamedTuple):
     """Versions that are stored separately, in merge order.
 
     `few` are versions of keys that keep at most one version per column, `whole` those of all other
@@ -116,7 +109,7 @@ class MergeEngine(ABC):
     """
     follows_sequence: ClassVar[bool] = True
     """Whether sequence fields order the versions. If not, arrival decides alone."""
-    elsewhere: ClassVar[Elsewhere] = Elsewhere.STAYS
+    on_partition_change: ClassVar[PartitionChangePolicy] = PartitionChangePolicy.STAYS
     """What happens to a row whose key is in another partition."""
     fills_gaps: ClassVar[bool] = False
     """Whether NULL means "no new value", so that rows can omit columns."""
@@ -208,13 +201,13 @@ class MergeEngine(ABC):
         """Why no separately kept version can be dropped, None if `thinned` finds some."""
         return None
 
-    def thinned(self, versions: pl.DataFrame) -> Thinned:
+    def thinned(self, versions: pl.DataFrame) -> NeededVersions:
         """The versions that are needed for the current row, or for the row after any later write.
 
         By default all. Engines that keep versions separately can override it. REQUIRES what `merge`
         requires, and all older versions of each key.
         """
-        return Thinned(versions.clear(), versions)
+        return NeededVersions(versions.clear(), versions)
 
     @property
     def needs_oldest(self) -> bool:
@@ -298,7 +291,7 @@ class MergeEngine(ABC):
         return f"replaced by version {winner}: {reason}"
 
 
-# -- option checks that several engines share ------------------------------------------------------
+# -- shared option checks --------------------------------------------------------------------------
 
 
 def check_functions(

@@ -1,18 +1,17 @@
-"""The list of merge engines, and the engine of a table.
-
-Engines whose row is one of the versions of a key.
-
-The `deduplicate` engine: the last version of a key is the row.
+"""The list of merge engines, the engine of a table, and the engines that pick one version.
 
 Laws: idempotent, associative and, if sequence fields distinguish versions, commutative. A retract
 as the last version hides the key. NULL in the last version means NULL (rules R4, R5 and R14 of
 docs/semantics.md).
 
-The `first-row` engine: the first version of a key is the row.
+The laws of `deduplicate`, in which the last version of a key is the row: idempotent, associative
+and, if sequence fields distinguish versions, commutative. A retract as the last version hides the
+key. NULL in the last version means NULL (rules R4, R5 and R14 of docs/semantics.md).
 
-Laws: idempotent and associative. Arrival alone decides, so it cannot be made commutative by a
-sequence field. NULL in the first version means NULL. Retractions are impossible: a retract that
-meets another version of its key is an error or, with `ignore-delete`, is ignored.
+The laws of `first-row`, in which the first version of a key is the row: idempotent and associative.
+Arrival alone decides, so it cannot be made commutative by a sequence field. NULL in the first
+version means NULL. Retractions are impossible: a retract that meets another version of its key is
+an error or, with `ignore-delete`, is ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import polars as pl
 from keytide.base.row_kind import RETRACTS, RowKind
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.merge.aggregation import Aggregation
-from keytide.merge.engine import Elsewhere, MergeEngine
+from keytide.merge.engine import MergeEngine, PartitionChangePolicy
 from keytide.merge.functions.registry import NO_FUNCTIONS
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import IS_ADD, MergeOrder
@@ -36,10 +35,7 @@ from keytide.merge.windows import KeySlices, merge_repeated
 from keytide.options import TableOptions, keys
 from keytide.types import Field
 
-# -- engines whose row is one of the versions of a key ---------------------------------------------
-
-
-# -- the `deduplicate` engine: the last version of a key is the row --------------------------------
+# -- the `deduplicate` engine ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,7 @@ class Deduplicate(MergeEngine):
 
     meaning: ClassVar[str] = "The latest version wins."
     picks_a_version: ClassVar[bool] = True
-    elsewhere: ClassVar[Elsewhere] = Elsewhere.MOVES
+    on_partition_change: ClassVar[PartitionChangePolicy] = PartitionChangePolicy.MOVES
     order: MergeOrder
     ignore_delete: bool = False
     """Retracts that were stored before the option was set are skipped too."""
@@ -101,7 +97,7 @@ class Deduplicate(MergeEngine):
         return IGNORED if self.ignore_delete and not kind.is_add else None
 
 
-# -- the `first-row` engine: the first version of a key is the row ---------------------------------
+# -- the `first-row` engine ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -110,7 +106,7 @@ class FirstRow(MergeEngine):
 
     meaning: ClassVar[str] = "The first version wins."
     picks_a_version: ClassVar[bool] = True
-    elsewhere: ClassVar[Elsewhere] = Elsewhere.IS_DROPPED
+    on_partition_change: ClassVar[PartitionChangePolicy] = PartitionChangePolicy.IS_DROPPED
     follows_sequence: ClassVar[bool] = False
     keeps_rows: ClassVar[bool] = True
     compacts_by_lookup: ClassVar[bool] = True
@@ -182,7 +178,7 @@ _REFUSED = (
 )
 
 
-# -- the list of merge engines, and the engine of a table ------------------------------------------
+# -- the list of engines ---------------------------------------------------------------------------
 
 
 ENGINES: dict[str, type[MergeEngine]] = {

@@ -1,13 +1,10 @@
-"""Explanations of a merged row: its origin, and what happened to each version.
+"""Explanations of a merged row: its origin, and what happened to each version, as sentences.
 
-Explanations of what happened to each version of a key, as sentences for people.
-
-The origin of a merged row, found by running the engine's merge over version numbers.
-
-Every value is replaced by the number of its version, in a list. A column that the engine copies
-then contains the number of the version that it was copied from. Aggregate functions are replaced by
-one that collects the numbers of its inputs. So no decision of an engine is implemented twice. Only
-columns that order versions keep their values.
+The origin is found by running the engine's merge over version numbers. Every value is replaced by
+the number of its version, in a list. A column that the engine copies then contains the number of
+the version that it was copied from. Aggregate functions are replaced by one that collects the
+numbers of its inputs. So no decision of an engine is implemented twice. Only columns that order
+versions keep their values.
 
 For copied values the result is exact. An aggregate comes from every version with a non-NULL input
 or, for functions that pick an extreme, from those that have it. Details within a function (a member
@@ -41,10 +38,7 @@ from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND, MergeOrder
 from keytide.merge.windows import Marks
 from keytide.options import keys
 
-# -- explanations of a merged row: its origin, and what happened to each version -------------------
-
-
-# -- the origin of a merged row --------------------------------------------------------------------
+# -- the origin ------------------------------------------------------------------------------------
 
 
 VERSION = "_KEY_VERSION"
@@ -73,14 +67,14 @@ class Provenance:
 
     `merged` has one row or none, whose kind can be that of a retract. `base` is the version that
     provides what the engine does not merge column by column. `taken` has every column, without
-    versions if none gave a value. `winners` has the latest version of each sequence group, by the
-    fields of the group.
+    versions if none gave a value. `latest_by_group` has the latest version of each sequence group,
+    by the fields of the group.
     """
 
     merged: pl.DataFrame
     base: int | None = None
     taken: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    winners: Mapping[tuple[str, ...], int | None] = field(default_factory=dict)
+    latest_by_group: Mapping[tuple[str, ...], int | None] = field(default_factory=dict)
     removal: Removal | None = None
 
     @property
@@ -123,7 +117,7 @@ def provenance_of(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine
     return Provenance(merged, base, taken, winners, _removal(engine, traced, numbers))
 
 
-# -- version numbers ---------------------------------------------------------------------------
+# -- version numbers -------------------------------------------------------------------------------
 
 
 def _numbered(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine) -> pl.DataFrame:
@@ -162,7 +156,7 @@ def _one(version: int | None) -> tuple[int, ...]:
     return () if version is None else (version,)
 
 
-# -- the engine over numbers -------------------------------------------------------------------
+# -- the engine over numbers -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -190,7 +184,7 @@ class _Origins(AggregateFunction):
         return Collect(self.column).fold(all_adds)
 
 
-# -- removed rows --------------------------------------------------------------------------------
+# -- removed rows ----------------------------------------------------------------------------------
 
 
 def _removal(engine: MergeEngine, traced: MergeEngine, numbers: pl.DataFrame) -> Removal | None:
@@ -215,7 +209,7 @@ def _is_removed(numbers: pl.DataFrame, traced: MergeEngine) -> bool:
     return merged.height == 1 and merged[VALUE_KIND][0] == RowKind.DELETE
 
 
-# -- explanations of what happened to each version of a key ----------------------------------------
+# -- sentences about versions ----------------------------------------------------------------------
 
 
 _TEXT_MAX = 100
@@ -413,7 +407,7 @@ class _Teller:
         return all(self._facts[version][name] is None for name in group.sequence)
 
     def _winner(self, group: SequenceGroup | None) -> int | None:
-        return None if group is None else self.provenance.winners[group.sequence]
+        return None if group is None else self.provenance.latest_by_group[group.sequence]
 
     # -- why one version precedes another --------------------------------------------------------
 

@@ -1,15 +1,14 @@
-"""Merges only keys that occur in several runs.
+"""Layers of versions: merging of keys in several runs, and what a write stores of each key.
 
 Most keys of a table occur in one run only, and pass through unchanged. The others are found by
 looking up the keys of the small runs in the largest one. Only they are sorted and merged.
 
-The layers in which a write stores its versions, to be merged one after the other.
-
-A run replaces its rows in every later merge, in which older versions can appear below it. Usually
-one row per key can do that. It cannot if a version has an effect on older ones that an aggregate
-would lose (a -D that removes the row, followed by an add, or a retract of something that only older
-versions contain). Then the versions are stored in several layers. Each one is a sorted run, and any
-engine of the format merges them in order.
+A write stores its versions in layers, to be merged one after the other. A run replaces its rows in
+every later merge, in which older versions can appear below it. Usually one row per key can do that.
+It cannot if a version has an effect on older ones that an aggregate would lose (a -D that removes
+the row, followed by an add, or a retract of something that only older versions contain). Then the
+versions are stored in several layers. Each one is a sorted run, and any engine of the format merges
+them in order.
 
 If versions must be kept separately, because a late one may belong between them, a layer has one
 version of each key, out of those that are needed for a row.
@@ -17,12 +16,11 @@ version of each key, out of those that are needed for a row.
 Law: for any stored versions, merging the layers on top of them gives the same result as merging the
 versions themselves.
 
-Replacement of stored versions by merged ones.
-
-Law: with any stored older versions, and any later writes including late versions, a table in which
-merged versions replaced others has the same rows as without the replacement. Engines say when this
-is true (`why_kept_apart`, `needs_oldest`). What depends on the given versions is checked when they
-are merged.
+The second law is about the replacement of stored versions by merged ones. Law: with any stored
+older versions, and any later writes including late versions, a table in which merged versions
+replaced others has the same rows as without the replacement. Engines say when this is true
+(`why_kept_apart`, `needs_oldest`). What depends on the given versions is checked when they are
+merged.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ from keytide.merge.order import MergeOrder, is_searchable, physical
 from keytide.merge.windows import KeySlices, Marks
 from keytide.options import keys
 
-# -- the layers in which a write stores its versions -----------------------------------------------
+# -- layers of a write -----------------------------------------------------------------------------
 
 
 def layers(versions: pl.DataFrame, engine: MergeEngine, key: tuple[str, ...]) -> list[pl.DataFrame]:
@@ -83,10 +81,10 @@ def _one_by_one(versions: pl.DataFrame, key: tuple[str, ...]) -> Iterator[pl.Dat
         yield versions.filter(pl.Series(places == place))
 
 
-# -- replacement of stored versions by merged ones -------------------------------------------------
+# -- replacement of stored versions ----------------------------------------------------------------
 
 
-class OlderNeededError(Exception):
+class OlderVersionsNeededError(Exception):
     """Versions cannot be merged without older versions of their key, which are not available."""
 
 
@@ -104,7 +102,7 @@ class Merging(Protocol):
 
 
 @dataclass(frozen=True)
-class Standing:
+class PartialMerge:
     """Merges versions above older ones into versions that have the same effect on these."""
 
     engine: MergeEngine
@@ -115,10 +113,12 @@ class Standing:
         return self.engine.newest_decides
 
     def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
-        """See `MergeEngine`. Raises `OlderNeededError` if one version cannot replace several."""
+        """See `MergeEngine`. Raises `OlderVersionsNeededError` if one version cannot replace
+        several.
+        """
         starts = self.engine.layer_starts(versions)
         if starts is not None and starts.any():
-            raise OlderNeededError
+            raise OlderVersionsNeededError
         return self.engine.merge(versions, in_key_order=in_key_order)
 
 
@@ -138,7 +138,7 @@ def depending_on_order(columns: Sequence[str]) -> str:
     return f"the function of {', '.join(map(repr, columns))} depends on the order"
 
 
-# -- merges only keys that occur in several runs ---------------------------------------------------
+# -- merging of keys in several runs ---------------------------------------------------------------
 
 
 Places: TypeAlias = npt.NDArray[np.int64]
@@ -176,7 +176,7 @@ def merge_runs(
         older = [without_keys(run, [base], order.key) for run in others]
         return [*merge_runs(older, order, engine, arrival_decides=True), base]
     # Rows of the largest run whose key is in no other run are not copied, sorted or merged.
-    touched = _touched(base, others, order.key)
+    touched = _rows_with_keys_in(base, others, order.key)
     if arrival_decides and engine.newest_decides and largest == 0:
         again = base.clear()  # older than all touched keys, so nothing of it is needed
     else:
@@ -236,7 +236,7 @@ def without_contained(
     for place, run in enumerate(containing):
         before = [runs[other] for other in containing[:place] if runs[other].height]
         if before and counted[run].height:
-            counted[run] = counted[run].filter(~_touched(counted[run], before, key))
+            counted[run] = counted[run].filter(~_rows_with_keys_in(counted[run], before, key))
     return counted
 
 
@@ -258,14 +258,16 @@ def without_outlived(
     counted = list(runs)
     for place, rows in zip(upper, hidden, strict=True):
         if rows.height:
-            is_outlived = pl.col(is_dead) & _touched(runs[place], shown, key)
+            is_outlived = pl.col(is_dead) & _rows_with_keys_in(runs[place], shown, key)
             counted[place] = runs[place].filter(~is_outlived)
     return counted
 
 
 def with_keys(rows: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
     """The rows whose key is among `keys`, which are frames of the key columns, in order."""
-    return rows.filter(_touched(rows, [keys], tuple(keys.columns))) if rows.height else rows
+    return (
+        rows.filter(_rows_with_keys_in(rows, [keys], tuple(keys.columns))) if rows.height else rows
+    )
 
 
 def without_keys(
@@ -273,10 +275,12 @@ def without_keys(
 ) -> pl.DataFrame:
     """The rows whose key is in none of the others."""
     filled = [other for other in others if other.height]
-    return rows.filter(~_touched(rows, filled, key)) if rows.height and filled else rows
+    return rows.filter(~_rows_with_keys_in(rows, filled, key)) if rows.height and filled else rows
 
 
-def _touched(base: pl.DataFrame, others: Sequence[pl.DataFrame], key: tuple[str, ...]) -> pl.Series:
+def _rows_with_keys_in(
+    base: pl.DataFrame, others: Sequence[pl.DataFrame], key: tuple[str, ...]
+) -> pl.Series:
     """Which rows of `base` have their key in one of the others."""
     wanted = pl.concat([other.select(key) for other in others])
     if len(key) == 1:

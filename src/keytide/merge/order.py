@@ -1,21 +1,17 @@
-"""Order and equality of keys and their versions.
-
-The order of a key's versions.
+"""The order of a key's versions, and the equality of keys.
 
 Versions are ordered by key, then by the sequence fields (NULL lowest in both directions, field by
 field; NaN highest; -0.0 equals 0.0), then by `_SEQUENCE_NUMBER`, then retracts before adds, then by
 arrival. The later row wins (rules R1, R2 and R27 to R29 of docs/semantics.md).
 
-Detection of out-of-order rows: older, by the sequence fields, than what arrived before.
+A row is out of order if it is older, by the sequence fields, than what arrived before.
 
-`sequence.auto-padding`: sequence numbers derived from a coarse sequence field.
+With `sequence.auto-padding`, sequence numbers are derived from a coarse sequence field. Paimon
+releases before 0.8 stored the padded number as the record's sequence number. Keytide does the same,
+so every reader can use it for ordering. Functions are applied left to right.
 
-Paimon releases before 0.8 stored the padded number as the record's sequence number. Keytide does
-the same, so every reader can use it for ordering. Functions are applied left to right.
-
-Joins by key with key semantics: NULL equals NULL, and NaN equals NaN.
-
-The difference between two states of some keys, as a pure function.
+In joins by key, NULL equals NULL, and NaN equals NaN. So it is in the difference between two states
+of some keys.
 """
 
 from __future__ import annotations
@@ -36,10 +32,7 @@ from keytide.errors import InvalidError
 from keytide.options import TableOptions, keys
 from keytide.types import Field
 
-# -- order and equality of keys and their versions -------------------------------------------------
-
-
-# -- the order of a key's versions -----------------------------------------------------------------
+# -- the order of versions -------------------------------------------------------------------------
 
 
 SEQUENCE_NUMBER = "_SEQUENCE_NUMBER"
@@ -255,7 +248,7 @@ def _truncated(field: pl.Series) -> pl.Series:
     return whole
 
 
-# -- joins by key with key semantics: NULL equals NULL, and NaN equals NaN -------------------------
+# -- joins by key ----------------------------------------------------------------------------------
 
 
 def joined(
@@ -288,7 +281,7 @@ def joined(
 _SAME = scratch("same")
 
 
-# -- detection of out-of-order rows ----------------------------------------------------------------
+# -- out-of-order rows -----------------------------------------------------------------------------
 
 
 RANK, STORED_RANK = scratch("rank"), scratch("stored_rank")
@@ -329,7 +322,7 @@ def _places(terms: pl.DataFrame, descending: bool) -> pl.Series:
     return ordered.select("at", grows.cast(pl.Int64).cum_sum().alias(RANK)).sort("at")[RANK]
 
 
-# -- the difference between two states of some keys, as a pure function ----------------------------
+# -- the difference between two states -------------------------------------------------------------
 
 
 _IS_AFTER = scratch("is_after")

@@ -25,8 +25,8 @@ from keytide.base.row_kind import RETRACTS, RowKind
 from keytide.errors import InvalidError
 from keytide.merge.engine import (
     MergeEngine,
+    NeededVersions,
     SequenceGroup,
-    Thinned,
     check_functions,
     conflicting,
     sequence_groups_of,
@@ -109,24 +109,24 @@ class PartialUpdate(MergeEngine):
 
     def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
         """The filled row of each key. Raises `InvalidError` if a retract is refused."""
-        heard = self._heard(versions)
+        heard = self._without_ignored(versions)
         return merge_repeated(heard, self.order.key, self._fill, in_key_order=in_key_order)
 
-    def thinned(self, versions: pl.DataFrame) -> Thinned:
+    def thinned(self, versions: pl.DataFrame) -> NeededVersions:
         """The last version, the last ones that give each column a value, and the last -D.
 
         A late version may belong between any of them, and has the same effect as with all versions.
         """
-        heard = self._heard(versions)
+        heard = self._without_ignored(versions)
         slices = KeySlices.of(heard, self.order.key)
         if slices.count == heard.height:
-            return Thinned(heard, heard.clear())
+            return NeededVersions(heard, heard.clear())
         last_delete = slices.last_where(~heard.select(IS_ADD).to_series().to_numpy())
         counts = slices.rows > last_delete[slices.keys]
         kept = slices.marks(slices.lasts) | slices.marks(last_delete)
         for name in (name for name in heard.columns if name in self.filled):
             kept |= slices.marks(slices.last_where(heard[name].is_not_null().to_numpy() & counts))
-        return Thinned(heard.filter(pl.Series(kept)), heard.clear())
+        return NeededVersions(heard.filter(pl.Series(kept)), heard.clear())
 
     def layer_starts(self, versions: pl.DataFrame) -> Marks | None:
         """Versions that start a removed row again."""
@@ -181,7 +181,7 @@ class PartialUpdate(MergeEngine):
             return IGNORED
         return "only a -D deletes rows of this table" if kind is RowKind.UPDATE_BEFORE else None
 
-    def _heard(self, versions: pl.DataFrame) -> pl.DataFrame:
+    def _without_ignored(self, versions: pl.DataFrame) -> pl.DataFrame:
         """The versions without ignored retracts."""
         if self.on_retract is OnRetract.IGNORE:
             return versions.filter(IS_ADD)

@@ -1,6 +1,6 @@
-"""New rows that could not be merged with other versions of their key, and the reasons.
+"""Refusals of new rows that cannot be merged with other versions of their key, with the reasons.
 
-Checks for NULL in NOT NULL columns after a merge.
+NULL in NOT NULL columns is found after a merge.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from keytide.merge.windows import Marks
 from keytide.options import keys
 from keytide.types import Field
 
-# -- new rows that could not be merged with other versions of their key ----------------------------
+# -- refused rows ----------------------------------------------------------------------------------
 
 
 IGNORED = f"the table has '{keys.IGNORE_DELETE}'"
@@ -52,13 +52,15 @@ def named_rows(rows: pl.DataFrame, columns: Sequence[str]) -> str:
     """The first of some rows by their values, up to the maximum."""
     first = held_by_python(rows.select(columns).head(NAMED_ROWS_MAX)).rows()
     told = [
-        ", ".join(f"{name} = {_told(value)}" for name, value in zip(columns, row, strict=True))
+        ", ".join(
+            f"{name} = {_value_text(value)}" for name, value in zip(columns, row, strict=True)
+        )
         for row in first
     ]
     return "; ".join([*told, "..."] if rows.height > len(first) else told)
 
 
-def _told(value: object) -> str:
+def _value_text(value: object) -> str:
     """A value in readable form: times and decimals without Python syntax."""
     return str(value) if isinstance(value, date | time | Decimal) else shown(value)
 
@@ -82,7 +84,7 @@ def deletes_of(rows: pl.DataFrame) -> Marks:
     return np.asarray(rows[VALUE_KIND] == RowKind.DELETE)
 
 
-# -- checks for NULL in NOT NULL columns after a merge ---------------------------------------------
+# -- NULL in NOT NULL columns ----------------------------------------------------------------------
 
 
 def not_null_names(fields: Iterable[Field]) -> frozenset[str]:

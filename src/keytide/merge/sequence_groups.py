@@ -30,7 +30,7 @@ import polars as pl
 
 from keytide.base.process import cached_property
 from keytide.base.row_kind import RowKind
-from keytide.merge.engine import MergeEngine, SequenceGroup, Thinned, sequence_groups_of
+from keytide.merge.engine import MergeEngine, NeededVersions, SequenceGroup, sequence_groups_of
 from keytide.merge.functions.inputs import AggregatedColumn, Inputs, leaves_null
 from keytide.merge.functions.registry import (
     FUNCTION_OPTIONS,
@@ -135,7 +135,7 @@ class SequenceGroups(MergeEngine):
         if self.ignore_delete:
             rows = rows.with_columns(pl.lit(0, dtype=pl.Int8).alias(VALUE_KIND))
         retracts = retracts_of(rows)
-        deletes_row = deletes_of(rows) & self._speaks_of_row(rows)
+        deletes_row = deletes_of(rows) & self._affects_row(rows)
         for group in self.groups:
             heard = _is_heard(rows, group)
             adds, taken = ~retracts & heard, retracts & heard & ~deletes_row
@@ -160,7 +160,7 @@ class SequenceGroups(MergeEngine):
             return "a sequence group decides about the whole row"
         return f"{depending_on_order(sorted(self.folds))} of a group" if self.folds else None
 
-    def thinned(self, versions: pl.DataFrame) -> Thinned:
+    def thinned(self, versions: pl.DataFrame) -> NeededVersions:
         """The last version, the winner of each group, and the last value of each other column.
 
         Keys with retracts keep all versions.
@@ -169,12 +169,12 @@ class SequenceGroups(MergeEngine):
             versions = versions.filter(IS_ADD)
         slices = KeySlices.of(versions, self.order.key)
         if slices.count == versions.height:
-            return Thinned(versions, versions.clear())
+            return NeededVersions(versions, versions.clear())
         is_whole = slices.any_where(~versions.select(IS_ADD).to_series().to_numpy())[slices.keys]
         if self.why_all_stay is not None:
             is_whole[:] = True
         few = versions.filter(pl.Series(~is_whole))
-        return Thinned(self._few(few), versions.filter(pl.Series(is_whole)))
+        return NeededVersions(self._few(few), versions.filter(pl.Series(is_whole)))
 
     def _few(self, versions: pl.DataFrame) -> pl.DataFrame:
         """The versions to keep for keys without retracts."""
@@ -185,7 +185,7 @@ class SequenceGroups(MergeEngine):
         is_lone = (slices.lengths == 1)[slices.keys]
         for group in self.groups:
             rank = _ranks(versions, group, slices)
-            kept |= slices.marks(_winners(rank, slices))
+            kept |= slices.marks(_latest_by_rank(rank, slices))
             # A single version also shows values that do not affect a group, but this one is not
             # single.
             positions = np.where(is_lone | (rank > 0), slices.rows, -1)
@@ -251,7 +251,7 @@ class SequenceGroups(MergeEngine):
             retracts = np.zeros_like(retracts)
         return retracts if group.decides_about_row else retracts | deletes_row
 
-    def _speaks_of_row(self, rows: pl.DataFrame) -> Marks:
+    def _affects_row(self, rows: pl.DataFrame) -> Marks:
         marks = np.zeros(rows.height, dtype=bool)
         for group in self.groups:
             if group.decides_about_row:
@@ -294,7 +294,7 @@ class SequenceGroups(MergeEngine):
                 alone |= self.folds[name].needs_older(inputs)
         if not decides:
             return slices.around(alone)
-        speaks = self._speaks_of_row(versions)
+        speaks = self._affects_row(versions)
         returning = slices.first_where(is_add & speaks)
         is_before = (returning < 0)[slices.keys] | (slices.rows < returning[slices.keys])
         alone |= speaks & (deletes_of(versions) | (~is_add & is_before))
@@ -326,7 +326,7 @@ class SequenceGroups(MergeEngine):
         self, versions: pl.DataFrame, group: SequenceGroup, rank: Positions, life: _Life
     ) -> list[pl.Series]:
         # Rank 0 is a version whose sequence fields are all NULL, so it does not affect the group.
-        winners = _winners(rank, life.slices)
+        winners = _latest_by_rank(rank, life.slices)
         given = np.where((winners >= 0) & life.adds[winners], winners, -1)
         if not group.decides_about_row:
             winners = np.where(life.is_removed, life.images, winners)
@@ -492,7 +492,7 @@ def _plain_ranks(term: pl.Series, key_count: int) -> Positions | None:
     return ranks
 
 
-def _winners(ranks: Positions, slices: KeySlices) -> Positions:
+def _latest_by_rank(ranks: Positions, slices: KeySlices) -> Positions:
     """The last version with the highest rank for each key, none if all ranks are 0."""
     row_bits = len(ranks).bit_length()
     if int(ranks.max(initial=0)).bit_length() + row_bits > 63:

@@ -148,7 +148,7 @@ def _check_record_level_expire(columns: dict[str, Field], options: TableOptions)
         )
 
 
-# -- order -----------------------------------------------------------------------------------------
+# -- order of versions -----------------------------------------------------------------------------
 
 
 def _check_sequence_fields(

@@ -1,15 +1,13 @@
-"""Key-range streaming: overlapping sorted runs, cut into windows that fit in memory.
+"""Windows of keys: overlapping sorted runs, cut into ranges that fit in memory, and their slices.
 
 One batch of each run is in memory. The smallest of the batches' last keys is the bound of a window:
 no run can have another key up to the bound, so everything up to it can be merged. A run that is
 known to have ended does not limit the window. Memory depends on the size of the batches and not of
 the runs.
 
-The versions of each key as slices of a sorted frame.
-
-A merge selects versions with marks, one flag per version. The slices return, for all keys together,
-the position of the first or the last marked version. Values are then gathered by position, whole
-columns at a time.
+A slice of a sorted frame has the versions of one key. A merge selects versions with marks, one flag
+per version. The slices return, for all keys together, the position of the first or the last marked
+version. Values are then gathered by position, whole columns at a time.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from keytide.base.text import held_by_python
 from keytide.errors import InvalidError
 from keytide.merge.order import is_searchable, physical
 
-# -- key-range streaming ---------------------------------------------------------------------------
+# -- key-range windows -----------------------------------------------------------------------------
 
 
 Together: TypeAlias = Callable[[Sequence[Callable[[], bool]]], object]
@@ -153,7 +151,7 @@ def _at_most(bound: pl.DataFrame, key: tuple[str, ...]) -> pl.Expr:
     return result
 
 
-# -- the versions of each key as slices of a sorted frame ------------------------------------------
+# -- slices of versions ----------------------------------------------------------------------------
 
 
 Marks = npt.NDArray[np.bool_]

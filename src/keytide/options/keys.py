@@ -3,7 +3,7 @@
 Each is the key of a row of the table, which is looked up when this module is imported. A key with
 a `<place>` means all columns. `key_of` returns the key for some columns.
 
-Names of options: other spellings, the row of a key, and hints for unknown names.
+Options also have other spellings, and there are hints for unknown names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from keytide.errors import InvalidError
 from keytide.options.option_table import SECTIONS
 from keytide.options.values import Option
 
-# -- names of options ------------------------------------------------------------------------------
+# -- spellings and hints ---------------------------------------------------------------------------
 
 
 _ROWS = tuple(option for options in SECTIONS.values() for option in options)
@@ -89,7 +89,7 @@ def _plain(key: str) -> str:
 _BY_SPELLING = {_plain(key): key for key in _BY_KEY}
 
 
-# -- keys of options as constants, for code and messages that mention an option --------------------
+# -- constants -------------------------------------------------------------------------------------
 
 
 def _key(key: str) -> str:
@@ -142,7 +142,7 @@ PRIMARY_KEY_NULLABLE = _key("primary-key.nullable")
 ROW_TRACKING_ENABLED = _key("row-tracking.enabled")
 DATA_EVOLUTION_ENABLED = _key("data-evolution.enabled")
 
-# -- which version wins ----------------------------------------------------------------------------
+# -- order and merging -----------------------------------------------------------------------------
 
 MERGE_ENGINE = _key("merge-engine")
 SEQUENCE_FIELD = _key("sequence.field")
@@ -175,7 +175,7 @@ PARTIAL_UPDATE_REMOVE_RECORD_ON_SEQUENCE_GROUP = _key(
 )
 AGGREGATION_REMOVE_RECORD_ON_DELETE = _key("aggregation.remove-record-on-delete")
 
-# -- external tables ------------------------------------------------------------------------------
+# -- external tables -------------------------------------------------------------------------------
 
 TYPE = _key("type")
 EXTERNAL_PATHS = _key("data-file.external-paths")

@@ -39,7 +39,7 @@ from keytide.options.values import (
     size,
 )
 
-# -- the table of table options: every key that Keytide knows, one row each ------------------------
+# -- the table -------------------------------------------------------------------------------------
 
 
 FREE, FIXED, ONE_WAY, NEVER = Change.FREE, Change.FIXED, Change.ONE_WAY, Change.NEVER
@@ -131,7 +131,7 @@ _LAYOUT = (
              "writes store whole rows", "do not set it"),
 )  # fmt: skip
 
-# -- which version wins ----------------------------------------------------------------------------
+# -- order and merging -----------------------------------------------------------------------------
 
 _ORDER = (
     Option("merge-engine", ENGINE, "How the versions of a key are merged into one row. See "
@@ -231,7 +231,7 @@ _ORDER = (
            "false", FIXED),
 )  # fmt: skip
 
-# -- external tables ------------------------------------------------------------------------------
+# -- external tables -------------------------------------------------------------------------------
 
 
 def _external(key: str, type_: ValueType, default: str | None, meaning: str) -> Option:

@@ -1,8 +1,7 @@
-"""Values of options, and durations that callers give.
+"""Values of options: their types, durations that callers give, and the definition of an option.
 
-Types of option values: how a string is parsed, with valid and invalid samples.
-
-Durations that callers give: one range for strings, timedeltas and numbers of seconds.
+A type says how a string is parsed, with valid and invalid samples. An option is a row of the table
+of options.
 
 A duration is between 0 and 2^63 nanoseconds, about 292 years. This is the range of other engines,
 and the longest time that a thread can wait. So now plus or minus a duration is always a valid time.
@@ -13,8 +12,6 @@ True
 >>> duration_ms(timedelta(days=-2), "expiration_time")  # doctest: +ELLIPSIS
 Traceback (most recent call last):
 keytide.errors.InvalidError: expiration_time is '-2 days, 0:00:00'; expected a duration such as...
-
-The definition of one table option: a row of the table of options.
 """
 
 from __future__ import annotations
@@ -30,10 +27,7 @@ from keytide.base.arguments import shown
 from keytide.base.process import cached_property
 from keytide.errors import InvalidError
 
-# -- values of options, and durations that callers give --------------------------------------------
-
-
-# -- types of option values ------------------------------------------------------------------------
+# -- types of values -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -328,7 +322,7 @@ STATS_MODE = ValueType("`none`, `counts`, `full`, `truncate(n)`", _stats_mode, (
 TEXT = ValueType("string", str, ("abc", "xyz"))
 
 
-# -- durations that callers give -------------------------------------------------------------------
+# -- durations -------------------------------------------------------------------------------------
 
 
 _LONGEST = timedelta(microseconds=(2**63 - 1) // 1000)
@@ -380,7 +374,7 @@ def _timedelta_ms(given: timedelta, kind: ValueType) -> int:
     return given // timedelta(milliseconds=1)
 
 
-# -- the definition of one table option: a row of the table of options -----------------------------
+# -- the definition of an option -------------------------------------------------------------------
 
 
 class Change(Enum):

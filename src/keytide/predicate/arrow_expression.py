@@ -46,7 +46,7 @@ def read_arrow_expression(expression: pc.Expression, table: str) -> Predicate:
     Raises `InvalidError`, which names the part that a condition cannot have.
     """
     try:
-        return _Told.of(expression).parts().predicate()
+        return _ExpressionWords.of(expression).parts().predicate()
     except RecursionError as error:
         raise InvalidError(
             f"table {table}: the expression is nested too deeply; use isin to compare a column "
@@ -72,7 +72,7 @@ def terms_of_arrow(expression: pc.Expression) -> list[pc.Expression]:
     Also the expression itself if Arrow cannot describe its parts.
     """
     try:
-        return [part.expression() for part in _Told.of(expression).parts().joined(_ANDS)]
+        return [part.expression() for part in _ExpressionWords.of(expression).parts().joined(_ANDS)]
     except (RecursionError, pa.ArrowException, _StrangeError):
         return [expression]
 
@@ -82,7 +82,9 @@ def columns_of_arrow(expression: pc.Expression) -> frozenset[str]:
 
     Raises `ArrowException` if it does not name them.
     """
-    return frozenset(said for kind, said in _Told.of(expression).words if kind == "field_ref")
+    return frozenset(
+        said for kind, said in _ExpressionWords.of(expression).words if kind == "field_ref"
+    )
 
 
 class _StrangeError(Exception):
@@ -90,7 +92,7 @@ class _StrangeError(Exception):
 
 
 @dataclass(frozen=True)
-class _Told:
+class _ExpressionWords:
     """Arrow's description of an expression: words, and the values that some of them refer to by
     number.
     """
@@ -100,7 +102,7 @@ class _Told:
     made_of: Callable[[pa.Buffer], pc.Expression]
 
     @classmethod
-    def of(cls, expression: pc.Expression) -> _Told:
+    def of(cls, expression: pc.Expression) -> _ExpressionWords:
         made_of, (told,) = expression.__reduce__()
         values = pa.ipc.open_file(told).get_batch(0)
         return cls(words_of(values.schema), values, made_of)
@@ -137,9 +139,9 @@ class _Told:
 
 @dataclass
 class _Part:
-    told: _Told
+    source: _ExpressionWords
     kind: str
-    said: str
+    word: str
     start: int
     end: int
     parts: list[_Part]
@@ -147,8 +149,8 @@ class _Part:
     def predicate(self) -> Predicate:
         """The predicate for this part."""
         if self.kind == "field_ref":
-            return Comparison(self.said, "=", value=True)
-        read = _READERS.get(self.said) if self.kind == "call" else None
+            return Comparison(self.word, "=", value=True)
+        read = _READERS.get(self.word) if self.kind == "call" else None
         if read is None:
             raise self.strange()
         return read(self)
@@ -160,20 +162,20 @@ class _Part:
         left = [self]
         while left:
             part = left.pop()
-            if part.kind == "call" and part.said in calls:
+            if part.kind == "call" and part.word in calls:
                 left += reversed(part.parts)
             else:
                 yield part
 
     def compared(self) -> Predicate:
         """A column and a value."""
-        operator = _COMPARE[self.said]
+        operator = _COMPARE[self.word]
         one, other = self.operands(2)
         if one.kind == "literal":
             one, other, operator = other, one, _FLIPPED[operator]
         if one.kind != "field_ref" or other.kind != "literal":
             raise self.strange()
-        return Comparison(one.said, operator, other.stored())
+        return Comparison(one.word, operator, other.stored())
 
     def is_null(self) -> Predicate:
         """The column is NULL."""
@@ -196,7 +198,7 @@ class _Part:
         pattern = self.option("pattern").as_py()
         if self.option("ignore_case").as_py() is not False:
             raise self.strange()
-        if self.said == "starts_with":
+        if self.word == "starts_with":
             pattern = "".join("\\" + c if c in "\\%_" else c for c in pattern) + "%"
         return Like(self.column(), pattern)
 
@@ -205,7 +207,7 @@ class _Part:
         (operand,) = self.operands(1)
         if operand.kind != "field_ref":
             raise self.strange()
-        return operand.said
+        return operand.word
 
     def operands(self, count: int) -> list[_Part]:
         """The parts of a call, without its options."""
@@ -224,11 +226,11 @@ class _Part:
 
     def stored(self) -> Any:
         """The value that it refers to by number."""
-        return self.told.values.column(int(self.said))[0]
+        return self.source.values.column(int(self.word))[0]
 
     def expression(self) -> pc.Expression:
         """This part as an expression."""
-        return self.told.expression(self.start, self.end)
+        return self.source.expression(self.start, self.end)
 
     def strange(self) -> _StrangeError:
         """An error about this part."""

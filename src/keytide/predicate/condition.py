@@ -1,12 +1,11 @@
-"""Converts conditions from callers to predicates, once, where a call enters.
+"""Conditions of callers and CHECK constraints, converted to predicates once, where a call enters.
 
-CHECK constraints: conditions of one row, as a table stores them.
+A CHECK constraint is a condition of one row, as a table stores it. A string in the grammar of
+`where` has the same meaning as in a scan. Any other string is a SQL expression that returns a
+BOOLEAN. It may compare columns with each other, calculate and call functions, as long as it always
+gives the same value for the same row.
 
-A string in the grammar of `where` has the same meaning as in a scan. Any other string is a SQL
-expression that returns a BOOLEAN. It may compare columns with each other, calculate and call
-functions, as long as it always gives the same value for the same row.
-
-Formats a predicate as a string for people. `where` parses it into the same predicate.
+A predicate is also formatted as a string for people. `where` parses it into the same predicate.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from keytide.predicate.row_expression import RowExpression, row_expression
 from keytide.predicate.where import field_of, parse_where, read_expression
 from keytide.types import AtomicType, Field, arrow_schema, quoted
 
-# -- converts conditions from callers to predicates, once, where a call enters ---------------------
+# -- conversion to predicates ----------------------------------------------------------------------
 
 
 Condition: TypeAlias = str | Predicate | pl.Expr | pc.Expression
@@ -132,7 +131,7 @@ class _Typing:
 _OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
 
 
-# -- CHECK constraints: conditions of one row, as a table stores them ------------------------------
+# -- CHECK constraints -----------------------------------------------------------------------------
 
 
 Flags = npt.NDArray[np.bool_]
@@ -226,7 +225,7 @@ def _expression(
     return expression, read
 
 
-# -- formats a predicate as a string for people. `where` parses it into the same  ------------------
+# -- text of predicates ----------------------------------------------------------------------------
 
 
 def text_of(predicate: Predicate, fields: Sequence[Field]) -> str:

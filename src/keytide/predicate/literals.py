@@ -1,15 +1,11 @@
-"""The meaning of a literal that is compared with a column: a value of the column's own type.
+"""Literals: values from users, as columns compare them and as a write would store them.
 
-Also creates the terms that compare a column with such values.
-
-Single values from users, as a write would store them.
-
-Converts values from a user to values as a write would store them.
+A literal that is compared with a column is a value of the column's own type. Here are the terms
+that compare a column with such values, too. Some writers do not normalize equal values, so they may
+be stored in several forms.
 
 Rows of dicts, lookup keys, partitions and defaults all use this code, so a value means the same in
 each of them: exactly what is stored, or an error.
-
-The forms in which equal values may be stored: some writers do not normalize them.
 """
 
 from __future__ import annotations
@@ -42,10 +38,7 @@ from keytide.predicate.predicate import (
 from keytide.predicate.value_columns import key_column, stored_column
 from keytide.types import AtomicType, DataType, Field
 
-# -- single values from users, as a write would store them -----------------------------------------
-
-
-# -- converts values from a user to values as a write would store them -----------------------------
+# -- values as a write stores them -----------------------------------------------------------------
 
 
 def array_of(values: Sequence[Any], field: Field, table: str) -> pa.Array:
@@ -169,7 +162,7 @@ def _is_same(given: Any, kept: Any) -> bool:
     return bool(given == kept)
 
 
-# -- the forms in which equal values may be stored -------------------------------------------------
+# -- stored forms of equal values ------------------------------------------------------------------
 
 
 POINTS_MAX = 1 << 20
@@ -217,7 +210,7 @@ def _array(values: Sequence[Any], field: Field) -> pa.Array:
     return array.cast(field.type.to_arrow())
 
 
-# -- the meaning of a literal that is compared with a column ---------------------------------------
+# -- literals in conditions ------------------------------------------------------------------------
 
 
 NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?"

@@ -1,10 +1,10 @@
-"""SQL expressions over the columns of one row, computed by DuckDB for many rows at once.
+"""Row expressions: SQL over the columns of one row, computed by DuckDB for many rows at once.
 
 An expression must give the same value for the same row, whenever and wherever it is computed. What
 depends on other rows, the clock or the session is refused by name. DuckDB is loaded only if a table
 has such an expression.
 
-Which rows their columns mark as deletes.
+Among them are the columns that mark rows as deletes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from keytide.options import TableOptions
 from keytide.predicate.value_columns import stored_column
 from keytide.types import AtomicType, Field, arrow_schema
 
-# -- SQL expressions over the columns of one row ---------------------------------------------------
+# -- SQL expressions -------------------------------------------------------------------------------
 
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ def _failures() -> tuple[type[Exception], ...]:
     return (duckdb.Error, pa.ArrowException)
 
 
-# -- which rows their columns mark as deletes ------------------------------------------------------
+# -- rows marked as deletes ------------------------------------------------------------------------
 
 
 def marking_column(options: TableOptions) -> str | None:

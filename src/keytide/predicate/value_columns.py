@@ -1,10 +1,9 @@
 """Columns of values from users, exact and with bounded nesting.
 
-Converts a column to a table's exact type without loss, or refuses it with a clear error.
+A column is converted to a table's exact type without loss, or refused with a clear error.
 
-Limits the nesting of values: beyond some depth, Arrow and Polars crash the process.
-
-They process lists and dicts recursively, and a container that contains itself never ends.
+Beyond some depth of nested values, Arrow and Polars crash the process. They process lists and dicts
+recursively, and a container that contains itself never ends.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ from keytide.format.parquet_encoding import NANOSECONDS_MIN
 from keytide.types import LENGTH_MAX, AtomicType, Field, type_from_arrow
 from keytide.types.logical import common_type
 
-# -- columns of values from users, exact and with bounded nesting ----------------------------------
-
-
-# -- converts a column to a table's exact type without loss ----------------------------------------
+# -- conversion to the exact type ------------------------------------------------------------------
 
 
 def stored_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray:
@@ -445,7 +441,7 @@ def _relist(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
     )  # fmt: skip
 
 
-# -- limits the nesting of values ------------------------------------------------------------------
+# -- limits of nesting -----------------------------------------------------------------------------
 
 
 NESTING_MAX = 60

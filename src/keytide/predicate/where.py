@@ -1,6 +1,4 @@
-"""Conditions of callers as predicates: strings, Polars and Arrow expressions.
-
-Parses conditions, given as strings, into predicates.
+"""Conditions as predicates: strings in the grammar of `where`, Polars and Arrow expressions.
 
 The grammar is smaller than that of SQL, and each condition has exactly one meaning:
 
@@ -18,18 +16,13 @@ A literal is read as a value of its column's type (`literals`). A string is in s
 quotes, and a doubled quote means one quote. A backslash has no special meaning, except in a LIKE
 pattern, where it escapes the next character.
 
-Converts Polars expressions to predicates.
-
 Polars describes the parts of an expression in JSON, and returns its parts as expressions. Polars
 itself computes the values. Words that are unknown here are refused. So if a release of Polars
 renames something, expressions with it are refused and never misunderstood.
 
-Reads the metadata of an Arrow schema with duplicate keys.
-
-pyarrow returns a dict, which has each key only once. Arrow's C data interface returns everything:
-the number of pairs, and for each its key and value, as a 32-bit length and the bytes.
-
-Finds columns by name.
+Of an Arrow schema with duplicate keys in its metadata, pyarrow returns a dict, which has each key
+only once. pyarrow returns a dict, which has each key only once. Arrow's C data interface returns
+everything: the number of pairs, and for each its key and value, as a 32-bit length and the bytes.
 """
 
 from __future__ import annotations
@@ -70,7 +63,7 @@ from keytide.predicate.predicate import (
 )
 from keytide.types import Field
 
-# -- converts Polars expressions to predicates -----------------------------------------------------
+# -- Polars expressions ----------------------------------------------------------------------------
 
 
 _COMPARE = {"Eq": "=", "NotEq": "!=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
@@ -117,29 +110,34 @@ def terms_of(expression: pl.Expr) -> list[pl.Expr]:
 @dataclass(frozen=True)
 class _Part:
     expression: pl.Expr
-    told: Any
+    description: Any
     table: str
 
     @property
     def name(self) -> str:
         """The name of its operation, such as `Gt` or `Boolean.IsNull`, or the kind of a leaf."""
-        kind, inner = _only(self.told)
+        kind, inner = _name_and_content(self.description)
         if kind == "BinaryExpr":
             return str(inner["op"])
         if kind != "Function":
             return kind
-        family, member = _only(inner["function"])
-        return family if member is None else f"{family}.{_only(member)[0]}"
+        family, member = _name_and_content(inner["function"])
+        return family if member is None else f"{family}.{_name_and_content(member)[0]}"
 
     @property
     def options(self) -> Any:
         """What is known about a function besides its name."""
-        return _only(_only(_only(self.told)[1]["function"])[1])[1] or {}
+        return (
+            _name_and_content(
+                _name_and_content(_name_and_content(self.description)[1]["function"])[1]
+            )[1]
+            or {}
+        )
 
     @property
     def parts(self) -> list[_Part]:
         """Its parts, from left to right."""
-        kind, inner = _only(self.told)
+        kind, inner = _name_and_content(self.description)
         told: list[Any] = []
         if kind == "BinaryExpr":
             told = [inner["left"], inner["right"]]
@@ -189,7 +187,7 @@ class _Part:
 
     def column(self) -> str:
         """The name of the column."""
-        kind, name = _only(self.told)
+        kind, name = _name_and_content(self.description)
         if kind != "Column":
             raise self.refused()
         return str(name)
@@ -227,11 +225,11 @@ def _named(expression: pl.Expr) -> str:
     return shown(str(expression))
 
 
-def _only(told: Any) -> tuple[str, Any]:
+def _name_and_content(description: Any) -> tuple[str, Any]:
     """The name and the content of a word, or of an object with one key."""
-    if isinstance(told, dict) and len(told) == 1:
-        return next(iter(told.items()))
-    return str(told), None
+    if isinstance(description, dict) and len(description) == 1:
+        return next(iter(description.items()))
+    return str(description), None
 
 
 def _reader_of(operator: str) -> Callable[..., Predicate]:
@@ -258,7 +256,7 @@ _READERS: dict[str, Callable[..., Predicate]] = {
 """How to convert the known operations, given the operation and its parts."""
 
 
-# -- reads the metadata of an Arrow schema with duplicate keys -------------------------------------
+# -- metadata of an Arrow schema with duplicate keys -----------------------------------------------
 
 
 class _Schema(ctypes.Structure):
@@ -299,7 +297,7 @@ def _text(place: int) -> tuple[str, int]:
     return ctypes.string_at(place, length).decode(), place + length
 
 
-# -- finds columns by name -------------------------------------------------------------------------
+# -- columns by name -------------------------------------------------------------------------------
 
 
 def field_of(name: str, fields: Mapping[str, Field], table: str) -> Field:
@@ -309,7 +307,7 @@ def field_of(name: str, fields: Mapping[str, Field], table: str) -> Field:
     return fields[name]
 
 
-# -- parses conditions, given as strings, into predicates ------------------------------------------
+# -- parsing of strings ----------------------------------------------------------------------------
 
 
 def parse_where(text: str, fields: Sequence[Field], table: str) -> Predicate:
@@ -334,7 +332,7 @@ def parse_where(text: str, fields: Sequence[Field], table: str) -> Predicate:
     ).predicate()
 
 
-# -- tokens --------------------------------------------------------------------------------------
+# -- tokens ----------------------------------------------------------------------------------------
 
 _TOKEN = re.compile(
     rf"""\s+
@@ -365,7 +363,7 @@ def _unquoted(text: str) -> str:
     return text[1:-1].replace(quote * 2, quote)
 
 
-# -- the grammar ---------------------------------------------------------------------------------
+# -- the grammar -----------------------------------------------------------------------------------
 
 _OPERATORS = {**{name: name for name in _FLIPPED}, "==": "=", "<>": "!="}
 _TYPED = ("DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ")
@@ -373,7 +371,7 @@ _RESERVED = ("AND", "OR", "NOT", "IN", "IS", "BETWEEN", "LIKE", "NULL", "TRUE", 
 
 
 @dataclass
-class _Open:
+class _OpenCondition:
     """A condition that is being parsed, inside a parenthesis."""
 
     ors: list[Predicate] = field(default_factory=list)
@@ -419,7 +417,7 @@ class _Parser:
 
     def predicate(self) -> Predicate:
         """The whole condition. An explicit stack, not Python's, holds what is open."""
-        open_ = [_Open()]
+        open_ = [_OpenCondition()]
         while True:
             self._term(open_)
             while self.accept(")"):
@@ -438,7 +436,7 @@ class _Parser:
             self.fail("expected AND, OR or the end of the condition")
         return open_[0].result()
 
-    def _term(self, open_: list[_Open]) -> None:
+    def _term(self, open_: list[_OpenCondition]) -> None:
         """One term, with the parentheses and negations before it."""
         while True:
             if self.accept("NOT"):
@@ -447,7 +445,7 @@ class _Parser:
                 self.place += 1
                 if len(open_) > DEPTH_MAX:
                     self.fail(f"more than {DEPTH_MAX} open parentheses")
-                open_.append(_Open())
+                open_.append(_OpenCondition())
             else:
                 break
         open_[-1].add(self._comparison())

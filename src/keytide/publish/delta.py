@@ -1,13 +1,11 @@
-"""Publishes tables as Delta Lake.
+"""Publications as Delta Lake: a log over the table's data files, which is kept short.
 
 `_delta_log/` references data files of the table, and its own files with deletion vectors. The
 published table has no partition columns: readers that take their values from folder names would
 read the spellings of the format. Statistics prune partitions equally well, because they are exact
 for partition columns.
 
-Reads the log of a Delta table in a store, and keeps it short.
-
-Checks whether readers that match columns by name read old files correctly.
+Readers that match columns by name may read old files wrongly, which is checked.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ from keytide.format.delta_log import (
     parse_commit_name,
     parse_version,
     schema_string,
-    told_snapshot,
+    snapshot_actions,
     vector_file,
     vector_file_name,
     vector_id,
@@ -53,12 +51,12 @@ from keytide.format.manifest import ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.publish.form import Content, digests_of, encoded, is_time_to_drop, kept_since_ms, shows
 from keytide.read.sections import value_bounds
-from keytide.snapshot.live_files import again
+from keytide.snapshot.live_files import retried
 from keytide.snapshot.state import TableView
 from keytide.store import Store, created
 from keytide.types import AtomicType, DataType
 
-# -- checks whether readers that match columns by name read old files correctly --------------------
+# -- columns matched by name -----------------------------------------------------------------------
 
 
 def _why_not(older: TableSchema, newer: TableSchema) -> str | None:
@@ -86,10 +84,7 @@ _LENGTHS = {"CHAR": "text", "VARCHAR": "text", "BINARY": "bytes", "VARBINARY": "
 """Types that differ only in their length."""
 
 
-# -- publishes tables as Delta Lake ----------------------------------------------------------------
-
-
-# -- reads the log of a Delta table in a store, and keeps it short ---------------------------------
+# -- the log in a store ----------------------------------------------------------------------------
 
 
 CHECKPOINT_INTERVAL = 20
@@ -104,7 +99,7 @@ def newest_state(store: Store) -> DeltaState | None:
 
     Raises `DataError` for a log with gaps, and for a damaged file.
     """
-    return again(lambda: _listed(store))
+    return retried(lambda: _listed(store))
 
 
 def _listed(store: Store) -> DeltaState | None:
@@ -141,18 +136,18 @@ def read_on(store: Store, known: DeltaState) -> DeltaState | None:
             if data is None:
                 return state
             actions = decode_actions(data, store.uri_of(commit_path(version)))
-            if table_told(actions) != known.table_id:
+            if table_of_commit(actions) != known.table_id:
                 return None
             state = state.after(version, actions)
 
 
-def table_told(actions: Sequence[Action]) -> str | None:
+def table_of_commit(actions: Sequence[Action]) -> str | None:
     """The table that a commit of Keytide names."""
-    told = [each["commitInfo"].get("tableId") for each in actions if "commitInfo" in each]
-    return None if not told else told[0]
+    table_ids = [each["commitInfo"].get("tableId") for each in actions if "commitInfo" in each]
+    return None if not table_ids else table_ids[0]
 
 
-# -- keeping it short ------------------------------------------------------------------------------
+# -- log retention ---------------------------------------------------------------------------------
 
 
 def drop_old(store: Store, state: DeltaState, before_ms: int) -> None:
@@ -207,7 +202,7 @@ def _files_of_vectors(actions: Iterable[Action]) -> Iterator[str]:
             yield name
 
 
-# -- publishes tables as Delta Lake ----------------------------------------------------------------
+# -- publications ----------------------------------------------------------------------------------
 
 
 _ENGINE = "keytide"
@@ -233,7 +228,10 @@ class DeltaForm:
         """See `Form`."""
         # Polars looks up the vector of a file under its name as spelled in a URL, and shows dead
         # rows if the name differs.
-        places = {(entry.partition, entry.bucket): name for name, entry in content.marked.items()}
+        places = {
+            (entry.partition, entry.bucket): name
+            for name, entry in content.files_with_dead_rows.items()
+        }
         for name in places.values():
             path = content.path(name)
             if _encoded_path(path) != path:
@@ -292,14 +290,14 @@ class DeltaDraft:
     """See `Draft`. `vectors` is the file with new vectors, by its path."""
 
     actions: Sequence[Action]
-    after: DeltaState
+    next_state: DeltaState
     vectors: Mapping[str, bytes]
 
     def create(self, store: Store) -> DeltaState | None:
         """See `Draft`."""
         store.put_all(self.vectors)
-        if created(store, commit_path(self.after.version), encode_actions(self.actions)):
-            return self.after
+        if created(store, commit_path(self.next_state.version), encode_actions(self.actions)):
+            return self.next_state
         store.discard(self.vectors)
         return None
 
@@ -315,7 +313,7 @@ class _Difference:
     def draft(self) -> DeltaDraft | None:
         """The next version. None if there is no difference."""
         head, known, wanted = self._head(), self.before.by_name, self.content.files
-        digests = digests_of(self.content) if self.content.dead else {}
+        digests = digests_of(self.content) if self.content.names_with_dead_rows else {}
         new = [name for name in wanted
                if name not in known or vector_id(known[name]) != digests.get(name)]  # fmt: skip
         again = frozenset(new)
@@ -329,7 +327,7 @@ class _Difference:
             *head,
             *({"remove": self._removed(add)} for add in gone),
             *({"add": add} for add in self._added(new, vectors)),
-            *told_snapshot(self.content.snapshot.id, self.content.snapshot.commit_number),
+            *snapshot_actions(self.content.snapshot.id, self.content.snapshot.commit_number),
         ]
         since = kept_since_ms(self.content.view.options, self.now_ms)
         after = self.before.without_removed(since).after(self.before.version + 1, actions)
@@ -471,7 +469,7 @@ def _statistics(entries: Sequence[ManifestEntry], view: TableView) -> list[Actio
     fields = [f for f in view.schema.fields if _has_bounds(f.type)]
     bounds = value_bounds(entries, fields, view.schemas).to_dicts() if entries and fields else []
     rows = bounds or [{}] * len(entries)
-    return [_told(entry, row, [f.name for f in fields])
+    return [_statistics_of_entry(entry, row, [f.name for f in fields])
             for entry, row in zip(entries, rows, strict=True)]  # fmt: skip
 
 
@@ -483,7 +481,9 @@ def _has_bounds(type_: object) -> bool:
 _BOUNDED = frozenset(("TINYINT", "SMALLINT", "INT", "BIGINT", "CHAR", "VARCHAR", "DATE"))
 
 
-def _told(entry: ManifestEntry, row: Mapping[str, Any], names: Sequence[str]) -> Action:
+def _statistics_of_entry(
+    entry: ManifestEntry, row: Mapping[str, Any], names: Sequence[str]
+) -> Action:
     bounded = [
         name
         for name in names

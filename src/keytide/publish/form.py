@@ -1,17 +1,13 @@
-"""The interface of a format in which tables are published.
+"""The form of a publication: the interface of a format, and what there is to publish of a snapshot.
 
 A format has its own numbered versions. A version is created by creating a file that does not exist:
 of several publishers, one creates the next version, and the others read again. A version is
 computed from the previous version and the state to show. So a missed or lost version is made up for
 by the next one.
 
-What there is to publish of a snapshot: plain files, and the dead rows of each.
-
-The deletion vectors of a table in published form: encoded once, identified by a digest.
-
-How long earlier publications are kept for readers that are using them.
-
-Caches the versions that this process has published or seen last.
+What there is to publish of a snapshot is its plain files, and the dead rows of each. Deletion
+vectors are encoded once and identified by a digest. Earlier publications are kept for a time, for
+readers that are using them.
 """
 
 from __future__ import annotations
@@ -34,13 +30,13 @@ from keytide.options import TableOptions
 from keytide.read.key_index_rebuild import unsettled_buckets
 from keytide.read.plan import plan_files
 from keytide.read.sections import BucketPlan
-from keytide.snapshot.lineage import Looks
+from keytide.snapshot.lineage import CheckTimes
 from keytide.snapshot.live_files import vector_file_path
 from keytide.snapshot.state import TableState, TableView
 from keytide.snapshot.stored_table import StoredTable
 from keytide.store import Store
 
-# -- what there is to publish of a snapshot --------------------------------------------------------
+# -- contents of a snapshot ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -60,15 +56,17 @@ class Content:
         return self.state.view
 
     @cached_property
-    def dead(self) -> frozenset[str]:
+    def names_with_dead_rows(self) -> frozenset[str]:
         """The names of files with dead rows."""
         marked = (place for file in self.state.vector_files for place in file.ranges or ())
         return frozenset(place.data_file_name for place in marked if place.cardinality != 0)
 
     @property
-    def marked(self) -> dict[str, ManifestEntry]:
+    def files_with_dead_rows(self) -> dict[str, ManifestEntry]:
         """The files with dead rows."""
-        return {name: entry for name, entry in self.files.items() if name in self.dead}
+        return {
+            name: entry for name, entry in self.files.items() if name in self.names_with_dead_rows
+        }
 
     def path(self, name: str) -> str:
         """The path of a file in the table."""
@@ -140,7 +138,7 @@ def _why_not_plain(entry: ManifestEntry, view: TableView) -> str | None:
     return None
 
 
-# -- the interface of a format in which tables are published ---------------------------------------
+# -- the interface of a format ---------------------------------------------------------------------
 
 
 class Version(Protocol):
@@ -241,7 +239,7 @@ class Form(Protocol[V]):
         ...
 
 
-# -- the deletion vectors of a table in published form ---------------------------------------------
+# -- deletion vectors ------------------------------------------------------------------------------
 
 
 _FILES_MAX = 4096
@@ -301,14 +299,14 @@ _DIGESTS: LRUCache[tuple[object, str], dict[str, str]] = LRUCache(_FILES_MAX)
 _LOCK = Lock()
 
 
-# -- how long earlier publications are kept for readers that are using them ------------------------
+# -- retention of publications ---------------------------------------------------------------------
 
 
 _LEAST_MS = 60 * 60 * 1000
 # Finding what is old needs a listing, and longer intervals find more at a time.
 _SECONDS_BETWEEN = 60
 
-_LOOKS = Looks()
+_LOOKS = CheckTimes()
 
 
 def kept_since_ms(options: TableOptions, now_ms: int) -> int:
@@ -324,7 +322,7 @@ def is_time_to_drop(store: Store, form: str) -> bool:
     return _LOOKS.is_time(f"{store.uri} {form}", _SECONDS_BETWEEN)
 
 
-# -- caches the versions that this process has published or seen last ------------------------------
+# -- cached versions -------------------------------------------------------------------------------
 
 
 # For all tables together. Each takes some hundred bytes.

@@ -1,4 +1,4 @@
-"""Publishes tables as Apache Iceberg, in the format version that an option selects.
+"""Publications as Apache Iceberg, in the format version that an option selects.
 
 `metadata/` references data files of the table, and its own files that mark dead rows, see
 `DeadRows`. There are no partitions: bounds of columns prune equally well, because they are exact
@@ -8,12 +8,9 @@ From version 3 of the format on, rows have ids. A data file keeps the ids that i
 first referenced, from version to version. For rewritten rows, the format only says that they may
 have other ids.
 
-The dead rows of a table in the form of Apache Iceberg: one file for each bucket that has some.
-
-The file is rewritten when a row of the bucket dies, like the table's own vectors. So it mentions
-only live data files, and each once. Readers may apply all of it.
-
-Reads the metadata of an Iceberg table in a store, and deletes what is old.
+Each bucket that has dead rows has one file for them. The file is rewritten when a row of the bucket
+dies, like the table's own vectors. So it mentions only live data files, and each once. Readers may
+apply all of it.
 """
 
 from __future__ import annotations
@@ -65,10 +62,10 @@ from keytide.format.index_files import Vector
 from keytide.format.schema import TableSchema
 from keytide.publish.form import Content, digests_of, is_time_to_drop, kept_since_ms, shows, stored
 from keytide.read.sections import value_bounds
-from keytide.snapshot.live_files import BucketId, again
+from keytide.snapshot.live_files import BucketId, retried
 from keytide.store import Store, created
 
-# -- the dead rows of a table in the form of Apache Iceberg ----------------------------------------
+# -- dead rows -------------------------------------------------------------------------------------
 
 
 _Encode = Callable[[str, Mapping[str, Vector]], DeleteFile]
@@ -90,7 +87,7 @@ class DeadRows:
     @cached_property
     def by_digest(self) -> Mapping[str, Sequence[str]]:
         """The files with dead rows of each bucket, by a digest of the bucket's dead rows."""
-        if not self.content.dead:
+        if not self.content.names_with_dead_rows:
             return {}
         digests = digests_of(self.content)
         buckets: dict[BucketId, list[str]] = {}
@@ -130,7 +127,7 @@ def digest_in(path: str) -> str:
     return path.rpartition("/")[2].removeprefix("deletes-").partition("-")[0]
 
 
-# -- reads the metadata of an Iceberg table in a store, and deletes what is old --------------------
+# -- metadata in a store ---------------------------------------------------------------------------
 
 
 _PROBES = 4
@@ -141,7 +138,7 @@ def newest_state(store: Store) -> IcebergState | None:
 
     Raises `DataError` for a file that is damaged or missing.
     """
-    return again(lambda: _listed(store))
+    return retried(lambda: _listed(store))
 
 
 def _listed(store: Store) -> IcebergState | None:
@@ -236,7 +233,7 @@ def drop_old(store: Store, before_ms: int) -> None:
     store.discard(metadata_path(version) for version in old[:-1])
 
 
-# -- which files versions reference ----------------------------------------------------------------
+# -- files of versions -----------------------------------------------------------------------------
 
 
 def files_of(state: IcebergState) -> frozenset[str]:
@@ -284,7 +281,7 @@ def _name_of(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-# -- publishes tables as Apache Iceberg ------------------------------------------------------------
+# -- publications ----------------------------------------------------------------------------------
 
 
 # With more manifests, they are merged: readers open each of them.
@@ -362,13 +359,13 @@ class IcebergDraft:
 
     files: Mapping[str, bytes]
     document: bytes
-    after: IcebergState
+    next_state: IcebergState
 
     def create(self, store: Store) -> IcebergState | None:
         """See `Draft`."""
         store.put_all(self.files)
-        if created(store, metadata_path(self.after.version), self.document):
-            return self.after
+        if created(store, metadata_path(self.next_state.version), self.document):
+            return self.next_state
         store.discard(self.files)
         return None
 
@@ -468,7 +465,7 @@ class _Difference:
         entries: list[Entry] = []
         for path, made in dead.files(dead.by_digest.keys() - known.keys(), self.uuid).items():
             files[path] = made.data
-            entries += map(self._added, made.told)
+            entries += map(self._added, made.entries)
             wanted.add(self._uri(path))
         return wanted, entries
 

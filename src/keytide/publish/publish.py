@@ -1,4 +1,4 @@
-"""Publishes the latest snapshot, after commits and on request.
+"""Publishes the latest snapshot in other formats, after commits and on request.
 
 A publisher first reads the latest published version, and then reads the table. The publisher of
 that version had read the table before. So a version never shows an older state than the version
@@ -8,14 +8,11 @@ Snapshots expire. So after creating a version, its publisher checks whether the 
 exists. Expiry deletes snapshots first, and reads afterwards what is published. One of the two sees
 the other.
 
-What is published of a table: the snapshot, how far it is behind, and its files.
+To add a format, add a module and a line here.
 
-Files that publishers left when they died: those that no existing version references.
-
-The latest version references nearly all long-lived files. The other versions are read only if
-candidates are left, because somebody may be reading one of them.
-
-The formats in which tables are published. To add one, add a module and a line here.
+Publishers leave files when they die: those that no existing version references. The latest version
+references nearly all long-lived files. The other versions are read only if candidates are left,
+because somebody may be reading one of them.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
 from keytide.store import Store
 
-# -- the formats in which tables are published. To add one -----------------------------------------
+# -- formats ---------------------------------------------------------------------------------------
 
 
 AnyForm: TypeAlias = "Form[Any]"
@@ -84,10 +81,7 @@ def content_for(form: AnyForm, table: StoredTable, snapshot: Snapshot) -> Conten
     )
 
 
-# -- what is published of a table ------------------------------------------------------------------
-
-
-# -- what is published of a table ------------------------------------------------------------------
+# -- the state of publications ---------------------------------------------------------------------
 
 
 NO_SNAPSHOT = "the table has no snapshots"
@@ -205,14 +199,14 @@ def _forms_ever(view: TableView) -> Iterator[str]:
     return (name for name in FORMS if name in named)
 
 
-# -- files that publishers left when they died -----------------------------------------------------
+# -- files of dead publishers ----------------------------------------------------------------------
 
 
 _UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 @dataclass(frozen=True)
-class _Leavings:
+class _LeftoverRules:
     """What publishers of a format write before a version, and which of it versions reference."""
 
     paths: re.Pattern[str]
@@ -220,13 +214,13 @@ class _Leavings:
     named_by_any: Callable[[Store], Iterable[str]]
 
 
-_LEAVINGS: Mapping[str, _Leavings] = {
-    DELTA: _Leavings(
+_LEAVINGS: Mapping[str, _LeftoverRules] = {
+    DELTA: _LeftoverRules(
         re.compile(rf"{VECTOR_DIR}/deletion_vector_{_UUID}\.bin"),
         delta.vector_files,
         delta.vector_files_of_all,
     ),
-    ICEBERG: _Leavings(
+    ICEBERG: _LeftoverRules(
         re.compile(
             rf"{METADATA_DIR}/(snap-[0-9]+-{_UUID}\.avro|{_UUID}-m[01]\.avro"
             rf"|deletes-[0-9a-f]{{24}}-{_UUID}\.(parquet|puffin))"
@@ -254,19 +248,19 @@ def left_over(store: Store, view: TableView, found: Collection[str]) -> list[str
         leavings = _LEAVINGS[form.name]
         own = {path for path in found if leavings.paths.fullmatch(path)}
         if own and version is not None:
-            own = _but(own, leavings.named_by(version))
+            own = _except_named(own, leavings.named_by(version))
         if own:
-            own = _but(own, leavings.named_by_any(store))
+            own = _except_named(own, leavings.named_by_any(store))
         left += own
     return left
 
 
-def _but(found: Iterable[str], names: Iterable[str]) -> set[str]:
+def _except_named(found: Iterable[str], names: Iterable[str]) -> set[str]:
     known = frozenset(names)
     return {path for path in found if path.rpartition("/")[2] not in known}
 
 
-# -- publishes the latest snapshot, after commits and on request -----------------------------------
+# -- publishing ------------------------------------------------------------------------------------
 
 
 _TRIES = 10
@@ -296,7 +290,7 @@ def publish(table: StoredTable) -> Publications:
             f"table {table.name} does not set '{keys.PUBLISH}'; set it to "
             f"{' or '.join(map(repr, FORMS))}"
         )
-    return Publications(_Publishing(table.live, form).run_and_tell() for form in forms_for(view))
+    return Publications(_Publisher(table.live, form).run_and_announce() for form in forms_for(view))
 
 
 def publish_after(table: StoredTable, view: TableView, newest_id: int) -> None:
@@ -308,7 +302,7 @@ def publish_after(table: StoredTable, view: TableView, newest_id: int) -> None:
     if not view.options.publish or branch_of(table.store) != paths.MAIN_BRANCH:
         return
     # If one format fails, the others are published nevertheless.
-    attempts = [_Publishing(table.live, form) for form in forms_for(view)]
+    attempts = [_Publisher(table.live, form) for form in forms_for(view)]
     outcomes = table.store.together([partial(each.failure, newest_id) for each in attempts])
     for error in outcomes:
         if error is not None:
@@ -316,7 +310,7 @@ def publish_after(table: StoredTable, view: TableView, newest_id: int) -> None:
 
 
 @dataclass(frozen=True)
-class _Publishing:
+class _Publisher:
     table: StoredTable
     form: AnyForm
 
@@ -328,7 +322,7 @@ class _Publishing:
             return error
         return None
 
-    def run_and_tell(self) -> Publication:
+    def run_and_announce(self) -> Publication:
         """Publish the latest snapshot, and tell readers of the latest version in any case.
 
         A publisher may have died between the two.
@@ -352,35 +346,35 @@ class _Publishing:
         for _ in range(_TRIES):
             if isinstance(step, Publication):
                 return step
-            step = self._look(step.known)
+            step = self._look(step.version)
         raise ConflictError(
             f"table {self.table.name}: publishing as {self.form.name} failed after {_TRIES} "
             "attempts, because others published first; the next commit or Table.publish "
             "publishes it"
         )
 
-    def _look(self, known: Version | None) -> Publication | _Again:
+    def _look(self, known: Version | None) -> Publication | _Retry:
         """One attempt with the current state: first read the published version, then the table."""
         newest = self.form.newest(self.table.store, known)
         return self._step(newest, self.table.metadata.latest_snapshot())
 
-    def _step(self, known: Version | None, snapshot: Snapshot | None) -> Publication | _Again:
+    def _step(self, known: Version | None, snapshot: Snapshot | None) -> Publication | _Retry:
         if known is not None:
             remember(self.table.store, self.form.name, known)
         if snapshot is None:
-            return self._told(known, None, NO_SNAPSHOT)
+            return self._publication(known, None, NO_SNAPSHOT)
         try:
             content = content_for(self.form, self.table, snapshot)
             if isinstance(content, str):
-                return self._told(known, snapshot.id, content)
+                return self._publication(known, snapshot.id, content)
 
             store, number = self.table.store, content.snapshot.id
             draft = self._form_after(known).draft(known, content, wall_clock_ms())
             if draft is None:
-                return self._told(known, number, None)
+                return self._publication(known, number, None)
             made = draft.create(store)
             if made is None:
-                return _Again(known)
+                return _Retry(known)
             announced = store.begin(partial(self.form.announce, store, made))
             is_there, goes_on = store.together(
                 [partial(self._still_has, content.snapshot), partial(self._is_there, known)]
@@ -390,16 +384,16 @@ class _Publishing:
                 # Somebody removed the publication, to start again.
                 self.form.take_back(store, made)
                 forget(store, self.form.name)
-                return _Again(None)
+                return _Retry(None)
             remember(self.table.store, self.form.name, made)
             if not is_there:
-                return _Again(made)
+                return _Retry(made)
             self.form.tidy(store, made, content, wall_clock_ms())
-            return self._told(made, number, None)
+            return self._publication(made, number, None)
         except KeytideError as error:
             if not is_gone(error):
                 raise
-            return _Again(known)  # expired or rolled back in the meantime
+            return _Retry(known)  # expired or rolled back in the meantime
 
     def _still_has(self, snapshot: Snapshot) -> bool:
         """Whether the table has a snapshot, and not another one with its id."""
@@ -417,7 +411,9 @@ class _Publishing:
     def _is_there(self, known: Version | None) -> bool:
         return known is None or self.form.is_there(self.table.store, known)
 
-    def _told(self, known: Version | None, newest: int | None, reason: str | None) -> Publication:
+    def _publication(
+        self, known: Version | None, newest: int | None, reason: str | None
+    ) -> Publication:
         return Publication(
             self.form.name,
             None if known is None else known.version,
@@ -428,7 +424,7 @@ class _Publishing:
 
 
 @dataclass(frozen=True)
-class _Again:
+class _Retry:
     """Another attempt is needed, with this known published version."""
 
-    known: Version | None
+    version: Version | None

@@ -1,12 +1,11 @@
-"""Finds the current rows of keys with the key index.
+"""Current rows of keys, found with the key index.
 
 The index prunes as statistics do: the rows that it names are only candidates, and are checked
 against the condition when they are read. If an index does not match the existing files, it is not
 used, and the whole bucket is read.
 
-Computes what a key index stores about rows: the hashes of their keys, and comparison values.
-
-The places of rows in the files of a key index, each as one number, and sorted by file.
+A key index stores the hashes of keys, comparison values, and the place of each row: one number, in
+the order of files.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from keytide.snapshot.live_files import BucketId, load_dead_rows, vector_files_b
 from keytide.snapshot.state import TableView
 from keytide.types import Field, arrow_schema
 
-# -- finds the current rows of keys with the key index ---------------------------------------------
+# -- current rows ----------------------------------------------------------------------------------
 
 
 Positions: TypeAlias = "npt.NDArray[np.int64]"
@@ -92,7 +91,7 @@ def current_rows(
     """
     if not indexes.key_files or not files:
         return None
-    wanted = _wanted(view, terms) if keys is None else keys
+    wanted = _keys_of_terms(view, terms) if keys is None else keys
     if wanted is None:
         return None
     fields = view.schema.select(view.schema.primary_keys)
@@ -110,7 +109,7 @@ def current_rows(
     ]
     if wanted.num_rows > sum(sum(bucket.rows.values()) for bucket in buckets):
         return None  # reading every row takes no longer
-    asked = _asked(view, buckets, wanted)
+    asked = _keys_by_bucket(view, buckets, wanted)
     known = [bucket for bucket in buckets if bucket.id in heads]
     if known and view.store.local_path(paths.INDEX_DIR) is None:
         sized = ((*view.data_file(entry), entry.file.file_size) for entry in files)
@@ -126,7 +125,7 @@ def current_rows(
     return CurrentRows(frozenset(told), every)
 
 
-def _wanted(view: TableView, terms: Sequence[Predicate]) -> pa.Table | None:
+def _keys_of_terms(view: TableView, terms: Sequence[Predicate]) -> pa.Table | None:
     """The only keys whose rows can match the terms. None if the terms leave a column open."""
     fields = view.schema.select(view.schema.primary_keys)
     columns = pinned_columns(fields, terms)
@@ -188,7 +187,7 @@ class _Bucket:
         return places
 
 
-def _asked(
+def _keys_by_bucket(
     view: TableView, buckets: Sequence[_Bucket], keys: pa.Table
 ) -> dict[BucketId, slice | Positions]:
     """Which of the keys can be in each bucket."""
@@ -228,7 +227,7 @@ def _partitions(view: TableView, stored: Sequence[bytes], keys: pa.Table) -> dic
     return {p: places[slice(*ends)] for p, ends in zip(distinct, pairwise(bounds), strict=True)}
 
 
-# -- computes what a key index stores about rows ---------------------------------------------------
+# -- entries of rows -------------------------------------------------------------------------------
 
 
 Flags = npt.NDArray[np.bool_]
@@ -253,7 +252,7 @@ def hashes_of(rows: pl.DataFrame, view: TableView) -> KeyHashes:
     return hash_keys(exact(rows, fields), fields, view.options.upsert_hash_function)
 
 
-# -- the places of rows in the files of a key index ------------------------------------------------
+# -- places of rows --------------------------------------------------------------------------------
 
 
 _POSITION_BITS = 40

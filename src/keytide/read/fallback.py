@@ -1,6 +1,4 @@
-"""A scan of two branches of a table: one of them has the partitions that the other one lacks.
-
-Reads of tables whose options name a second branch to read.
+"""Fallback branches: a table whose options name a second branch, which has other partitions.
 
 `scan.fallback-branch` names a branch that has the partitions which the table lacks, and
 `scan.primary-branch` one of which the table has the partitions that it lacks
@@ -39,7 +37,7 @@ from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import PinnedMetadata, PinnedTable, StoredTable, as_expected
 from keytide.types import Field
 
-# -- A scan of two branches of a table -------------------------------------------------------------
+# -- scans of two branches -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -196,7 +194,7 @@ def _snapshot_of(scan: Scan) -> str:
     return "no snapshot" if scan.snapshot is None else f"snapshot {scan.snapshot.id}"
 
 
-# -- reads of tables whose options name a second branch to read ------------------------------------
+# -- reads of tables with a second branch ----------------------------------------------------------
 
 
 _NAME_A_BRANCH = (keys.SCAN_FALLBACK_BRANCH, keys.SCAN_PRIMARY_BRANCH)
@@ -292,7 +290,7 @@ def _alone(table: PinnedTable) -> PinnedTable:
     """The same branch, as if its options named no other one."""
     seen = table.metadata
     return PinnedTable(
-        table.live, _BranchAlone(seen.store, seen.name, seen.commits, seen=seen.seen)
+        table.live, _BranchAlone(seen.store, seen.name, seen.commits, latest=seen.latest)
     )
 
 

@@ -4,10 +4,8 @@ Keys are processed in the order of their hashes, a part of them at a time, as ma
 has room for. The files are read once for each part. The result goes into a temporary file of the
 process.
 
-Settles which row of each key lives where other engines added files to a table with a key index.
-
-Other engines append rows and replace none, so a key can have several live rows until the next write
-into its bucket. Readers see the row that this write will keep.
+Other engines append rows to a table with a key index and replace none, so a key can have several
+live rows until the next write into its bucket. Readers see the row that this write will keep.
 """
 
 from __future__ import annotations
@@ -38,14 +36,14 @@ from keytide.snapshot.bucket_key_index import KeyIndex, key_files_by_bucket, loa
 from keytide.snapshot.live_files import (
     BucketId,
     DeadRows,
-    held_vectors,
     load_dead_rows,
+    memory_vectors,
     vector_files_by_bucket,
 )
 from keytide.snapshot.state import TableState, TableView
 from keytide.store.interface import disk_errors
 
-# -- rebuilds the key index of a bucket from its rows ----------------------------------------------
+# -- rebuild ---------------------------------------------------------------------------------------
 
 
 # Measured: the memory for a row until it is known which row of its key is current.
@@ -56,23 +54,23 @@ _ROWS_MIN = 8 << 10
 
 def bare_head(view: TableView) -> Head:
     """The head of an index without rows."""
-    return Head(view.options.upsert_hash_function, compared=view.comparison.counted_in)
+    return Head(view.options.upsert_hash_function, compared=view.comparison.unit)
 
 
 @dataclass(frozen=True)
-class Settled:
+class SettledBucket:
     """The index of a bucket, and the dead rows with which each key has at most one live row."""
 
     index: KeyIndex
     dead: DeadRows
 
 
-def settled(
+def settled_bucket(
     view: TableView,
     entries: Iterable[ManifestEntry],
     dead: DeadRows,
     known: Collection[str] | None = None,
-) -> Settled:
+) -> SettledBucket:
     """The index of a bucket, built from its rows alone. The next commit stores its run.
 
     `known` are the files that an index described, all if None. In them, the current row of a key is
@@ -101,7 +99,7 @@ def settled(
     after = dead.marking(marked, wide=view.options.deletion_vectors_bitmap64)
     files = tuple(replace(file, dead=after.count(file.name)) for file in rows.covered)
     head = replace(bare_head(view), files=files, mark=max(marks), next_number=len(files))
-    return Settled(KeyIndex(head, (run,) if len(run) else ()).counted(), after)
+    return SettledBucket(KeyIndex(head, (run,) if len(run) else ()).with_counts(), after)
 
 
 def _run_of(pieces: Iterable[Entries]) -> Run:
@@ -135,11 +133,11 @@ def _pieces(rows: _Rows) -> Iterator[_Piece]:
     for part in range(parts):
         found = [*rows.of_keys(part, parts)]
         if found:
-            yield _piece(rows.view, _Some.together(found))
+            yield _piece(rows.view, _RowEntries.together(found))
 
 
 @dataclass(frozen=True)
-class _Some:
+class _RowEntries:
     """Some rows, in the order of writing: their entries, which of them are live, which are in known
     files, which delete, and their comparison values.
     """
@@ -151,7 +149,7 @@ class _Some:
     compared: pa.Table
 
     @classmethod
-    def together(cls, parts: Sequence[_Some]) -> _Some:
+    def together(cls, parts: Sequence[_RowEntries]) -> _RowEntries:
         """The rows of all parts."""
         return cls(
             Entries.together([part.entries for part in parts]),
@@ -162,7 +160,7 @@ class _Some:
         )
 
 
-def _piece(view: TableView, rows: _Some) -> _Piece:
+def _piece(view: TableView, rows: _RowEntries) -> _Piece:
     every = rows.entries
     freshness = view.comparison.numbers(rows.compared)
     order = np.lexsort((np.arange(len(every)), *freshness[::-1], rows.lives))
@@ -173,7 +171,7 @@ def _piece(view: TableView, rows: _Some) -> _Piece:
         comes = np.flatnonzero(is_of_known | ~rows.is_known)
         fresh = freshness[:, comes]
         before = largest_before(every.hashes.take(comes), fresh)
-        is_late = np.any((fresh < before) & view.comparison.says(fresh), axis=0)
+        is_late = np.any((fresh < before) & view.comparison.compared_columns(fresh), axis=0)
         current = newest_of_each(every.take(comes[~is_late]))
     stays = np.isin(places, place_numbers(current.files, current.positions))
     dies = rows.lives & (~stays | (rows.deletes & ~rows.is_known))
@@ -202,7 +200,7 @@ class _Rows:
             for n, file in enumerate(entry.file for entry in self.files)
         )
 
-    def of_keys(self, part: int, parts: int) -> Iterator[_Some]:
+    def of_keys(self, part: int, parts: int) -> Iterator[_RowEntries]:
         """The rows of the keys whose hashes are in one part of all hashes, in the order of
         writing.
         """
@@ -230,7 +228,7 @@ class _Rows:
                 columns = dict(zip(marks.column_names, marks.columns, strict=True))
                 kinds = with_tombstones(adds, columns, self.view.schema, self.view.options)
                 deletes: Flags = np.asarray(kinds) == int(RowKind.DELETE)
-                yield _Some(
+                yield _RowEntries(
                     Entries(hashes.take(own), *places),
                     lives[start + own],
                     np.full(len(own), is_known),
@@ -266,7 +264,7 @@ def largest_before(hashes: KeyHashes, fresh: Numbers) -> Numbers:
     return before
 
 
-# -- settles ---------------------------------------------------------------------------------------
+# -- live rows after writes of other engines -------------------------------------------------------
 
 
 _HELD_BYTES = 1 << 10
@@ -332,7 +330,7 @@ def _settled(
 ) -> IndexFile:
     def load() -> tuple[IndexFile, int]:
         dead = load_dead_rows(view.store, vectors, view.name)
-        held = held_vectors(bucket, settled(view, entries, dead, known).dead)
+        held = memory_vectors(bucket, settled_bucket(view, entries, dead, known).dead)
         return held, _HELD_BYTES + held.file_size
 
     names = (*(e.file.file_name for e in entries), *(file.file_name for file in vectors))

@@ -118,7 +118,7 @@ def _first_comparable(fields: Sequence[Field]) -> list[str]:
     return [field.name for field in fields[: [*known, False].index(False)]]
 
 
-# -- where to cut ----------------------------------------------------------------------------------
+# -- cuts ------------------------------------------------------------------------------------------
 
 Ends = dict[str, tuple[Key, Key]]
 """The lowest and the highest key of each file, by its name."""
@@ -152,7 +152,7 @@ def _shortened(cuts: list[Key], lowest: Key) -> list[Key]:
     return cuts
 
 
-# -- one range -------------------------------------------------------------------------------------
+# -- reads of one range ----------------------------------------------------------------------------
 
 
 def _within(section: Section, ends: Ends, low: Key | None, high: Key | None) -> Section:

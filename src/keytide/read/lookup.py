@@ -1,17 +1,12 @@
 """Lookups of keys in a bucket, and the files that make them fast.
 
-Looks up the versions of keys in a bucket.
-
-Creates lookup files for data files, in particular for those that this process has just written.
+If there are few keys, lookup files are used for small files and for files that are looked up
+repeatedly. They are created for data files, in particular for those that this process has just
+written.
 
 If a table compacts by lookup, the next compaction looks up what this process writes. The rows are
 still in memory, so creating the lookup file immediately takes a fraction of the time of decoding
 the data file later.
-
-Reads the versions of some keys in data files.
-
-If there are few keys, lookup files are used for small files and for files that are looked up
-repeatedly.
 """
 
 from __future__ import annotations
@@ -37,7 +32,7 @@ from keytide.predicate.predicate import Comparison, Predicate, conjunction
 from keytide.read.lookup_files import LOOKUP_FILES, LookupFile, searched
 from keytide.read.runs import (
     SYSTEM_COLUMNS,
-    Found,
+    FoundVersions,
     StoredVersions,
     bounds_of,
     has_all_rows,
@@ -47,10 +42,7 @@ from keytide.read.scan import ReadTask
 from keytide.read.sections import PlannedFile
 from keytide.snapshot.state import TableView
 
-# -- lookups of keys in a bucket, and the files that make them fast --------------------------------
-
-
-# -- looks up the versions of keys in a bucket -----------------------------------------------------
+# -- lookups ---------------------------------------------------------------------------------------
 
 
 # Less than 'read.memory', because a write, which already holds its rows, uses this.
@@ -91,7 +83,7 @@ def key_range(keys: pl.DataFrame) -> Predicate | None:
     return conjunction([Comparison(name, ">=", low), Comparison(name, "<=", high)])
 
 
-# -- creates lookup files for data files -----------------------------------------------------------
+# -- creation of lookup files ----------------------------------------------------------------------
 
 
 # Creating a lookup file of this many rows is fast, and compaction results are soon looked up again.
@@ -101,7 +93,7 @@ _WRITTEN_ROWS_MAX = 1 << 20
 
 
 @dataclass(frozen=True)
-class LaidOut:
+class PartitionLookupFiles:
     """The lookup files of the data files of one partition. They contain `columns`."""
 
     view: TableView
@@ -109,7 +101,7 @@ class LaidOut:
     columns: tuple[str, ...]
 
     @classmethod
-    def whole(cls, view: TableView, partition: bytes) -> LaidOut:
+    def whole(cls, view: TableView, partition: bytes) -> PartitionLookupFiles:
         """The lookup files with all stored columns."""
         return cls(view, partition, (*view.schema.names, *SYSTEM_COLUMNS))
 
@@ -127,14 +119,14 @@ class LaidOut:
         bounds = bounds_of(self.view.options)
         return LOOKUP_FILES.find(self._key(file), versions, bounds, at_once=at_once)
 
-    def at_hand(self, file: PlannedFile) -> LookupFile | None:
+    def existing_or_small(self, file: PlannedFile) -> LookupFile | None:
         """The lookup file of a data file, if it exists or the file is small. Raises like `find`."""
         rows = file.meta.row_count
-        return self.find(file, rows) if rows <= _AT_ONCE_ROWS else self.known(file)
+        return self.find(file, rows) if rows <= _AT_ONCE_ROWS else self.existing(file)
 
-    def known(self, file: PlannedFile) -> LookupFile | None:
+    def existing(self, file: PlannedFile) -> LookupFile | None:
         """The lookup file of a data file, if it exists. Raises like `find`."""
-        return LOOKUP_FILES.known(self._key(file), bounds_of(self.view.options))
+        return LOOKUP_FILES.existing(self._key(file), bounds_of(self.view.options))
 
     def keep(self, file: PlannedFile, rows: pl.DataFrame) -> None:
         """Create a lookup file from the rows of a data file that was just written."""
@@ -153,7 +145,7 @@ class LaidOut:
         return StoredVersions(self.view, self.partition, self.columns)
 
 
-def are_laid_out(view: TableView) -> bool:
+def creates_lookup_files(view: TableView) -> bool:
     """Whether lookup files are created for written files: compactions look up by keys alone."""
     # With deletion vectors, compactions also need the positions of rows, which are unknown in
     # memory.
@@ -162,26 +154,28 @@ def are_laid_out(view: TableView) -> bool:
     return is_looked_up and not options.deletion_vectors_enabled and not options.write_only
 
 
-def lay_out(view: TableView, entry: ManifestEntry, rows: pa.Table) -> None:
+def create_lookup_file(view: TableView, entry: ManifestEntry, rows: pa.Table) -> None:
     """Create a lookup file from the sorted rows of a data file that this process has written.
 
-    Very large files are skipped. Never raises an error. REQUIRES: `are_laid_out`.
+    Very large files are skipped. Never raises an error. REQUIRES: `creates_lookup_files`.
     """
     if rows.num_rows <= _WRITTEN_ROWS_MAX:
         with suppress(DataError):  # a file that does not exist yet is read later
-            LaidOut.whole(view, entry.partition).keep(PlannedFile(entry), from_arrow(rows))
+            PartitionLookupFiles.whole(view, entry.partition).keep(
+                PlannedFile(entry), from_arrow(rows)
+            )
 
 
 def forget(view: TableView, entries: Iterable[ManifestEntry]) -> None:
     """Drop the lookup files of data files whose rows were compacted into other files."""
-    if not are_laid_out(view):
+    if not creates_lookup_files(view):
         return
     for entry in entries:
         with suppress(DataError):
-            LaidOut.whole(view, entry.partition).forget(PlannedFile(entry))
+            PartitionLookupFiles.whole(view, entry.partition).forget(PlannedFile(entry))
 
 
-# -- reads the versions of some keys in data files -------------------------------------------------
+# -- versions of keys in data files ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -205,7 +199,7 @@ class VersionsOfKeys:
         if file.dead_rows is not None and not {POSITION, VALUE_KIND} <= set(self.columns):
             known = None
         else:
-            known = self._laid_out.find(file, self.rows_max)
+            known = self._lookup_files.find(file, self.rows_max)
         if known is not None:
             frames = (self._without_dead(rows, file) for rows in known.with_keys(keys))
         else:
@@ -216,8 +210,8 @@ class VersionsOfKeys:
         yield from (rows for rows in frames if rows.height)
 
     @cached_property
-    def _laid_out(self) -> LaidOut:
-        return LaidOut(self.view, self.partition, self.columns)
+    def _lookup_files(self) -> PartitionLookupFiles:
+        return PartitionLookupFiles(self.view, self.partition, self.columns)
 
     def _without_dead(self, rows: pl.DataFrame, file: PlannedFile) -> pl.DataFrame:
         """The rows of a lookup file without those that are dead by now, as `FileReader` returns
@@ -236,7 +230,9 @@ class VersionsOfKeys:
         return rows.filter(is_read).with_columns(*told)
 
 
-def find(view: TableView, files: Iterable[PlannedFile], keys: pl.DataFrame, rows_max: int) -> Found:
+def find(
+    view: TableView, files: Iterable[PlannedFile], keys: pl.DataFrame, rows_max: int
+) -> FoundVersions:
     """The versions of keys in those files that have no dead rows. The keys are unique and sorted.
 
     About `rows_max` rows of each file are decoded at a time. Raises `DataError`, which names the
@@ -253,13 +249,17 @@ def find(view: TableView, files: Iterable[PlannedFile], keys: pl.DataFrame, rows
         return together([*stored[file.entry.partition].of(file, keys)])
 
     found = view.store.together([partial(versions, file) for file in wanted.values()])
-    return Found(dict(zip(wanted, found, strict=True)))
+    return FoundVersions(dict(zip(wanted, found, strict=True)))
 
 
 def keys_in(view: TableView, file: PlannedFile) -> pl.DataFrame:
     """The keys in a file. Raises `DataError` if it cannot be read."""
     key = list(view.order.key)
-    known = LaidOut.whole(view, file.entry.partition).at_hand(file) if has_all_rows(file) else None
+    known = (
+        PartitionLookupFiles.whole(view, file.entry.partition).existing_or_small(file)
+        if has_all_rows(file)
+        else None
+    )
     if known is not None:
         return pl.concat([rows.select(key) for rows in known.frames])
     return StoredVersions(view, file.entry.partition, view.order.key).of_file(file.as_stored())

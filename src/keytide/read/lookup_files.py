@@ -114,7 +114,7 @@ class LookupFiles:
                 self._keep(key, made, bounds.bytes_max)
         return made
 
-    def known(self, key: Hashable, bounds: Bounds) -> LookupFile | None:
+    def existing(self, key: Hashable, bounds: Bounds) -> LookupFile | None:
         """The lookup file of the data file `key`, if it exists."""
         with self._lock:
             self._drop_unused(bounds.unused_s)

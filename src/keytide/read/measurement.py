@@ -23,7 +23,7 @@ from keytide.snapshot.state import DataFiles, TableView
 from keytide.store import Store
 from keytide.types import Field
 
-# -- A scan that counts its work -------------------------------------------------------------------
+# -- measured scans --------------------------------------------------------------------------------
 
 
 class Tally:

@@ -1,18 +1,13 @@
-"""From runs to rows: merged versions, and the part of them that readers see.
-
-Merged versions: one version per key, merged from the runs that contain the key.
+"""Merged versions, one per key, and the part of them that readers see as rows.
 
 Overlapping runs are merged in key-range windows, so memory depends on the batch size and not on the
 bucket. Deletes remain among the versions, so that merged versions can replace the ones that they
 were merged from. A reader leaves deletes out, and a compaction writes them again.
 
-Rows: the part of merged versions that readers see.
-
-Expiry of rows: the maximum age of a row, according to a time column.
-
-A row that is too old is not shown, whether or not a compaction has already removed it. This is
-decided for merged rows, never for the versions that they consist of. Which versions have been
-merged depends on compactions, and what a row shows must not depend on them.
+Readers see no row that is older than the maximum age, according to a time column. A row that is too
+old is not shown, whether or not a compaction has already removed it. This is decided for merged
+rows, never for the versions that they consist of. Which versions have been merged depends on
+compactions, and what a row shows must not depend on them.
 """
 
 from __future__ import annotations
@@ -30,7 +25,13 @@ import pyarrow as pa
 from keytide.base.process import cached_property
 from keytide.base.row_kind import RowKind
 from keytide.format.data_file import IS_DEAD, SEQUENCE_NUMBER, VALUE_KIND
-from keytide.merge.layers import Merging, Standing, merge_runs, without_contained, without_outlived
+from keytide.merge.layers import (
+    Merging,
+    PartialMerge,
+    merge_runs,
+    without_contained,
+    without_outlived,
+)
 from keytide.merge.order import IS_ADD
 from keytide.merge.windows import SIDE_BY_SIDE, Batch, Together
 from keytide.predicate.matching import row_filter
@@ -47,8 +48,8 @@ from keytide.predicate.predicate import (
 )
 from keytide.read.runs import (
     FileRun,
-    Found,
-    HeldRun,
+    FoundVersions,
+    MemoryRun,
     StoredVersions,
     VersionRun,
     table_columns,
@@ -92,7 +93,7 @@ class MergedVersions:
       on top of them.
     - `tells_kinds` as in `StoredVersions`.
 
-    For files in `found`, only the versions there are used, and nothing is read.
+    For files in `found_versions`, only the versions there are used, and nothing is read.
     """
 
     view: TableView
@@ -100,7 +101,7 @@ class MergedVersions:
     condition: Predicate | None = None
     has_older: bool = False
     tells_kinds: bool = True
-    found: Found | None = None
+    found_versions: FoundVersions | None = None
     together: Together = SIDE_BY_SIDE
     """How the reads of a section's runs are started."""
 
@@ -123,8 +124,8 @@ class MergedVersions:
         No key is in two frames. Windows of sections that were split by key come in key order. A
         window fits in about `memory_bytes`, including the memory to create it. Raises
         `InvalidError`, which names the key, if versions cannot be merged. Raises `DataError`, which
-        names the file, if it cannot be read. With older versions below, raises `OlderNeededError`
-        if merged versions would not work on top of them.
+        names the file, if it cannot be read. With older versions below, raises
+        `OlderVersionsNeededError` if merged versions would not work on top of them.
         """
         for window in self.windows_of(bucket, memory_bytes):
             yield window.merged
@@ -153,8 +154,8 @@ class MergedVersions:
     def _lone_in_order(
         self, bucket: BucketPlan, section: Section, memory_bytes: int, keys: pl.DataFrame | None
     ) -> Iterator[pl.DataFrame]:
-        if self.found is not None and self.found.has(section):
-            yield from (rows for rows in self.found.of(section) if rows.height)
+        if self.found_versions is not None and self.found_versions.has(section):
+            yield from (rows for rows in self.found_versions.of(section) if rows.height)
             return
         columns = _unique(self.columns, sorted(columns_of(self.condition)))
         stored = StoredVersions(
@@ -183,7 +184,7 @@ class MergedVersions:
         Frames and errors are as described in `of`.
         """
         order, engine = self.view.order, self.view.engine
-        merging: Merging = Standing(engine) if self.has_older else engine
+        merging: Merging = PartialMerge(engine) if self.has_older else engine
         check = self._check_of_merged
         # A filter on other columns comes after the merge. Before it, an older version that matches
         # would come back.
@@ -209,8 +210,8 @@ class MergedVersions:
 
         A run without versions in the window may have no columns.
         """
-        if self.found is not None and self.found.has(section):
-            yield self.found.of(section)
+        if self.found_versions is not None and self.found_versions.has(section):
+            yield self.found_versions.of(section)
             return
 
         # The requested columns and those that decide. Numbers only if they decide or are requested.
@@ -244,7 +245,7 @@ class MergedVersions:
         if self._may_filter(section, largest, sizes, held):
             others = [[] if i == largest else [*run.batches(held[i])] for i, run in enumerate(runs)]
             filtering = self._filtering(stored, [batch for some in others for batch in some])
-            runs = [HeldRun(some) for some in others]
+            runs = [MemoryRun(some) for some in others]
             runs[largest] = FileRun(filtering, section.runs[largest])
         yield from windows_of(runs, held, self.view.order.key, self.together)
 
@@ -344,7 +345,7 @@ def _unique(*names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for some in names for name in some))
 
 
-# -- rows: the part of merged versions that readers see --------------------------------------------
+# -- rows of readers -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -416,7 +417,7 @@ def _without_retracts(versions: pl.DataFrame) -> pl.DataFrame:
     return versions.filter(IS_ADD) if has_retracts else versions
 
 
-# -- expiry of rows: the maximum age of a row, according to a time column --------------------------
+# -- expiry of rows --------------------------------------------------------------------------------
 
 
 # From this number on, a BIGINT counts milliseconds. In seconds, it would be 31,688 years.

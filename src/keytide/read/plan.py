@@ -1,15 +1,9 @@
-"""Plans what a scan reads, as a value, from metadata alone.
+"""The plan of a scan: what it reads, as a value, from metadata alone.
 
 Files are pruned by partition, bucket, key index, key range and statistics, in this order. The
 `Funnel` counts what each step leaves. The remaining files of a bucket are grouped into sections of
 overlapping key ranges. A planned file says where its dead rows are recorded, so its reader needs no
 other information. Files that plain readers skip are listed with the reason.
-
-The keys that a condition allows, if there are few.
-
-What a scan reads of each bucket.
-
-Which stored rows of a table with a key index a scan shows.
 """
 
 from __future__ import annotations
@@ -60,10 +54,7 @@ from keytide.snapshot.live_files import (
 from keytide.snapshot.state import TableState, TableView
 from keytide.types import Field
 
-# -- plans what a scan reads, as a value, from metadata alone --------------------------------------
-
-
-# -- plans what a scan reads, as a value, from metadata alone --------------------------------------
+# -- plans -----------------------------------------------------------------------------------------
 
 
 MARKED_DEAD = "marked as deleted by a deletion vector: another version replaced it"
@@ -103,13 +94,13 @@ class ScanPlan:
 
     buckets: tuple[BucketPlan, ...]
     hidden: tuple[HiddenFile, ...] = ()
-    left: tuple[tuple[str, Entries], ...] = ()
+    remaining: tuple[tuple[str, Entries], ...] = ()
     """The files that each kind of pruning left, in the order of pruning."""
 
     @cached_property
     def funnel(self) -> Funnel:
         """How much each pruning step left. Counted on demand, because most scans do not need it."""
-        return Funnel(tuple(_counted(stage, files) for stage, files in self.left))
+        return Funnel(tuple(_counted(stage, files) for stage, files in self.remaining))
 
 
 def _counted(stage: str, files: Entries) -> FunnelStage:
@@ -235,12 +226,12 @@ def vector_places(files: Iterable[IndexFile], view: TableView) -> dict[str, Vect
     for file in files:
         path = vector_file_path(file, view.name)
         places |= {
-            r.data_file_name: VectorPlace(path, r, file.held_in(r)) for r in file.ranges or ()
+            r.data_file_name: VectorPlace(path, r, file.content_of(r)) for r in file.ranges or ()
         }
     return places
 
 
-# -- the keys that a condition allows, if there are few --------------------------------------------
+# -- keys of a condition ---------------------------------------------------------------------------
 
 
 # With more keys, reading all rows around them is as fast as searching for each.
@@ -270,7 +261,7 @@ def _pinned(values: Sequence[Any] | None, field: Field) -> Sequence[Any] | None:
     return tuple(dict.fromkeys(values))
 
 
-# -- what a scan reads of each bucket --------------------------------------------------------------
+# -- the plan of a bucket --------------------------------------------------------------------------
 
 
 def read_buckets(plans: Sequence[BucketPlan], view: TableView, most: int) -> tuple[ReadBucket, ...]:
@@ -295,10 +286,10 @@ def _bucket(plan: BucketPlan, view: TableView) -> ReadBucket:
     )
 
 
-# -- which stored rows of a table with a key index a scan shows ------------------------------------
+# -- rows of a table with a key index --------------------------------------------------------------
 
 
-class WhichRows(Enum):
+class RowSelection(Enum):
     """Which of the stored rows are shown."""
 
     CURRENT = auto()
@@ -312,35 +303,35 @@ class WhichRows(Enum):
 
 
 def plan_rows(
-    state: TableState, which: WhichRows, predicate: Predicate | None, keys: pa.Table | None
+    state: TableState, which: RowSelection, predicate: Predicate | None, keys: pa.Table | None
 ) -> ScanPlan:
     """Plan a scan like `plan_scan`.
 
     Raises `DataError` for the last rows of keys if the key index does not match the existing files.
     """
-    if which is WhichRows.CURRENT:
+    if which is RowSelection.CURRENT:
         return plan_scan(state, predicate, keys)
     plan = plan_scan(state.as_stored, predicate)
-    if which is WhichRows.STORED:
+    if which is RowSelection.STORED:
         return plan
-    told = _deletes if which is WhichRows.DELETES else _named
-    return replace(plan, buckets=tuple(_told_rows(b, state, told) for b in plan.buckets))
+    told = _deletes if which is RowSelection.DELETES else _index_rows
+    return replace(plan, buckets=tuple(_selected_rows(b, state, told) for b in plan.buckets))
 
 
 _Places: TypeAlias = Mapping[str, npt.NDArray[np.int64]]
 
 
-def _told_rows(
+def _selected_rows(
     bucket: BucketPlan, state: TableState, told: Callable[[TableState, BucketId], _Places]
 ) -> BucketPlan:
     """A bucket, limited to the given rows of its files."""
     places = told(state, (bucket.partition, bucket.bucket))
     files = (file for file in bucket.files if file.meta.file_name in places)
     named = (replace(file, places=places[file.meta.file_name]) for file in files)
-    return replace(bucket, sections=tuple(map(_alone, named)))
+    return replace(bucket, sections=tuple(map(_section_of, named)))
 
 
-def _alone(file: PlannedFile) -> Section:
+def _section_of(file: PlannedFile) -> Section:
     return Section(((file,),))
 
 
@@ -349,12 +340,12 @@ def _deletes(state: TableState, bucket: BucketId) -> _Places:
     dead = _dead_rows(state, bucket)
     found = {
         name: np.intersect1d(places, dead.of(name), assume_unique=True)
-        for name, places in _named(state, bucket).items()
+        for name, places in _index_rows(state, bucket).items()
     }
     return {name: places for name, places in found.items() if len(places)}
 
 
-def _named(state: TableState, bucket: BucketId) -> _Places:
+def _index_rows(state: TableState, bucket: BucketId) -> _Places:
     """The positions, ascending, that the index of a bucket has in each of its files."""
     view = state.view
     head = key_files_by_bucket(state.key_files).get(bucket)

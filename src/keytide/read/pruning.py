@@ -1,10 +1,10 @@
-"""Which files may contain rows that match a condition, according to metadata.
+"""Pruning: the files that may contain rows that match a condition, according to metadata.
 
 In a section that must be merged, only predicates on key columns may drop single files. If a file
 were dropped because of another column, older versions of its keys would come back (rule R17 of
 docs/semantics.md).
 
-Which files may contain the values that a condition pins, according to their bloom filters.
+Bloom filters prune the files that do not contain the values that a condition pins.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from keytide.snapshot.state import TableView
 from keytide.store import Store
 from keytide.types import Field
 
-# -- which files may contain the values that a condition pins --------------------------------------
+# -- bloom filters ---------------------------------------------------------------------------------
 
 
 # How many index files are read at a time. Each has some hundred kilobytes for a million rows.
@@ -115,7 +115,7 @@ def stored_indexes(view: TableView, entry: ManifestEntry) -> ColumnIndexes:
     return _indexes(view, [entry])[0] if _has_index(entry) else {}
 
 
-# -- where indexes are -----------------------------------------------------------------------------
+# -- locations of indexes --------------------------------------------------------------------------
 
 
 def _has_index(entry: ManifestEntry) -> bool:
@@ -156,7 +156,7 @@ def _index_file(view: TableView, entry: ManifestEntry) -> tuple[Store, str]:
     return store, f"{path.removesuffix(entry.file.file_name)}{name}"
 
 
-# -- which files may contain rows that match a condition, according to metadata --------------------
+# -- statistics ------------------------------------------------------------------------------------
 
 
 _PLACE = scratch("place")

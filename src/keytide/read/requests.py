@@ -34,7 +34,7 @@ from keytide.predicate.predicate import (
 from keytide.predicate.where import field_of
 from keytide.read.key_index_rebuild import settled_state
 from keytide.read.merged_versions import Lifetime
-from keytide.read.plan import WhichRows
+from keytide.read.plan import RowSelection
 from keytide.read.scan import RowSource, Scan, check_limit
 from keytide.read.why import Why, why_of
 from keytide.snapshot.bucket_key_index import open_ahead
@@ -42,7 +42,7 @@ from keytide.snapshot.state import TableState
 from keytide.snapshot.stored_table import StoredTable
 from keytide.types import Field, arrow_schema
 
-# -- creates scans from the request of a reader ----------------------------------------------------
+# -- scans of requests -----------------------------------------------------------------------------
 
 
 def scan_table(
@@ -89,12 +89,12 @@ def scan_table(
 
 def which_rows(
     schema: TableSchema, table: str, skip_upsert: bool, skip_upsert_delete: bool
-) -> WhichRows:
+) -> RowSelection:
     """Which stored rows are shown. Raises `InvalidError` if no index distinguishes them."""
     named = {keys.SCAN_SKIP_UPSERT: skip_upsert, keys.SCAN_SKIP_UPSERT_DELETE: skip_upsert_delete}
     given = [repr(key) for key, is_given in named.items() if is_given]
     if not given:
-        return WhichRows.CURRENT
+        return RowSelection.CURRENT
     if not schema.is_indexed:
         raise InvalidError(
             f"table {table}: {' and '.join(given)} returns rows that a key index hides, but the "
@@ -104,7 +104,7 @@ def which_rows(
         raise InvalidError(
             f"table {table}: {' and '.join(given)} cannot be combined; give only one of them"
         )
-    return WhichRows.STORED if skip_upsert else WhichRows.LAST
+    return RowSelection.STORED if skip_upsert else RowSelection.LAST
 
 
 def whole_scan(state: TableState) -> Scan:

@@ -1,19 +1,14 @@
 """Runs of versions in key order: the input of a merge.
 
-Runs: the stored versions of a bucket's files, in key order, in batches.
+A merge does not depend on files. A merge does not depend on files. It takes runs, each of which
+returns versions sorted by key, and splits them into key-range windows. The files of a bucket are
+one kind of run. A folder of another writer or a database query can be others.
 
-Nothing is merged here. Only the rows that a deletion vector marks as dead, and those that a
-condition excludes, are left out.
+Runs over a bucket's files return the stored versions in batches. Nothing is merged here. Only the
+rows that a deletion vector marks as dead, and those that a condition excludes, are left out.
 
-Runs of versions from any origin: the input of a merge.
-
-A merge does not depend on files. It takes runs, each of which returns versions sorted by key, and
-splits them into key-range windows. The files of a bucket are one kind of run. A folder of another
-writer or a database query can be others.
-
-The versions of some keys in files, found once for several merges and held in memory.
-
-Computes the next item of a generator in the background, so that all cores are used.
+The versions of some keys can be found once for several merges and held in memory. The next batch is
+computed in the background, so that all cores are used.
 """
 
 from __future__ import annotations
@@ -63,7 +58,7 @@ from keytide.read.sections import PlannedFile, Run, Section, is_out_of_order, wi
 from keytide.snapshot.state import TableView
 from keytide.types import Field
 
-# -- computes the next item of a generator in the background ---------------------------------------
+# -- background computation ------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -83,10 +78,7 @@ def prefetched(items: Iterator[T]) -> Iterator[T]:
         yield item
 
 
-# -- runs of versions in key order: the input of a merge -------------------------------------------
-
-
-# -- runs: the stored versions of a bucket's files, in key order, in batches -----------------------
+# -- runs over files -------------------------------------------------------------------------------
 
 
 SYSTEM_COLUMNS = (SEQUENCE_NUMBER, VALUE_KIND)
@@ -420,7 +412,7 @@ def _small_together(files: Iterable[PlannedFile]) -> Iterator[Sequence[PlannedFi
         yield batch
 
 
-# -- runs of versions from any origin: the input of a merge ----------------------------------------
+# -- runs of any origin ----------------------------------------------------------------------------
 
 
 class VersionRun(Protocol):
@@ -460,19 +452,19 @@ class FileRun:
 
 
 @dataclass(frozen=True)
-class HeldRun:
+class MemoryRun:
     """Versions that are already in memory."""
 
-    held: Sequence[Batch]
+    versions: Sequence[Batch]
 
     @cached_property
     def rows(self) -> int:
         """See `VersionRun`."""
-        return sum(batch.rows.height for batch in self.held)
+        return sum(batch.rows.height for batch in self.versions)
 
     def batches(self, rows_max: int) -> Iterator[Batch]:
         """See `VersionRun`. Returns all versions, however many are requested."""
-        return iter(self.held)
+        return iter(self.versions)
 
 
 def windows_of(
@@ -496,11 +488,11 @@ def windows_of(
     )
 
 
-# -- the versions of some keys in files ------------------------------------------------------------
+# -- versions of some keys -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundVersions:
     """The complete versions that files have for the same keys, in key order.
 
     For a file without versions, the frame has no columns.

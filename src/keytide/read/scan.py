@@ -1,12 +1,7 @@
 """A scan: a read request that is planned once and returns rows in the requested data structure.
 
-Read tasks: read the rows of one bucket in the driver or on an executor.
-
-The rows of tasks, in the data structure that the caller requests.
-
-Explains errors about files that are missing although a snapshot references them.
-
-How a scan will be carried out: what is read, what was left out, and by which condition.
+Its tasks each read the rows of one bucket, in the driver or on an executor. It explains how it is
+carried out, and errors about files that are missing although a snapshot references them.
 """
 
 from __future__ import annotations
@@ -40,7 +35,7 @@ from keytide.gate import refuse_readers
 from keytide.predicate.condition import text_of
 from keytide.predicate.predicate import Predicate, conjunction, conjuncts
 from keytide.read.merged_versions import Rows, Window
-from keytide.read.plan import Funnel, ScanPlan, WhichRows, plan_rows
+from keytide.read.plan import Funnel, RowSelection, ScanPlan, plan_rows
 from keytide.read.pruning import asked_of_files
 from keytide.read.runs import prefetched
 from keytide.read.sections import BucketPlan
@@ -52,7 +47,7 @@ from keytide.tasks import Threads
 from keytide.telemetry import Step, lone_span, span
 from keytide.types import Field, arrow_schema
 
-# -- how a scan will be carried out ----------------------------------------------------------------
+# -- explanations of a scan ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -139,10 +134,7 @@ class Explanation:
         return notebook(plan_list(self.plan()))
 
 
-# -- A scan ----------------------------------------------------------------------------------------
-
-
-# -- read tasks: read the rows of one bucket in the driver or on an executor -----------------------
+# -- read tasks ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -213,7 +205,7 @@ class ReadTask:
         return Rows(self.view, self.columns, self.predicate)
 
 
-# -- explains errors about files -------------------------------------------------------------------
+# -- missing files ---------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -235,7 +227,7 @@ def naming_expired(view: TableView, snapshot_ids: Iterable[int]) -> Iterator[Non
         raise explained from error.__cause__
 
 
-# -- the rows of tasks, in the data structure that the caller requests -----------------------------
+# -- rows of tasks ---------------------------------------------------------------------------------
 
 
 if TYPE_CHECKING:
@@ -398,7 +390,7 @@ def _all_frames(task: FramesTask, memory_bytes: int) -> list[pl.DataFrame]:
     return list(task.frames(memory_bytes))
 
 
-# -- A scan ----------------------------------------------------------------------------------------
+# -- the scan --------------------------------------------------------------------------------------
 
 
 _LOG = logging.getLogger("keytide.plan")
@@ -421,7 +413,7 @@ class Scan(RowSource):
     columns: tuple[str, ...]
     predicate: Predicate | None = None
     keys: pa.Table | None = field(default=None, repr=False)
-    which: WhichRows = WhichRows.CURRENT
+    which: RowSelection = RowSelection.CURRENT
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
     limit: int | None = None
 

@@ -1,6 +1,6 @@
 """Sections: files of a bucket with overlapping key ranges, as the sorted runs of a merge.
 
-The statistics of data files in a manifest, as frames with one row for each file.
+The statistics of data files are frames with one row for each file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from keytide.snapshot.state import TableView
 from keytide.types import AtomicType, DataType, Field
 from keytide.types.logical import holds_all
 
-# -- the statistics of data files in a manifest ----------------------------------------------------
+# -- statistics of data files ----------------------------------------------------------------------
 
 
 _PLACE = scratch("place")

@@ -1,12 +1,7 @@
-"""Why a row is what it is: its stored versions, and the history of its key.
+"""Why a row is what it is: its stored versions, the effect of each, and the history of its key.
 
-Explains why a key's row is what it is: its stored versions, and the effect of each.
-
-The history of a key, from its stored versions, for pictures and pages.
-
-Explains a key's row in a table with a key index, where nothing is merged.
-
-The rows of a key are judged in the order in which they arrived, as writes judge them.
+In a table with a key index, nothing is merged. The rows of a key are judged in the order in which
+they arrived, as writes judge them.
 """
 
 from __future__ import annotations
@@ -41,7 +36,7 @@ from keytide.show.explanations import Story, Version, story_list
 from keytide.snapshot.state import TableView
 from keytide.types import Field, arrow_schema
 
-# -- explains a key's row in a table with a key index, where nothing is merged ---------------------
+# -- tables with a key index -----------------------------------------------------------------------
 
 
 THE_ROW = "the row"
@@ -81,7 +76,7 @@ def _late(scan: Scan, rows: list[pl.DataFrame]) -> list[bool]:
     )
     before = np.full_like(numbers, NOTHING)
     before[:, 1:] = np.maximum.accumulate(numbers, axis=1)[:, :-1]
-    late = np.any((numbers < before) & comparison.says(numbers), axis=0)
+    late = np.any((numbers < before) & comparison.compared_columns(numbers), axis=0)
     return [bool(each) for each in late]
 
 
@@ -107,17 +102,14 @@ def _stored(scan: Scan) -> Iterator[tuple[ManifestEntry, int, bool, pl.DataFrame
                 yield file.entry, position, lives, row.drop(POSITION).with_columns(number_of_row)
 
 
-# -- why a row is what it is: its stored versions, and the history of its key ----------------------
-
-
-# -- the history of a key, from its stored versions, for pictures and pages ------------------------
+# -- the history of a key --------------------------------------------------------------------------
 
 
 # The number of columns in `Why.versions` before those of the table.
 _BEFORE = 6
 
 
-class ToldVersions(Protocol):
+class VersionStory(Protocol):
     """What a story is made of; see `Why`."""
 
     @property
@@ -149,7 +141,7 @@ class ToldVersions(Protocol):
         """Whether the row is not shown for its age."""
 
 
-def story_of(why: ToldVersions) -> Story:
+def story_of(why: VersionStory) -> Story:
     """The versions in order, and the row. Long values are shortened.
 
     Raises `UnsupportedError` for a type that cannot be spelled.
@@ -191,7 +183,7 @@ def _number(found: object) -> int | None:
 
 
 def _row(
-    why: ToldVersions, fields: Sequence[pa.Field]
+    why: VersionStory, fields: Sequence[pa.Field]
 ) -> tuple[tuple[str, Cell, tuple[int, ...]], ...]:
     assert why.row is not None
     return tuple((name, cell, why.taken.get(name, ())) for name, cell in _shown(why.row, fields))
@@ -212,7 +204,7 @@ def _plain(value: object) -> object:
     return value.as_py() if isinstance(value, pa.Scalar) else value
 
 
-# -- explains why a key's row is what it is --------------------------------------------------------
+# -- explanations ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -348,7 +340,7 @@ def _value_columns(view: TableView) -> list[str]:
     return [name for name in view.schema.names if name not in view.schema.primary_keys]
 
 
-# -- reading -------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -411,7 +403,7 @@ def _why_dead(file: PlannedFile, row: pl.DataFrame, stored: StoredVersions) -> s
 _KEPT_DELETE = "marked as deleted: a delete, kept to detect late rows"
 
 
-# -- merging -------------------------------------------------------------------------------------
+# -- merging ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,13 @@
-"""Who decides about a table: its next snapshot, its schemas, tags and branches.
-
-Decides which snapshot of a table comes next, and knows which snapshot is the latest.
+"""The authority over a table: who decides about its snapshots, schemas, tags and branches.
 
 For a table in a folder or an object store, the decision is the creation of `snapshot/snapshot-N`,
 which succeeds only once: `FolderCommits`. A table service decides by itself and is another
 `Commits`. In both cases snapshots are stored under the names of the format, so history can be read
 from files.
 
-A catalog that alone changes a table's schemas, tags, branches and list of snapshots.
-
-In a table in a folder these are files, and each writer changes them directly: there is no keeper.
-In a table of a catalog service, they are files that everybody can read, but only the service writes
+A keeper is a catalog that alone changes a table's schemas, tags, branches and list of snapshots. In
+a table in a folder these are files, and each writer changes them directly: there is no keeper. In a
+table of a catalog service, they are files that everybody can read, but only the service writes
 them, on request.
 """
 
@@ -28,10 +25,7 @@ from keytide.format.schema import TableSchema
 from keytide.format.snapshot import FIRST_SNAPSHOT_ID, Tag
 from keytide.store import Store
 
-# -- who decides about a table: its next snapshot, its schemas, tags and branches ------------------
-
-
-# -- A catalog that alone changes a table's schemas ------------------------------------------------
+# -- keepers ---------------------------------------------------------------------------------------
 
 
 class Keeper(Protocol):
@@ -82,7 +76,7 @@ class Keeper(Protocol):
         ...
 
 
-# -- decides which snapshot of a table comes next --------------------------------------------------
+# -- commits ---------------------------------------------------------------------------------------
 
 
 # How many numbers after the latest known one are requested at a time.
@@ -92,7 +86,7 @@ _TRIES = 5
 
 
 @dataclass(frozen=True)
-class Found:
+class NumberedDocument:
     """A numbered document as it is stored."""
 
     number: int
@@ -142,7 +136,7 @@ class Commits(Protocol):
         """
         ...
 
-    def newest(self, store: Store, known: Found | None) -> Sequence[Found]:
+    def newest(self, store: Store, known: NumberedDocument | None) -> Sequence[NumberedDocument]:
         """The latest snapshot, preceded by others that were read on the way.
 
         Empty without a snapshot. `known` was the latest snapshot at the previous call. If it still
@@ -184,7 +178,7 @@ class FolderCommits:
         """See `Commits`. Always None."""
         return None
 
-    def newest(self, store: Store, known: Found | None) -> Sequence[Found]:
+    def newest(self, store: Store, known: NumberedDocument | None) -> Sequence[NumberedDocument]:
         """See `Commits`. One round of requests if `known` still exists, otherwise two."""
         return newest_of(store, _SNAPSHOTS, known)
 
@@ -254,7 +248,7 @@ def refuse_lost(store: Store, path: str, witness: str) -> None:
         )
 
 
-# -- finding the latest ----------------------------------------------------------------------------
+# -- the latest snapshot ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -271,7 +265,7 @@ class Family:
     """The file that names the oldest document. It may be wrong."""
     reads_all: bool = False
     """Whether a reader of the latest document also needs all earlier ones."""
-    gone: str | None = None
+    drop_mark: str | None = None
     """The file that says that no document counts if there is no first one."""
 
 
@@ -281,7 +275,7 @@ SCHEMAS = Family(
     paths.parse_schema_name,
     first=0,
     reads_all=True,
-    gone=paths.dropped_path().rpartition("/")[2],
+    drop_mark=paths.dropped_path().rpartition("/")[2],
 )
 _SNAPSHOTS = Family(
     paths.snapshot_dir(),
@@ -293,7 +287,9 @@ _SNAPSHOTS = Family(
 )
 
 
-def newest_of(store: Store, family: Family, known: Found | None) -> list[Found]:
+def newest_of(
+    store: Store, family: Family, known: NumberedDocument | None
+) -> list[NumberedDocument]:
     """The latest document of a kind, preceded by others that were read on the way."""
     if known is not None:
         found = _run(store, family, known.number, 1)
@@ -302,13 +298,15 @@ def newest_of(store: Store, family: Family, known: Found | None) -> list[Found]:
     return _from_hint(store, family, family.hint) or _listed(store, family)
 
 
-def newest_after(store: Store, family: Family, known: Found) -> list[Found]:
+def newest_after(store: Store, family: Family, known: NumberedDocument) -> list[NumberedDocument]:
     """A document that is known to be still there, and all documents after it."""
     found = [known, *_run(store, family, known.number + 1, 0)]
     return _to_the_end(store, family, found) if len(found) > 1 else found
 
 
-def _to_the_end(store: Store, family: Family, found: list[Found]) -> list[Found]:
+def _to_the_end(
+    store: Store, family: Family, found: list[NumberedDocument]
+) -> list[NumberedDocument]:
     """The given documents and all documents after the last of them."""
     is_open = True
     while is_open:
@@ -318,19 +316,19 @@ def _to_the_end(store: Store, family: Family, found: list[Found]) -> list[Found]
     return found
 
 
-def _run(store: Store, family: Family, first: int, more: int) -> list[Found]:
+def _run(store: Store, family: Family, first: int, more: int) -> list[NumberedDocument]:
     """A document and up to `more` documents that follow it without a gap."""
     numbers = range(first, first + more + 1)
     read = store.read_present([family.path(number) for number in numbers])
-    found: list[Found] = []
+    found: list[NumberedDocument] = []
     for number, data in zip(numbers, read, strict=True):
         if data is None:
             break
-        found.append(Found(number, data))
+        found.append(NumberedDocument(number, data))
     return found
 
 
-def _from_hint(store: Store, family: Family, hint: str | None) -> list[Found]:
+def _from_hint(store: Store, family: Family, hint: str | None) -> list[NumberedDocument]:
     """The document that a hint names, and all documents after it. Empty if the hint is wrong."""
     number = None
     if hint is not None:
@@ -340,7 +338,7 @@ def _from_hint(store: Store, family: Family, hint: str | None) -> list[Found]:
     return _to_the_end(store, family, found) if len(found) > 1 else found
 
 
-def _listed(store: Store, family: Family) -> list[Found]:
+def _listed(store: Store, family: Family) -> list[NumberedDocument]:
     """Find the latest document, or all documents, by a listing.
 
     The last document may be missing from the listing, so its number is also requested.
@@ -348,21 +346,21 @@ def _listed(store: Store, family: Family) -> list[Found]:
     for attempt in range(_TRIES):
         names = store.list_names(family.folder)
         numbers = sorted(n for name in names if (n := family.parse(name)) is not None)
-        if family.gone in names and family.first not in numbers:
+        if family.drop_mark in names and family.first not in numbers:
             return []
         # A listing can lag, and still show documents that a rollback has deleted: look at more.
         wanted = numbers if family.reads_all else numbers[-(_PROBES**attempt) :]
         following = wanted[-1] + 1 if wanted else family.first
         *read, beyond = store.read_present([family.path(n) for n in (*wanted, following)])
         pairs = zip(wanted, read, strict=True)
-        found = [Found(number, data) for number, data in pairs if data is not None]
+        found = [NumberedDocument(number, data) for number, data in pairs if data is not None]
         if wanted and read[-1] is None:
             if family.reads_all or not found:
                 continue
             return _to_the_end(store, family, found)
         if beyond is None:
             return found
-        return _to_the_end(store, family, [*found, Found(following, beyond)])
+        return _to_the_end(store, family, [*found, NumberedDocument(following, beyond)])
     # A rollback has deleted all that is listed, and the snapshot that it restored is not yet.
     restored = _from_hint(store, family, family.oldest_hint)
     if restored:

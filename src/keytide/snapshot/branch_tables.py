@@ -11,7 +11,7 @@ from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.stored_table import PinnedTable, StoredTable
 from keytide.store import Store
 
-# -- the branches of a table, and each branch opened as a table ------------------------------------
+# -- branches as tables ----------------------------------------------------------------------------
 
 
 def open_table(store: Store, name: str, branch: str | None = None) -> StoredTable:

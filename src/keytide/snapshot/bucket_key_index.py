@@ -5,12 +5,9 @@ and which runs it consists of. The current row of a key is the row with which it
 in the order of the table. If that row is dead, the key is deleted. The entry stays, because late
 rows may need it.
 
-The key index of a bucket for lookups: its metadata is read once and cached.
-
-From runs on local disk, a lookup reads only the pages that it touches. From large remote runs, it
-fetches only the ranges that it needs.
-
-Runs of a key index that are read or mapped once and cached for the next lookup or write.
+For lookups, the metadata of an index is read once and cached, and so are runs. From runs on local
+disk, a lookup reads only the pages that it touches. From large remote runs, it fetches only the
+ranges that it needs.
 """
 
 from __future__ import annotations
@@ -38,9 +35,9 @@ from keytide.key_index.sorted_runs import (
     TAIL_BYTES,
     Block,
     DamagedRunError,
-    FarRun,
+    EntrySource,
     Head,
-    Part,
+    RemoteRun,
     Run,
     StoredRun,
     blocks_of,
@@ -51,10 +48,7 @@ from keytide.snapshot.live_files import BucketId, DeadRows, EncodedIndex
 from keytide.store import Store
 from keytide.store.interface import disk_errors
 
-# -- the key index of a bucket: where the current row of each key is stored ------------------------
-
-
-# -- runs of a key index ---------------------------------------------------------------------------
+# -- cached runs -----------------------------------------------------------------------------------
 
 
 # A mapped file stays on disk although it was deleted, and a process can map a limited number of
@@ -62,7 +56,7 @@ from keytide.store.interface import disk_errors
 _PART_OF_MAPPED, _MAPPED_BYTES_MIN = 16, 64 << 10
 
 
-def known_run(store: Store, name: str) -> Run | None:
+def cached_run_if_any(store: Store, name: str) -> Run | None:
     """The cached run, or None. Raises `DataError` if a local file is gone."""
     path = paths.index_path(name)
     with disk_errors("read", store.uri_of(path)):
@@ -70,12 +64,12 @@ def known_run(store: Store, name: str) -> Run | None:
     return found
 
 
-def kept_run(store: Store, name: str, size: int, kept_bytes_max: int) -> Run:
+def cached_run(store: Store, name: str, size: int, kept_bytes_max: int) -> Run:
     """The same as `read_run`, but the run is cached for the next time.
 
     It is not cached if it is too large for `kept_bytes_max`, the limit of the cache for all files.
     """
-    run = known_run(store, name)
+    run = cached_run_if_any(store, name)
     if run is None:
         run = read_run(store, name, size)
         path = paths.index_path(name)
@@ -86,7 +80,7 @@ def kept_run(store: Store, name: str, size: int, kept_bytes_max: int) -> Run:
     return run
 
 
-def keep_run(store: Store, name: str, data: bytes, kept_bytes_max: int) -> None:
+def cache_run(store: Store, name: str, data: bytes, kept_bytes_max: int) -> None:
     """Cache a run that was just written to a remote store."""
     path = paths.index_path(name)
     run = Run.of(np.frombuffer(data, np.uint8), store.uri_of(path))
@@ -113,7 +107,7 @@ def read_run(store: Store, name: str, size: int) -> Run:
     return Run.of(data, uri)
 
 
-# -- the key index of a bucket: where the current row of each key is stored ------------------------
+# -- the index -------------------------------------------------------------------------------------
 
 
 Found: TypeAlias = "tuple[Numbers, Entries]"
@@ -137,8 +131,8 @@ class KeyIndex:
     """
 
     head: Head
-    runs: tuple[Part, ...] = ()
-    later: Entries = field(default_factory=Entries.none)
+    runs: tuple[EntrySource, ...] = ()
+    pending: Entries = field(default_factory=Entries.none)
     """What is not stored yet: one entry per key, in the order of the hashes."""
 
     def find(self, hashes: KeyHashes) -> tuple[npt.NDArray[np.bool_], Entries]:
@@ -146,10 +140,10 @@ class KeyIndex:
 
         It says nothing about other keys.
         """
-        return found_by(hashes, self._looks, self.head)
+        return find_entries(hashes, self._search, self.head)
 
-    def _looks(self, asked: KeyHashes) -> Iterable[Found]:
-        return looks((*self.runs, self.later), asked)
+    def _search(self, hashes: KeyHashes) -> Iterable[Found]:
+        return search_parts((*self.runs, self.pending), hashes)
 
     def on(self, store: Store) -> KeyIndex:
         """The same with its runs in `store`: after unpickling, they have no store."""
@@ -160,7 +154,7 @@ class KeyIndex:
         """The data files by their numbers."""
         return {file.number: file.name for file in self.head.files}
 
-    def counted(self) -> KeyIndex:
+    def with_counts(self) -> KeyIndex:
         """The same, with the current rows of its files counted again."""
         files = tuple(replace(file, current=0) for file in self.head.files)
         head = replace(self.head, files=files)
@@ -173,7 +167,7 @@ class KeyIndex:
 
         Few of them are in memory at a time.
         """
-        return (without_gone(piece, self.head) for piece in merged([*self.runs, self.later]))
+        return (without_gone(piece, self.head) for piece in merged([*self.runs, self.pending]))
 
     def rows(self) -> dict[str, BitMap64]:
         """The positions of all entries by data file, in the order of the file numbers."""
@@ -194,24 +188,24 @@ def without_gone(entries: Entries, head: Head) -> Entries:
     return entries if is_there.all() else entries.take(np.flatnonzero(is_there))
 
 
-def looks(parts: Sequence[Part], asked: KeyHashes) -> Iterable[Found]:
+def search_parts(parts: Sequence[EntrySource], hashes: KeyHashes) -> Iterable[Found]:
     """The results of each part (given oldest first) for the keys, in the order of the key heads.
 
     The newest part comes first. All cores search, each for a part of the keys.
     """
-    shares = min(os.cpu_count() or 1, len(asked) // _SHARE_MIN) or 1
-    ends = [len(asked) * n // shares for n in range(shares + 1)]
-    calls = [partial(_share, parts, asked, slice(*two)) for two in itertools.pairwise(ends)]
+    shares = min(os.cpu_count() or 1, len(hashes) // _SHARE_MIN) or 1
+    ends = [len(hashes) * n // shares for n in range(shares + 1)]
+    calls = [partial(_search_share, parts, hashes, slice(*two)) for two in itertools.pairwise(ends)]
     return itertools.chain.from_iterable(side_by_side(calls, shares))
 
 
-def _share(parts: Sequence[Part], asked: KeyHashes, some: slice) -> list[Found]:
-    share = asked.take(some)
+def _search_share(parts: Sequence[EntrySource], hashes: KeyHashes, some: slice) -> list[Found]:
+    share = hashes.take(some)
     found = [part.find(share) for part in reversed(parts)]
     return [(places + some.start, entries) for places, entries in found]
 
 
-def found_by(
+def find_entries(
     hashes: KeyHashes, look: Callable[[KeyHashes], Iterable[Found]], head: Head
 ) -> tuple[npt.NDArray[np.bool_], Entries]:
     """Which of the keys are known, and their entries. It says nothing about other keys.
@@ -298,7 +292,7 @@ def _remember(
     """Cache what was just stored, as if it had been read from a remote store."""
     METADATA.keep(_head_key(store, path), head, _held_bytes(head))
     for name, data in runs.items():
-        keep_run(store, name, data, kept_bytes_max)
+        cache_run(store, name, data, kept_bytes_max)
 
 
 @dataclass(frozen=True)
@@ -324,7 +318,7 @@ class _StoredPart:
     @cached_property
     def _run(self) -> Run:
         assert self.store is not None
-        return kept_run(self.store, self.stored.name, self.stored.size, self.kept_bytes_max)
+        return cached_run(self.store, self.stored.name, self.stored.size, self.kept_bytes_max)
 
     def __len__(self) -> int:
         return self.stored.entries
@@ -364,7 +358,7 @@ def why_not_covered(head: Head, rows: Mapping[str, int], dead: Mapping[str, int]
     return None
 
 
-# -- what a commit stores --------------------------------------------------------------------------
+# -- contents of a commit --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -407,7 +401,7 @@ class NewKeys:
         named, runs = self.index.head.runs, self.index.on(store).runs
         kept = list(zip(named, runs[: len(named)], strict=True))
         taken = list(runs[len(named) :])
-        count = len(self.index.later) + sum(map(len, taken))
+        count = len(self.index.pending) + sum(map(len, taken))
         while kept and len(kept[-1][1]) < _TIMES_LONGER * count:
             taken.insert(0, kept.pop()[1])
             count += len(taken[0])
@@ -429,18 +423,18 @@ class NewKeys:
         remember = partial(_remember, head, beside)
         return EncodedIndex(head.encode(), sum(r.entries for r in stored), ranges, beside, remember)
 
-    def _merged(self, runs: Sequence[Part]) -> tuple[int, bytes]:
+    def _merged(self, runs: Sequence[EntrySource]) -> tuple[int, bytes]:
         """Merge some runs and the entries not stored yet into one run.
 
         Returns the number of entries and the run.
         """
         output = io.BytesIO()
-        pieces = merged([*runs, self.index.later])
+        pieces = merged([*runs, self.index.pending])
         entries = write_run((without_gone(piece, self.index.head) for piece in pieces), output)
         return entries, output.getvalue()
 
 
-# -- the key index of a bucket for lookups: its metadata is read once and cached -------------------
+# -- lookups ---------------------------------------------------------------------------------------
 
 
 # A request takes about as long as the transfer of this many bytes. Smaller runs are fetched as a
@@ -460,19 +454,19 @@ class StoredKeys:
 
     store: Store
     head: Head
-    runs: tuple[Run | FarRun, ...]
+    runs: tuple[Run | RemoteRun, ...]
 
     def find(self, hashes: KeyHashes) -> tuple[npt.NDArray[np.bool_], Entries]:
         """See `KeyIndex`. Remote runs are searched in parallel.
 
         Raises `DataError` for damaged runs.
         """
-        return found_by(hashes, self._looks, self.head)
+        return find_entries(hashes, self._search, self.head)
 
-    def _looks(self, probes: KeyHashes) -> Iterable[Found]:
+    def _search(self, probes: KeyHashes) -> Iterable[Found]:
         near = [run for run in self.runs if isinstance(run, Run)]
         if len(near) == len(self.runs):
-            return looks(near, probes)
+            return search_parts(near, probes)
         return self.store.together([partial(run.find, probes) for run in reversed(self.runs)])
 
 
@@ -507,12 +501,12 @@ def open_ahead(store: Store, files: Sequence[IndexFile], kept_bytes_max: int) ->
             store.begin(partial(open_keys, store, file, kept_bytes_max))
 
 
-def _opened(store: Store, place: VectorRange, kept_bytes_max: int) -> Run | FarRun:
+def _opened(store: Store, place: VectorRange, kept_bytes_max: int) -> Run | RemoteRun:
     name, size = place.data_file_name, place.length
     path = paths.index_path(name)
     if store.local_path(path) is not None or size <= _WHOLE_BYTES_MAX:
-        return kept_run(store, name, size, kept_bytes_max)
-    whole = known_run(store, name)  # cached by a writer
+        return cached_run(store, name, size, kept_bytes_max)
+    whole = cached_run_if_any(store, name)  # cached by a writer
     if whole is not None:
         return whole
     uri = store.uri_of(path)
@@ -522,7 +516,7 @@ def _opened(store: Store, place: VectorRange, kept_bytes_max: int) -> Run | FarR
             blocks = _far_blocks(store, path, size)
         FILES.keep((uri, "blocks"), blocks, _BLOCKS_BYTES, kept_bytes_max)
     # Uses the store of the caller, because credentials of an earlier store may have expired.
-    return FarRun(partial(_fetched, store, path, kept_bytes_max), uri, blocks)
+    return RemoteRun(partial(_fetched, store, path, kept_bytes_max), uri, blocks)
 
 
 def _far_blocks(store: Store, path: str, size: int) -> tuple[Block, ...]:

@@ -1,4 +1,4 @@
-"""Reads the latest schema and snapshot of a table, and detects whether numbers were reused.
+"""The lineage of a table: its latest schema and snapshot, and whether numbers were reused.
 
 The numbers of schemas and snapshots are reused after a drop, a rollback or a fast-forward. But
 nothing is removed without everything that came after it. So if a process finds the latest ones
@@ -6,15 +6,13 @@ unchanged, it also knows all earlier ones. Newer ones are found by probing the n
 round of requests. Schemas and snapshots that belong together in this way are a *lineage*. If the
 latest known ones have changed, a new lineage begins.
 
-Which of a table's schemas is in force while a conversion may be running.
-
-A conversion to another kind of table (see `table.upkeep.conversion`) first creates a schema, and
-then the snapshot with the rows in that kind. So the schema that the latest snapshot names
+A conversion to another kind of table (see `keytide.maintenance.rescale`) first creates a schema,
+and then the snapshot with the rows in that kind. So the schema that the latest snapshot names
 determines the kind of the table, not the latest schema. Of the schemas of that kind, the latest one
 is in force, so an ALTER takes effect immediately. For a table without a snapshot, the latest schema
 is in force.
 
-When tables were last checked, so that not every commit checks for time-based work.
+The times of checks of tables are kept, so that not every commit checks for time-based work.
 """
 
 from __future__ import annotations
@@ -35,13 +33,10 @@ from keytide.format import paths
 from keytide.format.schema import NO_UPSERTS, TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.options import keys
-from keytide.snapshot.authority import SCHEMAS, Commits, Found, newest_after, newest_of
+from keytide.snapshot.authority import SCHEMAS, Commits, NumberedDocument, newest_after, newest_of
 from keytide.store import Store
 
-# -- reads the latest schema and snapshot of a table -----------------------------------------------
-
-
-# -- reads the latest schema and snapshot of a table -----------------------------------------------
+# -- lineages --------------------------------------------------------------------------------------
 
 
 _TABLES_MAX = 4096
@@ -53,7 +48,7 @@ class Lineage:
 
 
 @dataclass(frozen=True)
-class Seen:
+class LatestDocuments:
     """The latest schema and snapshot of a table. None if there is none.
 
     `schemas` and `snapshots` are all documents that were read to find them, ascending. `has_moved`
@@ -61,17 +56,17 @@ class Seen:
     """
 
     lineage: Lineage
-    schemas: tuple[Found, ...] = ()
-    snapshots: tuple[Found, ...] = ()
+    schemas: tuple[NumberedDocument, ...] = ()
+    snapshots: tuple[NumberedDocument, ...] = ()
     has_moved: bool = False
 
     @property
-    def schema(self) -> Found | None:
+    def schema(self) -> NumberedDocument | None:
         """The latest schema."""
         return self.schemas[-1] if self.schemas else None
 
     @property
-    def snapshot(self) -> Found | None:
+    def snapshot(self) -> NumberedDocument | None:
         """The latest snapshot."""
         return self.snapshots[-1] if self.snapshots else None
 
@@ -92,7 +87,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Known:
+class CacheableRange:
     """Which snapshots a process may cache: those of a lineage up to the latest that it has seen.
 
     Later ones cannot be cached: they may be removed and their ids reused without being noticed.
@@ -102,12 +97,12 @@ class Known:
     newest_id: int
 
     @classmethod
-    def of(cls, seen: Seen) -> Known:
+    def of(cls, seen: LatestDocuments) -> CacheableRange:
         """The result of a read. 0 is before the first snapshot."""
         return cls(seen.lineage, 0 if seen.snapshot is None else seen.snapshot.number)
 
 
-def look_at(store: Store, commits: Commits) -> Seen:
+def latest_documents(store: Store, commits: Commits) -> LatestDocuments:
     """Find the latest schema and snapshot of the table that a store is rooted at.
 
     One round of requests if this process has seen the table before, otherwise two. Raises
@@ -119,16 +114,18 @@ def look_at(store: Store, commits: Commits) -> Seen:
     has_schema = before.schema is not None and before.schema in schemas
     goes_on = has_schema and (before.snapshot is None or before.snapshot in snapshots)
     lineage = before.lineage if goes_on else Lineage()
-    seen = Seen(lineage, tuple(schemas), tuple(snapshots), _has_moved(before, schemas, snapshots))
+    seen = LatestDocuments(
+        lineage, tuple(schemas), tuple(snapshots), _has_moved(before, schemas, snapshots)
+    )
     _remember(store, seen)
     return seen
 
 
 def _newest(
-    store: Store, commits: Commits, before: Seen
-) -> tuple[Sequence[Found], Sequence[Found]]:
+    store: Store, commits: Commits, before: LatestDocuments
+) -> tuple[Sequence[NumberedDocument], Sequence[NumberedDocument]]:
     """The latest schema and snapshot, each preceded by others that were read on the way."""
-    calls: list[Callable[[], Sequence[Found]]] = [
+    calls: list[Callable[[], Sequence[NumberedDocument]]] = [
         partial(newest_of, store, SCHEMAS, before.schema),
         partial(commits.newest, store, before.snapshot),
     ]
@@ -144,13 +141,17 @@ def _newest(
     return schemas, snapshots
 
 
-def _has_moved(before: Seen, schemas: Sequence[Found], snapshots: Sequence[Found]) -> bool:
+def _has_moved(
+    before: LatestDocuments,
+    schemas: Sequence[NumberedDocument],
+    snapshots: Sequence[NumberedDocument],
+) -> bool:
     if before.schema is None:
         return False
     return [before.schema] != [*schemas[-1:]] or [*before.snapshots[-1:]] != [*snapshots[-1:]]
 
 
-def known_newest(store: Store) -> Found | None:
+def known_newest(store: Store) -> NumberedDocument | None:
     """The latest snapshot at this process's previous read."""
     return last_seen(store).snapshot
 
@@ -160,7 +161,7 @@ def lineage_of(store: Store) -> Lineage:
     return last_seen(store).lineage
 
 
-def advance(store: Store, lineage: Lineage, made: Found) -> None:
+def advance(store: Store, lineage: Lineage, made: NumberedDocument) -> None:
     """Record a snapshot that this process created on top of the latest one."""
     known = last_seen(store)
     if known.lineage is lineage:
@@ -173,19 +174,19 @@ def forget_lineages() -> None:
         _SEEN.clear()
 
 
-# -- last seen -------------------------------------------------------------------------------------
+# -- the latest known lineage ----------------------------------------------------------------------
 
-_SEEN: LRUCache[Hashable, Seen] = LRUCache(_TABLES_MAX)
+_SEEN: LRUCache[Hashable, LatestDocuments] = LRUCache(_TABLES_MAX)
 _LOCK = Lock()
 
 
-def last_seen(store: Store) -> Seen:
+def last_seen(store: Store) -> LatestDocuments:
     """What the previous read of a table found. Empty if this process has not read it yet."""
     with _LOCK:
-        return _SEEN.setdefault(store.identity, Seen(Lineage()))
+        return _SEEN.setdefault(store.identity, LatestDocuments(Lineage()))
 
 
-def _remember(store: Store, seen: Seen) -> None:
+def _remember(store: Store, seen: LatestDocuments) -> None:
     newest = replace(seen, schemas=seen.schemas[-1:], snapshots=seen.snapshots[-1:])
     with _LOCK:
         known = _SEEN.get(store.identity)
@@ -198,14 +199,14 @@ def _remember(store: Store, seen: Seen) -> None:
             _SEEN[store.identity] = newest
 
 
-def _numbers(seen: Seen) -> tuple[int, int]:
+def _numbers(seen: LatestDocuments) -> tuple[int, int]:
     return (
         -1 if seen.snapshot is None else seen.snapshot.number,
         -1 if seen.schema is None else seen.schema.number,
     )
 
 
-# -- which of a table's schemas is in force while a conversion may be running ----------------------
+# -- schemas in force ------------------------------------------------------------------------------
 
 
 CONVERTED = (
@@ -247,13 +248,13 @@ class SchemasInForce:
         )
 
 
-# -- when tables were last checked -----------------------------------------------------------------
+# -- times of checks -------------------------------------------------------------------------------
 
 
 _LOOKS_TABLES_MAX = 1000
 
 
-class Looks:
+class CheckTimes:
     """When this process last checked each table."""
 
     def __init__(self) -> None:

@@ -1,23 +1,19 @@
-"""Live files, with the indexes and the dead rows of their buckets.
+"""Live files of a snapshot, with the indexes and the dead rows of their buckets.
 
-The live files of one snapshot, as a value that the next snapshot can be derived from.
+The live files are a value that the next snapshot can be derived from. The files of a snapshot are
+the ADD entries of its manifests without the deleted ones. Reading every manifest takes time
+proportional to the number of files. Going from one snapshot to the next costs only what that commit
+changed. So commits and repeated scans of a growing table do not get slower.
 
-The files of a snapshot are the ADD entries of its manifests without the deleted ones. Reading every
-manifest takes time proportional to the number of files. Going from one snapshot to the next costs
-only what that commit changed. So commits and repeated scans of a growing table do not get slower.
-
-Indexes of a bucket as values, from which a commit creates index files of any type.
-
-A snapshot names at most one index file for each type, partition and bucket. Tasks return their
+The indexes of a bucket are values too, from which a commit creates index files of any type. A
+snapshot names at most one index file for each type, partition and bucket. Tasks return their
 results as values that can encode themselves. A commit stores every value that it receives.
-
-The dead rows of a bucket's files, as recorded in its deletion vectors, and changes to them.
 
 All vectors of a bucket are in one index file. In append tables, other engines may write several.
 Files are never changed. So one more dead row means a new index file with all vectors of the bucket,
 which replaces the previous one.
 
-Retries work that fails because others, mainly expiry, delete the files that it reads.
+Work that fails because others, mainly expiry, delete the files that it reads is retried.
 """
 
 from __future__ import annotations
@@ -55,10 +51,7 @@ from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.snapshot.metadata import TableMetadata
 from keytide.store import Store
 
-# -- live files, with the indexes and the dead rows of their buckets -------------------------------
-
-
-# -- the live files of one snapshot ----------------------------------------------------------------
+# -- live files ------------------------------------------------------------------------------------
 
 
 BucketId: TypeAlias = "tuple[bytes, int]"
@@ -244,12 +237,16 @@ def has_same_rows(metadata: TableMetadata, before: LiveFiles, now: LiveFiles) ->
     """Whether only compactions lie between two states. False if that is unknown."""
     if before.snapshot == now.snapshot:
         return True
-    since = None if now.snapshot is None else _since(metadata, before.snapshot, now.snapshot)
+    since = (
+        None
+        if now.snapshot is None
+        else _snapshots_between(metadata, before.snapshot, now.snapshot)
+    )
     return since is not None and all(s.commit_kind is CommitKind.COMPACT for s in since)
 
 
 def _step(metadata: TableMetadata, target: Snapshot, known: LiveFiles) -> LiveFiles | None:
-    since = _since(metadata, known.snapshot, target)
+    since = _snapshots_between(metadata, known.snapshot, target)
     if since is None:
         return None
     for snapshot in since:
@@ -258,7 +255,7 @@ def _step(metadata: TableMetadata, target: Snapshot, known: LiveFiles) -> LiveFi
     return known
 
 
-def _since(
+def _snapshots_between(
     metadata: TableMetadata, base: Snapshot | None, target: Snapshot
 ) -> list[Snapshot] | None:
     """The snapshots after an ancestor up to `target`. None if `base` is no recent ancestor."""
@@ -267,9 +264,12 @@ def _since(
     try:
         # Within one lineage, a snapshot that exists has always existed, and so have its
         # predecessors.
-        if metadata.remembered(base.id) != base or metadata.remembered(target.id) != target:
+        if (
+            metadata.cached_snapshot(base.id) != base
+            or metadata.cached_snapshot(target.id) != target
+        ):
             return None  # dropped and recreated, or rolled back: ids were reused
-        return [*metadata.remembered_all(range(base.id + 1, target.id)), target]
+        return [*metadata.cached_snapshots(range(base.id + 1, target.id)), target]
     except NotFoundError:
         return None
 
@@ -304,7 +304,7 @@ def _states(live: Entries) -> tuple[dict[BucketId, BucketState], dict[bytes, int
     return buckets, partitions
 
 
-# -- indexes of a bucket as values -----------------------------------------------------------------
+# -- indexes of a bucket ---------------------------------------------------------------------------
 
 
 _I = TypeVar("_I", bound="BucketIndex")
@@ -319,7 +319,7 @@ class EncodedIndex(NamedTuple):
     data: bytes
     row_count: int
     ranges: tuple[VectorRange, ...] | None = None
-    beside: Mapping[str, bytes] = MappingProxyType({})
+    more_files: Mapping[str, bytes] = MappingProxyType({})
     """More files to store, by name. `ranges` refer to them."""
     remember: Remember | None = None
     """Adds the stored content to the cache of this process."""
@@ -364,7 +364,7 @@ def by_index_key(by_bucket: Mapping[BucketId, BucketIndex]) -> dict[IndexKey, Bu
     return {(index.index_type, *bucket): index for bucket, index in by_bucket.items()}
 
 
-# -- the dead rows of a bucket's files -------------------------------------------------------------
+# -- dead rows of a bucket -------------------------------------------------------------------------
 
 
 Positions = npt.NDArray[np.int64]
@@ -386,7 +386,7 @@ class DeadRows:
     vectors: Mapping[str, Vector] = field(default_factory=dict)
     has_changed: bool = False
     """Whether the vectors differ from those in `stored`."""
-    went_by: Mapping[str, Positions] | None = field(default=None, compare=False)
+    observed: Mapping[str, Positions] | None = field(default=None, compare=False)
     """The dead rows at the start of the work, of the files that the work depends on.
 
     None: of all files. Changes to rows of other files in the meantime do not matter.
@@ -425,25 +425,25 @@ class DeadRows:
         """The same for work that depends only on some files, whose dead rows have not changed
         yet.
         """
-        return replace(self, went_by={name: self.of(name) for name in file_names})
+        return replace(self, observed={name: self.of(name) for name in file_names})
 
     def is_outdated(self, present: DeadRows) -> bool:
         """Whether the work was based on dead rows that have changed since."""
         if self.stored == present.stored:
             return False
-        if self.went_by is None:
+        if self.observed is None:
             return True
-        return any(not np.array_equal(present.of(n), found) for n, found in self.went_by.items())
+        return any(not np.array_equal(present.of(n), found) for n, found in self.observed.items())
 
     def onto(self, present: DeadRows) -> DeadRows:
         """The same combined with changes that others made to other files.
 
         REQUIRES: not outdated.
         """
-        if self.went_by is None or self.stored == present.stored:
+        if self.observed is None or self.stored == present.stored:
             return self
-        mine = {name: vector for name, vector in self.vectors.items() if name in self.went_by}
-        left = {name: v for name, v in present.vectors.items() if name not in self.went_by}
+        mine = {name: vector for name, vector in self.vectors.items() if name in self.observed}
+        left = {name: v for name, v in present.vectors.items() if name not in self.observed}
         if mine:
             form = type(next(iter(mine.values())))
             left = {name: form(vector) for name, vector in left.items()}
@@ -502,11 +502,11 @@ def vector_file_path(file: IndexFile, table: str) -> str:
     return paths.index_path(file.file_name)
 
 
-def held_vectors(bucket: BucketId, dead: DeadRows) -> IndexFile:
+def memory_vectors(bucket: BucketId, dead: DeadRows) -> IndexFile:
     """The vectors of a bucket as an index file that no store has, for readers of a state."""
     data, ranges = write_vectors(dead.vectors)
     name = f"held-{hashlib.sha1(data, usedforsecurity=False).hexdigest()}"
-    return IndexFile(DELETION_VECTORS, *bucket, name, len(data), len(ranges), ranges, held=data)
+    return IndexFile(DELETION_VECTORS, *bucket, name, len(data), len(ranges), ranges, content=data)
 
 
 def load_dead_rows(store: Store, files: tuple[IndexFile, ...], table: str) -> DeadRows:
@@ -516,15 +516,15 @@ def load_dead_rows(store: Store, files: tuple[IndexFile, ...], table: str) -> De
     """
     vectors: dict[str, Vector] = {}
     for file in files:
-        if file.held is not None:
-            vectors |= read_vectors(file.held, file.ranges or (), file.file_name)
+        if file.content is not None:
+            vectors |= read_vectors(file.content, file.ranges or (), file.file_name)
             continue
         path = vector_file_path(file, table)
         vectors |= stored_vectors(store, path, file.ranges or ())
     return DeadRows(files, vectors)
 
 
-# -- retries work that fails because others --------------------------------------------------------
+# -- retries ---------------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -535,7 +535,7 @@ def is_gone(error: KeytideError) -> bool:
     return isinstance(error, NotFoundError) or isinstance(error.__cause__, FileNotFoundError)
 
 
-def again(look: Callable[[], T], tries: int = 5) -> T:
+def retried(look: Callable[[], T], tries: int = 5) -> T:
     """Return the result of `look`, which is retried if something was deleted in the meantime.
 
     Others delete only what is old, so each time there is less of it. Raises the error of the last
@@ -546,4 +546,4 @@ def again(look: Callable[[], T], tries: int = 5) -> T:
     except KeytideError as error:
         if tries == 1 or not is_gone(error):
             raise
-    return again(look, tries - 1)
+    return retried(look, tries - 1)

@@ -42,17 +42,23 @@ from keytide.format.manifest_entry import Entries
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import FIRST_SNAPSHOT_ID, LAST_SNAPSHOT_ID, Snapshot, Tag
 from keytide.options import TableOptions, keys
-from keytide.snapshot.authority import FOLDER_COMMITS, Commits, Found, TellChanges, no_changes
+from keytide.snapshot.authority import (
+    FOLDER_COMMITS,
+    Commits,
+    NumberedDocument,
+    TellChanges,
+    no_changes,
+)
 from keytide.snapshot.lineage import (
-    Known,
+    CacheableRange,
+    LatestDocuments,
     Lineage,
     SchemasInForce,
-    Seen,
     advance,
     known_newest,
     last_seen,
+    latest_documents,
     lineage_of,
-    look_at,
 )
 from keytide.store import Store, created
 
@@ -80,7 +86,7 @@ class Look:
 
     lineage: Lineage
     schemas: SchemasInForce
-    snapshot: Found | None = None
+    snapshot: NumberedDocument | None = None
     """In stored form: if it is damaged, the code that reads it raises the error."""
 
 
@@ -174,7 +180,7 @@ class TableMetadata:
             return self.latest_snapshot_id() is not None
         known = known_newest(self.store)
         if known is None or known.number != snapshot.id:
-            known = Found(snapshot.id, self._encoded(snapshot))
+            known = NumberedDocument(snapshot.id, self._encoded(snapshot))
         newest = self.commits.newest(self.store, known)[-1:]
         return not newest or self._is_another(newest[0], snapshot)
 
@@ -182,7 +188,7 @@ class TableMetadata:
         """Start to check whether a snapshot is outdated."""
         return self.store.begin(partial(self.is_outdated, snapshot))
 
-    def _is_another(self, found: Found, snapshot: Snapshot) -> bool:
+    def _is_another(self, found: NumberedDocument, snapshot: Snapshot) -> bool:
         if found.number != snapshot.id:
             return True
         # Other engines may encode the same snapshot differently.
@@ -204,12 +210,12 @@ class TableMetadata:
         """Remove the latest snapshots, from the last of these ids to the first."""
         self.commits.remove(self.store, snapshot_ids)
 
-    def made(self, snapshot: Snapshot) -> None:
+    def cache_created(self, snapshot: Snapshot) -> None:
         """Cache a snapshot that this process created on top of the latest."""
-        advance(self.store, self.lineage, Found(snapshot.id, self._encoded(snapshot)))
+        advance(self.store, self.lineage, NumberedDocument(snapshot.id, self._encoded(snapshot)))
 
-    def _look(self) -> Seen:
-        seen = look_at(self.store, self.commits)
+    def _look(self) -> LatestDocuments:
+        seen = latest_documents(self.store, self.commits)
         # If one is damaged, the code that needs it raises the error.
         for found in seen.schemas[:-1]:
             with suppress(DataError, InvalidError):
@@ -219,14 +225,14 @@ class TableMetadata:
                 self._snapshot(seen.lineage, found.number, found.data)
         return seen
 
-    def _newest_schema(self, seen: Seen) -> TableSchema:
+    def _newest_schema(self, seen: LatestDocuments) -> TableSchema:
         if seen.schema is None:
             raise NotFoundError(
                 f"table {self.name} does not exist: there is no schema under {self.uri}"
             )
         return self._schema(seen.lineage, seen.schema.number, seen.schema.data)
 
-    def _schemas_in_force(self, seen: Seen) -> SchemasInForce:
+    def _schemas_in_force(self, seen: LatestDocuments) -> SchemasInForce:
         newest = self._newest_schema(seen)
         try:
             snapshot = self._newest_snapshot(seen)
@@ -243,10 +249,12 @@ class TableMetadata:
         calls = [partial(self._schema, seen.lineage, number) for number in numbers]
         return SchemasInForce.of(self.store.together(calls)[snapshot.schema_id :])
 
-    def _newest_snapshot(self, seen: Seen) -> Snapshot | None:
-        return self._found(seen.lineage, seen.snapshot)
+    def _newest_snapshot(self, seen: LatestDocuments) -> Snapshot | None:
+        return self._decoded_snapshot(seen.lineage, seen.snapshot)
 
-    def _found(self, lineage: Lineage, found: Found | None) -> Snapshot | None:
+    def _decoded_snapshot(
+        self, lineage: Lineage, found: NumberedDocument | None
+    ) -> Snapshot | None:
         return None if found is None else self._snapshot(lineage, found.number, found.data)
 
     # -- schemas ------------------------------------------------------------------------------
@@ -321,7 +329,7 @@ class TableMetadata:
         """Ids of the snapshots in a listing, ascending, independent of what was seen before."""
         return self.commits.ids(self.store)
 
-    def _listed_and_known(self) -> tuple[list[int], Known]:
+    def _listed_and_known(self) -> tuple[list[int], CacheableRange]:
         listing = self.store.begin(self.listed_snapshot_ids)
         known = self._known_now()
         listed = listing.result()
@@ -352,13 +360,13 @@ class TableMetadata:
         except NotFoundError:
             return None
 
-    def _known_now(self) -> Known:
+    def _known_now(self) -> CacheableRange:
         """Which snapshots this process may cache, after a read from the store."""
-        return Known.of(self._look())
+        return CacheableRange.of(self._look())
 
-    def _remembered_so_far(self) -> Known:
+    def _cacheable_range(self) -> CacheableRange:
         """Which snapshots this process may cache, as of its previous read."""
-        return Known.of(last_seen(self.store))
+        return CacheableRange.of(last_seen(self.store))
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
         """The snapshot with that id.
@@ -385,23 +393,25 @@ class TableMetadata:
         found = self.store.each(partial(read, number) for number in snapshot_ids)
         return (snapshot for snapshot in found if snapshot is not None)
 
-    def remembered(self, snapshot_id: int) -> Snapshot:
+    def cached_snapshot(self, snapshot_id: int) -> Snapshot:
         """As `snapshot`, for callers that know that it existed at the last read.
 
         It may have expired since then, or even before if this process had already read it. A
         snapshot newer than that read is always read again, because it may have been removed and
         recreated.
         """
-        known = self._remembered_so_far()
+        known = self._cacheable_range()
         if snapshot_id > known.newest_id:
             return self.snapshot(snapshot_id)
         self._check_id(snapshot_id)
         with self._missing(snapshot_id):
             return self._snapshot(known.lineage, snapshot_id)
 
-    def remembered_all(self, snapshot_ids: Collection[int]) -> list[Snapshot]:
-        """As `remembered`, for several ids, which are read in parallel."""
-        return self.store.together([partial(self.remembered, number) for number in snapshot_ids])
+    def cached_snapshots(self, snapshot_ids: Collection[int]) -> list[Snapshot]:
+        """As `cached_snapshot`, for several ids, which are read in parallel."""
+        return self.store.together(
+            [partial(self.cached_snapshot, number) for number in snapshot_ids]
+        )
 
     @contextmanager
     def _missing(self, snapshot_id: int) -> Iterator[None]:
@@ -430,7 +440,7 @@ class TableMetadata:
             reason += f". It has expired. {_EXPIRED}"
         return reason
 
-    def logged(self, snapshot_id: int) -> Snapshot:
+    def snapshot_or_changelog(self, snapshot_id: int) -> Snapshot:
         """The snapshot with that id, or the changelog that outlives it.
 
         Raises `NotFoundError` like `snapshot`.

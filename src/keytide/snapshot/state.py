@@ -1,21 +1,14 @@
-"""A table at one snapshot: its state, its view, its files and its schemas.
+"""The state of a table at one snapshot: its view, its files, its schemas and its statements.
 
-A table at one snapshot, as one value.
-
-What reading and writing need to know about a table, as one picklable value.
-
-The data files of a table: how they are read, and who else can read them.
+A view is a picklable value with what reading and writing need to know about a table.
 
 Files in the table's own format are written by Keytide and compatible engines. The `TableView` of a
 table with another file format provides another class. Its reader returns what a merge expects, and
 the class says why the files must not be changed.
 
-The schemas of a table that stored files refer to.
-
-Statements: one change of a table, by whose tasks every file that it creates is named.
-
-A task can end without a result: a cluster kills it, loses its process, or drops its result
-because another task failed. The driver then finds their files by name.
+A statement is one change of a table, by whose tasks every file that it creates is named. A task can
+end without a result: a cluster kills it, loses its process, or drops its result because another
+task failed. The driver then finds their files by name.
 """
 
 from __future__ import annotations
@@ -44,7 +37,7 @@ from keytide.format.paths import FileNames, main_store, new_uuid
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.key_index.indexed_keys import Comparison
-from keytide.merge.engine import Elsewhere, MergeEngine
+from keytide.merge.engine import MergeEngine, PartitionChangePolicy
 from keytide.merge.engines import engine_of
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import MergeOrder, order_of
@@ -88,10 +81,7 @@ class Statement:
         return self.mark in path.rpartition("/")[2]
 
 
-# -- A table at one snapshot: its state, its view, its files and its schemas -----------------------
-
-
-# -- the data files of a table: how they are read, and who else can read them ----------------------
+# -- data files ------------------------------------------------------------------------------------
 
 
 class DataFiles(Protocol):
@@ -169,7 +159,7 @@ def _is_tagged(metadata: TableMetadata, snapshot_id: int) -> bool:
     return False
 
 
-# -- what reading and writing need to know about a table, as one picklable value -------------------
+# -- the view --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -238,7 +228,7 @@ class TableView:
         It matters to a late version. If a key never leaves the first partition that it was in, the
         delete also says which partition the deleted key stays in.
         """
-        stays = self.moves_keys and self.engine.elsewhere is Elsewhere.STAYS
+        stays = self.moves_keys and self.engine.on_partition_change is PartitionChangePolicy.STAYS
         return stays or self.engine.has_late_versions
 
     @property
@@ -391,7 +381,7 @@ def _partition_directory(
     return partition_paths(columns, fields, legacy=legacy, default_name=default_name)[0]
 
 
-# -- A table at one snapshot, as one value ---------------------------------------------------------
+# -- the state -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -436,7 +426,7 @@ class TableState:
         return self.live.snapshot
 
 
-# -- the schemas of a table that stored files refer to ---------------------------------------------
+# -- schemas of stored files -----------------------------------------------------------------------
 
 
 class Schemas(dict[int, TableSchema]):

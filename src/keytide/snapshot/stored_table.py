@@ -1,19 +1,14 @@
-"""A table in a store, and its state at the moment that a statement sees.
-
-A table in a store: the object through which all higher layers read, write and change it.
-
-The metadata of a table at one moment.
+"""A table in a store, through which higher layers work, and its metadata at one moment.
 
 Readers of pinned metadata always see the same state, no matter how much others commit in the
 meantime.
 
-The tables that a statement has named, each pinned when it was first named.
+A statement pins each table when it first names it.
 
-Starts work before it is known whether the table is still in the last known state.
-
-Reading the latest state from a remote store takes time. If a process found a table as it had left
-it, this will most often be true again. So the work starts on the known state, in parallel with the
-read. If the read returns another state, the work was in vain, and it is repeated on that state.
+Work can start before it is known whether the table is still in the last known state. Reading the
+latest state from a remote store takes time. If a process found a table as it had left it, this will
+most often be true again. So the work starts on the known state, in parallel with the read. If the
+read returns another state, the work was in vain, and it is repeated on that state.
 """
 
 from __future__ import annotations
@@ -38,16 +33,13 @@ from keytide.gate import refuse_readers, warn_readers
 from keytide.merge.functions.registry import registered_functions
 from keytide.options import TableOptions
 from keytide.snapshot.dynamic_buckets import HashFiles, hash_files
-from keytide.snapshot.lineage import CONVERTED, Known, Lineage, SchemasInForce
-from keytide.snapshot.live_files import NO_FILES, LiveFiles, again, is_gone, load_live_files
+from keytide.snapshot.lineage import CONVERTED, CacheableRange, Lineage, SchemasInForce
+from keytide.snapshot.live_files import NO_FILES, LiveFiles, is_gone, load_live_files, retried
 from keytide.snapshot.metadata import Look, TableMetadata
 from keytide.snapshot.state import Schemas, TableState, TableView
 from keytide.store import Store
 
-# -- A table in a store, and its state at the moment that a statement sees -------------------------
-
-
-# -- the metadata of a table at one moment ---------------------------------------------------------
+# -- metadata at one moment ------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -61,47 +53,47 @@ class PinnedMetadata(TableMetadata):
     snapshots do not exist here.
     """
 
-    seen: Look = field(kw_only=True)
-    _known: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+    latest: Look = field(kw_only=True)
+    _cache: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known": {}}
+        return {**self.__dict__, "_cache": {}}
 
     def look(self) -> Look:
         """The result of the read."""
-        return self.seen
+        return self.latest
 
     @property
     def lineage(self) -> Lineage:
         """Identifies which documents are meant."""
-        return self.seen.lineage
+        return self.latest.lineage
 
-    def _known_now(self) -> Known:
-        return Known(self.lineage, self.latest_snapshot_id() or 0)
+    def _known_now(self) -> CacheableRange:
+        return CacheableRange(self.lineage, self.latest_snapshot_id() or 0)
 
-    def _remembered_so_far(self) -> Known:
+    def _cacheable_range(self) -> CacheableRange:
         return self._known_now()
 
     def newest_schema(self) -> TableSchema:
         """The latest schema at that moment."""
-        return self.seen.schemas.newest
+        return self.latest.schemas.newest
 
     def schemas_in_force(self) -> SchemasInForce:
         """The schemas in force at that moment."""
-        return self.seen.schemas
+        return self.latest.schemas
 
     def schema(self, schema_id: int) -> TableSchema:
         """See `TableMetadata`."""
-        newest = self.seen.schemas.newest
+        newest = self.latest.schemas.newest
         return newest if schema_id == newest.id else super().schema(schema_id)
 
     def latest_snapshot(self) -> Snapshot | None:
         """The latest snapshot at that moment. None if nothing was ever written."""
-        return self._found(self.lineage, self.seen.snapshot)
+        return self._decoded_snapshot(self.lineage, self.latest.snapshot)
 
     def latest_snapshot_id(self) -> int | None:
         """Its id."""
-        return None if self.seen.snapshot is None else self.seen.snapshot.number
+        return None if self.latest.snapshot is None else self.latest.snapshot.number
 
     def earliest_snapshot_id(self) -> int | None:
         """The id of the oldest snapshot."""
@@ -148,9 +140,9 @@ class PinnedMetadata(TableMetadata):
         `what`.
         """
         # If two threads call at the same time, one wins, and both get its result.
-        if what not in self._known:
-            self._known.setdefault(what, read())
-        value: T = self._known[what]
+        if what not in self._cache:
+            self._cache.setdefault(what, read())
+        value: T = self._cache[what]
         return value
 
 
@@ -159,16 +151,16 @@ def pinned(metadata: TableMetadata) -> PinnedMetadata:
     if isinstance(metadata, PinnedMetadata):
         return metadata
     look = metadata.look()
-    return PinnedMetadata(metadata.store, metadata.name, metadata.commits, seen=look)
+    return PinnedMetadata(metadata.store, metadata.name, metadata.commits, latest=look)
 
 
-def unmade(metadata: TableMetadata, definition: TableSchema) -> PinnedMetadata:
+def metadata_before_creation(metadata: TableMetadata, definition: TableSchema) -> PinnedMetadata:
     """The metadata that a table that does not exist yet would have right after its creation."""
     look = Look(Lineage(), SchemasInForce.of([definition]))
-    return PinnedMetadata(metadata.store, metadata.name, metadata.commits, seen=look)
+    return PinnedMetadata(metadata.store, metadata.name, metadata.commits, latest=look)
 
 
-# -- A table in a store ----------------------------------------------------------------------------
+# -- the stored table ------------------------------------------------------------------------------
 
 
 class StoredTable:
@@ -303,11 +295,11 @@ class StoredTable:
 
     def state_to_write(self, view: TableView) -> TableState:
         """The latest snapshot, with everything needed to write rows through `view`."""
-        return again(lambda: self.state_on(self.newest_files(), view))
+        return retried(lambda: self.state_on(self.newest_files(), view))
 
     def newest_state(self, schema: TableSchema) -> TableState:
         """The table at the latest snapshot, read with one of its schemas."""
-        return again(lambda: self.state(schema, self.metadata.latest_snapshot()))
+        return retried(lambda: self.state(schema, self.metadata.latest_snapshot()))
 
     def state_on(self, live: LiveFiles, view: TableView) -> TableState:
         """The same for the snapshot with these files.
@@ -348,7 +340,7 @@ class StoredTable:
 
     def newest_files(self) -> LiveFiles:
         """The live files of the latest snapshot."""
-        return again(lambda: self.live_files(self.metadata.latest_snapshot()))
+        return retried(lambda: self.live_files(self.metadata.latest_snapshot()))
 
     def remembered(self, snapshot_id: int) -> Snapshot:
         """A snapshot that existed at this process's last read, or that it created since.
@@ -359,7 +351,7 @@ class StoredTable:
             known = self._live.snapshot
         if known is not None and known.id == snapshot_id:
             return known
-        return self.metadata.remembered(snapshot_id)
+        return self.metadata.cached_snapshot(snapshot_id)
 
     def remember(self, live: LiveFiles) -> None:
         """Derive the live files of later snapshots from these."""
@@ -437,7 +429,7 @@ def _options_of(table: str, schema: TableSchema) -> TableOptions:
     return options
 
 
-# -- the tables that a statement has named, each pinned when it was first named --------------------
+# -- tables of a statement -------------------------------------------------------------------------
 
 
 class Pins:
@@ -479,7 +471,7 @@ class Pins:
             return name in self._named
 
 
-# -- starts work before it is known whether the table is still -------------------------------------
+# -- early start on the known state ----------------------------------------------------------------
 
 
 class _OvertakenError(Exception):
@@ -528,7 +520,7 @@ class _ExpectedTable(PinnedTable):
 
     def is_so(self) -> bool:
         """Whether the table is in the expected state. Waits for the read and raises its errors."""
-        return self._look.result() == self.metadata.seen
+        return self._look.result() == self.metadata.latest
 
     def as_it_is(self) -> PinnedTable:
         """The table in the state that was read. Raises the errors of the read."""
@@ -559,4 +551,4 @@ class _ExpectedTable(PinnedTable):
 
 def _pinned_at(table: StoredTable, look: Look) -> PinnedMetadata:
     metadata = table.metadata
-    return PinnedMetadata(metadata.store, metadata.name, metadata.commits, seen=look)
+    return PinnedMetadata(metadata.store, metadata.name, metadata.commits, latest=look)

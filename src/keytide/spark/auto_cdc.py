@@ -52,7 +52,7 @@ from keytide.spark.internals import is_connect, refuse_other_servers, runs_batch
 from keytide.spark.runner import Executors, SizedRunner
 from keytide.spark.worker import check_python
 from keytide.types import arrow_schema
-from keytide.write.task import Written
+from keytide.write.task import TaskResult
 
 __all__ = ["FlowStream", "apply_events"]
 
@@ -156,15 +156,15 @@ class _Events:
             if work_place(rows.sparkSession, limit, bytes_of_rows(rows)).is_driver:
                 with on_driver():
                     held = events.toArrow()
-                here = replace(transaction.here(writer.task), threads=os.cpu_count() or 1)
-                transaction.take(replace(writer, task=here).feed([held], 0))
+                here = replace(transaction.task_here(writer.task), threads=os.cpu_count() or 1)
+                transaction.collect(replace(writer, task=here).feed([held], 0))
             else:
                 layout = writer.task.layout.for_tasks(writers_for_rows(rows))
                 order = order_by_bucket(events)
                 placed = replace(writer.task, layout=layout, order=order)
                 task = _PieceWriter(replace(writer, task=placed))
                 shuffled = by_bucket(events, transaction.view, layout.spread)
-                Executors().feed(task, shuffled, transaction.take)
+                Executors().feed(task, shuffled, transaction.collect)
 
         return commit_from_state(self.table, write, author, SizedRunner(rows.sparkSession))
 
@@ -180,7 +180,7 @@ class _PieceWriter:
 
     writer: EventWriter
 
-    def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
+    def feed(self, rows: Iterable[pa.Table], number: int) -> TaskResult:
         """See `EventWriter`."""
         pieces = list(rows)
         return self.writer.feed([pa.concat_tables(pieces)] if pieces else [], number)

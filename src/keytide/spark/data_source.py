@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 from keytide.base.process import cached_property
 from keytide.base.row_kind import ROW_KIND
 from keytide.changes.change_scan import Changes, changes_of, full_rows
-from keytide.changes.follower import KeptPlace, Start, start_of
+from keytide.changes.follower import Start, StoredPosition, start_of
 from keytide.commit.author import Author
 from keytide.commit.transaction import (
     Transaction,
@@ -45,7 +45,7 @@ from keytide.compaction.bulk_load import raise_replacement
 from keytide.errors import InvalidError, KeytideError, UnsupportedError
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind
-from keytide.maintenance.background import BEHIND
+from keytide.maintenance.background import BACKGROUND
 from keytide.maintenance.writes import writing
 from keytide.options import keys
 from keytide.read.plain_files import split_tasks
@@ -73,11 +73,11 @@ from keytide.spark.row_batches import BufferedTask
 from keytide.spark.runner import RowsTask, dump_task, feed_here, rows_here
 from keytide.spark.source_options import SourceOptions
 from keytide.spark.worker import ignore_broken_pipes, shorten_errors
-from keytide.tasks import Outcome, settled
+from keytide.tasks import Outcome, collect_results
 from keytide.types import arrow_schema
 from keytide.write.input_rows import padded
 from keytide.write.refusals import writable_view
-from keytide.write.task import Order, WriteTask, Written, refuse_ties
+from keytide.write.task import Order, TaskResult, WriteTask, refuse_ties
 from keytide.write.upsert import task_anew, task_on
 
 # -- streams of changes ----------------------------------------------------------------------------
@@ -118,8 +118,8 @@ class ChangeStream:
         """The place up to which commits after a snapshot contain about `rows_max` rows; at least
         one."""
         rows, place = 0, newest
-        for snapshot_id in range(start_id + 1, newest.told + 1):
-            snapshot = self.table.metadata.logged(snapshot_id)
+        for snapshot_id in range(start_id + 1, newest.after_id + 1):
+            snapshot = self.table.metadata.snapshot_or_changelog(snapshot_id)
             if self.mode == "changelog":
                 rows += snapshot.changelog_record_count or 0
             elif snapshot.commit_kind is not CommitKind.COMPACT:  # a compaction changes no rows
@@ -140,14 +140,14 @@ class ChangeStream:
             place.check(table, newest_id)
         schema = self._schema_with(columns, table)
         if start.is_full:
-            return full_rows(table, end.told, self.mode, schema, names)
-        return changes_of(table, start.told, end.told, self.mode, schema, names)
+            return full_rows(table, end.after_id, self.mode, schema, names)
+        return changes_of(table, start.after_id, end.after_id, self.mode, schema, names)
 
     def keep(self, place: Start) -> None:
         """Store the position of the consumer, if there is one."""
         consumer = self.given.value("consumer")
         if consumer is not None:
-            KeptPlace(self.table.metadata, consumer, self.mode).keep(place)
+            StoredPosition(self.table.metadata, consumer, self.mode).keep(place)
 
     def _schema_with(self, columns: StructType, table: StoredTable) -> TableSchema:
         """The table's latest schema that still has the query's columns unchanged."""
@@ -199,11 +199,11 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start is None:
             return _offset(newest)
         begin = _start(start)
-        begin.check(self.stream.table, newest.told)
-        if begin.told == newest.told:
+        begin.check(self.stream.table, newest.after_id)
+        if begin.after_id == newest.after_id:
             return start
         if not begin.is_full and isinstance(limit, ReadMaxRows):
-            newest = self.stream.within(begin.told, newest, limit.max_rows)
+            newest = self.stream.within(begin.after_id, newest, limit.max_rows)
         return _offset(newest)
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802  # Spark's name
@@ -237,7 +237,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _offset(place: Start) -> Offset:
-    members = {"told": place.told, "full": place.is_full or None, "commit": place.commit}
+    members = {"told": place.after_id, "full": place.is_full or None, "commit": place.commit}
     return {name: value for name, value in members.items() if value is not None}
 
 
@@ -391,7 +391,7 @@ class TaskMessage(WriterCommitMessage):
     The driver of a stream keeps neither the statement nor the snapshot that it began on.
     """
 
-    outcome: Outcome[Written]
+    outcome: Outcome[TaskResult]
     batch: StreamBatch | None = None
     statement: Statement | None = None
     began_on: int = 0
@@ -447,14 +447,14 @@ class SourceWrite:
         """Commit the files of all tasks, unless the same author has already done so."""
         statement = messages[0].statement if messages else None
         with writing(self.table, self.view, author, statement=statement) as transaction:
-            settled([message.outcome for message in messages], transaction.take)
-            made = [m.outcome.made for m in messages if m.outcome.made is not None]
+            collect_results([message.outcome for message in messages], transaction.collect)
+            made = [m.outcome.result for m in messages if m.outcome.result is not None]
             refuse_ties(self.view, [places for part in made for places in part.places])
-            if transaction.done is None:
+            if transaction.own_commit is None:
                 self._publish(transaction)
             else:
-                transaction.already_done()
-        BEHIND.settle(self.table.uri)  # Spark can end this process at any time
+                transaction.previous_result()
+        BACKGROUND.cancel(self.table.uri)  # Spark can end this process at any time
 
     def abort(self, messages: Sequence[TaskMessage]) -> None:
         """Delete the files of all tasks.
@@ -469,7 +469,9 @@ class SourceWrite:
         assert statement is not None
         with suppress(KeytideError):  # as long as snapshots cannot be read, all files stay
             if not has_committed(self.table.live.metadata, statement, began_on):
-                discard(self.view, [m.outcome.made for m in messages if m.outcome.made is not None])
+                discard(
+                    self.view, [m.outcome.result for m in messages if m.outcome.result is not None]
+                )
                 remove_strays(self.view.in_statement(statement))
 
 

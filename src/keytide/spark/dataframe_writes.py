@@ -30,7 +30,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from keytide.base.row_kind import ROW_KIND
-from keytide.catalogs.local_writes import feed, grown
+from keytide.catalogs.local_writes import extended_table, feed
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.compaction.bulk_load import raise_replacement
@@ -169,8 +169,8 @@ def append(
     check_columns(df.schema, view)
     author = author or author_in_stream(df, table.uri)
     with writing(table, view, author, SizedRunner(df.sparkSession)) as transaction:
-        if transaction.done is not None:
-            return transaction.already_done()
+        if transaction.own_commit is not None:
+            return transaction.previous_result()
 
         def write() -> None:
             fill(transaction, fitting(transaction, df))
@@ -229,7 +229,7 @@ def _feed(transaction: Transaction, task: WriteTask, df: DataFrame, live: LiveFi
         feed(transaction, task, rows)
     else:
         task, df = distribute(task, df, live)
-        Executors().feed(BufferedTask(task), df, transaction.take, stored_row_bytes(live))
+        Executors().feed(BufferedTask(task), df, transaction.collect, stored_row_bytes(live))
 
 
 def check_columns(schema: StructType, view: TableView) -> None:
@@ -261,7 +261,7 @@ def add_missing_columns(
     author: Author | None = None,
     partition: Mapping[str, Any] | None = None,
 ) -> tuple[PinnedTable, DataFrame]:
-    """As `keytide.catalogs.local_writes.add_missing_columns`.
+    """As `keytide.catalogs.local_writes.extended_for`.
 
     Types are checked first, values while they are written. Runs no job.
     """
@@ -280,7 +280,7 @@ def grow(pinned: PinnedTable, columns: StructType, author: Author | None = None)
         options = TableOptions.parse(schema.options)
         check_frame(padded_schema(found, schema, options), schema, options, pinned.name)
 
-    return grown(pinned, partial(growth, columns=found, table=pinned.name), check, author)
+    return extended_table(pinned, partial(growth, columns=found, table=pinned.name), check, author)
 
 
 def _padded(df: DataFrame, schema: TableSchema, table: str) -> DataFrame:
@@ -348,7 +348,7 @@ def _everything(transaction: Transaction) -> Callable[[bytes], bool]:
 
 def _written_partitions(transaction: Transaction) -> Callable[[bytes], bool]:
     has_partitions = transaction.view.schema.partition_keys
-    return transaction.touched() if has_partitions else every_partition
+    return transaction.touched_partitions() if has_partitions else every_partition
 
 
 @dataclass(frozen=True)
@@ -368,7 +368,7 @@ class _Where:
 
     def __call__(self, transaction: Transaction) -> Callable[[bytes], bool]:
         fits = self._fits()
-        outside = [each for each in transaction.touched().partitions if not fits(each)]
+        outside = [each for each in transaction.touched_partitions().partitions if not fits(each)]
         if outside:
             fields = self.view.schema.partition_fields()
             columns = decode_rows(outside[:1], [field.type for field in fields])

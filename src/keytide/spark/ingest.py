@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from keytide.base.process import scratch
 from keytide.catalogs.catalog import Catalog, NewTable
-from keytide.catalogs.local_writes import grown
+from keytide.catalogs.local_writes import extended_table
 from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction
@@ -44,7 +44,7 @@ from keytide.feeds.omitted_values import OMITTED
 from keytide.feeds.target import feed_columns, feed_target
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.bucket import bucket_ids
-from keytide.maintenance.background import BEHIND
+from keytide.maintenance.background import BACKGROUND
 from keytide.maintenance.writes import writing
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import PinnedTable, StoredTable
@@ -87,10 +87,10 @@ def add_needed_columns(
 ) -> PinnedTable:
     """Add the columns that the messages of a batch need. `spec` describes the feed before that.
 
-    Raises what `grown` raises.
+    Raises what `extended_table` raises.
     """
     brought = combined_columns(_needed_columns(table, messages.select(MESSAGE), spec))
-    return grown(table, partial(feed_growth, needed=brought), author=author)
+    return extended_table(table, partial(feed_growth, needed=brought), author=author)
 
 
 def _needed_columns(table: PinnedTable, messages: DataFrame, spec: FeedSpec) -> list[Field]:
@@ -305,7 +305,7 @@ def run_feed(
         with file_errors(request.source, target.name):
             writer.start().awaitTermination()
     finally:
-        BEHIND.wait(target.uri)
+        BACKGROUND.wait(target.uri)
     return IngestReport(target.name, letters, tuple(run.reports))
 
 
@@ -337,7 +337,7 @@ class _Ingestion:
             self._spec = replace(self._spec, columns=feed_columns(table.schema.fields))
         view, runner = writable_view(table), SizedRunner(messages.sparkSession)
         with writing(table, view, author, runner) as transaction:
-            if transaction.done is not None:
+            if transaction.own_commit is not None:
                 return
             found = self._applied(transaction, messages)
         if isinstance(found, BatchReport):
@@ -410,7 +410,7 @@ class _Ingestion:
         task = _ChangeTask(ChangeWriter.on(transaction, self._spec, layout), blocks)
 
         def take(part: WrittenChanges) -> None:
-            transaction.take(part.written)
+            transaction.collect(part.written)
             keep(part)
 
         if place.is_driver:

@@ -21,7 +21,7 @@ from keytide.snapshot.live_files import LiveFiles
 from keytide.spark.capacity import temporary_setting
 from keytide.spark.columns import row_bytes
 from keytide.spark.internals import is_apache_spark
-from keytide.write.task import WriteTask, Written
+from keytide.write.task import TaskResult, WriteTask
 
 # -- batches ---------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ class BufferedTask:
 
     task: WriteTask
 
-    def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
+    def feed(self, rows: Iterable[pa.Table], number: int) -> TaskResult:
         """Write the rows as one or more sorted runs for each bucket. Raises as `WriteTask.feed`."""
         return self.task.feed(_runs(rows, self.task.view.options.write_buffer_bytes), number)
 

@@ -31,7 +31,7 @@ from keytide.spark.error_translation import install_messages, on_driver, unsuppo
 from keytide.spark.internals import end_after_errors, is_apache_spark
 from keytide.spark.row_batches import counted_batches
 from keytide.spark.worker import set_up
-from keytide.tasks import FeedTask, Outcome, attempted, settled, tried
+from keytide.tasks import FeedTask, Outcome, collect_results, run_feed_task, run_task
 
 # -- tasks as rows of a plan -----------------------------------------------------------------------
 
@@ -222,7 +222,7 @@ def _collect(outcomes: DataFrame, take: Callable[[T], None]) -> None:
     """Run the tasks whose outcomes are the rows of a DataFrame, and pass on their results."""
     with on_driver(), unsupported_errors(), end_after_errors(outcomes.sparkSession):
         collected = outcomes.collect()
-    settled((pickle.loads(bytes(row.outcome)) for row in collected), take)
+    collect_results((pickle.loads(bytes(row.outcome)) for row in collected), take)
 
 
 _COUNT_UNKNOWN = 4 << 20
@@ -256,7 +256,7 @@ def convert_here(payload: bytes, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.
 def run_here(payload: bytes, number: int) -> Outcome[Any]:
     """Run a packed task on this executor. An error that a retry cannot fix is an outcome."""
     set_up()
-    return tried(load_task(payload), number)
+    return run_task(load_task(payload), number)
 
 
 def _outcome_row(outcome: Outcome[Any]) -> pa.RecordBatch:
@@ -271,7 +271,7 @@ def feed_here(task: FeedTask[T], batches: Iterable[pa.RecordBatch]) -> Outcome[T
     # Servers other than Spark's do not tell it to a data source, which needs none there.
     number = 0 if context is None else int(context.partitionId())
     pieces = (pa.Table.from_batches([batch]) for batch in batches if batch.num_rows)
-    return attempted(task, pieces, number)
+    return run_feed_task(task, pieces, number)
 
 
 _PARTITION = scratch("partition")
@@ -286,7 +286,7 @@ def _attempted_by_number(task: FeedTask[T], batches: Iterable[pa.RecordBatch]) -
     pieces = (
         pa.Table.from_batches([batch]).drop_columns(_PARTITION) for batch in chain(first, filled)
     )
-    return attempted(task, pieces, number)
+    return run_feed_task(task, pieces, number)
 
 
 # -- the choice by size ----------------------------------------------------------------------------

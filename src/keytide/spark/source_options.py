@@ -191,7 +191,9 @@ class SourceOptions:
         if self.state is not None:
             schema = table.metadata.schema(self.state.schema_id)
             end = (self.state.snapshot_id or 0) if end is None else end
-        return changes_of(table, start.told, end, mode_of(self.given, table), schema, self.columns)
+        return changes_of(
+            table, start.after_id, end, mode_of(self.given, table), schema, self.columns
+        )
 
     # -- writes ----------------------------------------------------------------------------------
 
@@ -201,7 +203,7 @@ class SourceOptions:
 
         Raises `InvalidError` if only one half is given.
         """
-        return Author.given(self.given.value(COMMIT_USER), self.given.value(COMMIT_IDENTIFIER))
+        return Author.of(self.given.value(COMMIT_USER), self.given.value(COMMIT_IDENTIFIER))
 
     def table_to_write(self, use: Use) -> StoredTable:
         """Open the table for a write.

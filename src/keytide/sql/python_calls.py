@@ -21,7 +21,7 @@ import pyarrow as pa
 from sqlglot import Token, TokenType, exp
 
 from keytide.base.arguments import shown
-from keytide.catalogs.local_writes import grown
+from keytide.catalogs.local_writes import extended_table
 from keytide.definition.checks import refuse_same_names
 from keytide.definition.schema_evolution import growth
 from keytide.dml.engine import Changed
@@ -254,7 +254,7 @@ def add_source_columns(
 
     A WHEN clause for all columns then means the columns of the source. Other columns do not change,
     and are NULL in new rows. Raises `InvalidError` if the columns are not known before the merge,
-    or no WHEN clause is for all columns, and what `grown` raises.
+    or no WHEN clause is for all columns, and what `extended_table` raises.
     """
     if isinstance(source, str):
         raise InvalidError(
@@ -267,7 +267,7 @@ def add_source_columns(
             "when_not_matched_insert_all, but neither is used; add one, or remove merge_schema"
         )
     columns = arrow_schema(source.fields)
-    grown(table.pinned(), partial(growth, columns=columns, table=table.name))
+    extended_table(table.pinned(), partial(growth, columns=columns, table=table.name))
     own = {f.name: f"{SOURCE}.{quoted(f.name)}" for f in source.fields}
     return [
         when if when.values is not None or when.action == "DELETE" else replace(when, values=own)

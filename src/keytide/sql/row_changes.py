@@ -19,7 +19,7 @@ from sqlglot import exp
 
 from keytide.base.row_kind import ROW_KIND
 from keytide.base.text import counted
-from keytide.catalogs.local_writes import grown
+from keytide.catalogs.local_writes import extended_table
 from keytide.definition.schema_evolution import (
     AddColumn,
     ChangeColumnType,
@@ -89,8 +89,8 @@ class Evolution:
         evolve(self.table.schema, self.changes)
 
     def carry_out(self) -> None:
-        """Store the changes. Raises as `grown`."""
-        grown(self.table.pinned(), self._needed)
+        """Store the changes. Raises as `extended_table`."""
+        extended_table(self.table.pinned(), self._needed)
 
     def _needed(self, schema: TableSchema) -> list[SchemaChange]:
         return growth(schema, self.columns, self.table.name)
@@ -99,7 +99,8 @@ class Evolution:
 def evolve_table(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> Merge:
     """The statement for the table once it has the columns that the statement needs.
 
-    A statement that the engine refuses changes nothing. Raises as `evolution_of`, and as `grown`.
+    A statement that the engine refuses changes nothing. Raises as `evolution_of`, and as
+    `extended_table`.
     """
     evolution = evolution_of(catalog, engine, statement)
     evolution.carry_out()

@@ -131,7 +131,7 @@ class CacheFolder:
 
     # -- finding --------------------------------------------------------------------------------
 
-    def _found(self, key: str) -> _Found | None:
+    def _found(self, key: str) -> _FoundEntry | None:
         path = self._path(key)
         with self._troubles():
             if not self._is_ours():
@@ -143,10 +143,10 @@ class CacheFolder:
             version = _version(found)
             with suppress(OSError):  # in a read-only folder nothing is evicted either
                 os.utime(path, ns=(time.time_ns(), found.st_mtime_ns))
-            return _Found(version, found.st_size, _CHECKED.has(path, version))
+            return _FoundEntry(version, found.st_size, _CHECKED.has(path, version))
         return None
 
-    def _checks(self, key: str, found: _Found, size: int, checksum: int) -> bool:
+    def _checks(self, key: str, found: _FoundEntry, size: int, checksum: int) -> bool:
         """Whether an entry has its original content. If not, it is deleted."""
         path = self._path(key)
         if _noted(path) == (size, checksum):
@@ -282,7 +282,7 @@ class CacheFolder:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _FoundEntry:
     """An entry as it was found, and whether this process has already checked it."""
 
     version: tuple[int, int, int]

@@ -1,4 +1,4 @@
-"""The interface of stores. A store keeps files under '/'-separated paths, relative to its root.
+"""The interface of stores, which keep files under '/'-separated paths, relative to their root.
 
 Stores have few operations, and a commit needs no others:
 
@@ -12,13 +12,12 @@ files may not exist.
 A store is a small value that can be pickled. Open files, connections and credentials from the
 environment are not pickled.
 
-Seekable files on top of any function that reads byte ranges.
+Seekable files can be on top of any function that reads byte ranges.
 
-Creation of an object by exactly one of several writers, using conditional puts.
-
-The response to a successful put can be lost. The next attempt then finds that the name is taken, by
-its own object. Therefore a failed attempt leaves the outcome open until the content of the object
-is read. Writers that must be distinguished from each other must write different content.
+Exactly one of several writers creates an object, with conditional puts. The response to a
+successful put can be lost. The next attempt then finds that the name is taken, by its own object.
+Therefore a failed attempt leaves the outcome open until the content of the object is read. Writers
+that must be distinguished from each other must write different content.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from obstore.exceptions import (
 from keytide.base.process import begin
 from keytide.errors import DataError, InvalidError, KeytideError, UnsupportedError
 
-# -- the interface of stores. A store keeps files under '/'-separated paths ------------------------
+# -- the interface ---------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -397,7 +396,7 @@ _WAYS_OUT = {
 }
 
 
-# -- seekable files on top of any function that reads byte ranges ----------------------------------
+# -- seekable files --------------------------------------------------------------------------------
 
 
 class SeekableReader(io.RawIOBase):
@@ -444,7 +443,7 @@ class SeekableReader(io.RawIOBase):
         return len(data)
 
 
-# -- creation of an object by exactly one of several writers ---------------------------------------
+# -- creation by one of several writers ------------------------------------------------------------
 
 
 # Errors that another attempt would only repeat.

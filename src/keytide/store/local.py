@@ -1,4 +1,4 @@
-"""Files in a local directory.
+"""Files in a local directory, and folders that several processes use.
 
 For durability, the order is always: the file's bytes, its name, then the directory that contains
 the name. Each is synced once.
@@ -7,11 +7,10 @@ A `create` links a complete temporary file to its final name, which fails if the
 works between threads and between processes. Temporary files are named `.name.uuid.tmp`. A crash can
 leave one behind, and readers ignore them.
 
-Folders that several processes use, and whether these see the same folder.
-
-A directory that was pickled knows where it was seen. Another process that does not find it, or does
-not find a file in another directory of the same name, reports that the folder is not shared. It
-would otherwise report lost data, or write files that the first process never sees.
+A process can find out whether it sees the same folder as others. A directory that was pickled knows
+where it was seen. Another process that does not find it, or does not find a file in another
+directory of the same name, reports that the folder is not shared. It would otherwise report lost
+data, or write files that the first process never sees.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from keytide.base.process import refuse_forked_child, side_by_side, this_host
 from keytide.errors import DataError, SetupError
 from keytide.store.interface import ObjectInfo, Store, Uploads, buffered, check_path, disk_errors
 
-# -- folders that several processes use, and whether these see the same folder ---------------------
+# -- shared folders --------------------------------------------------------------------------------
 
 
 HOW_TO_SHARE = (
@@ -79,7 +78,7 @@ class Origin:
         )
 
 
-def seen_here(root: str) -> Origin | None:
+def local_origin(root: str) -> Origin | None:
     """The origin of a directory of this host, None if it does not exist."""
     if not os.path.isdir(root):
         return None
@@ -99,7 +98,7 @@ def _number(path: str) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-# -- files in a local directory --------------------------------------------------------------------
+# -- files of a directory --------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -130,7 +129,7 @@ class LocalStore(Store):
     """Where another process has seen it."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"root": self.root, "origin": self.origin or seen_here(self.root)}
+        return {"root": self.root, "origin": self.origin or local_origin(self.root)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -1,15 +1,10 @@
 """Object stores: their files, repeated requests, and writes in the background.
 
-Files in an object store (S3, Google Cloud Storage, Azure), or in memory for tests.
-
-obstore sends the requests. An object becomes visible as a whole when its upload ends, so every
-write is atomic, and `create` is a conditional put. Options and environment variables are those of
-obstore: `endpoint`, `region`, `access_key_id`, `account_name` and so on. They can include client
-options such as `timeout` and `allow_http`, and `max_retries` and `retry_timeout`.
-
-How often, and for how long, a failed request to an object store is repeated.
-
-Writes in the background.
+The stores are S3, Google Cloud Storage and Azure, or in memory for tests. obstore sends the
+requests. An object becomes visible as a whole when its upload ends, so every write is atomic, and
+`create` is a conditional put. Options and environment variables are those of obstore: `endpoint`,
+`region`, `access_key_id`, `account_name` and so on. They can include client options such as
+`timeout` and `allow_http`, and `max_retries` and `retry_timeout`.
 """
 
 from __future__ import annotations
@@ -49,7 +44,7 @@ from keytide.store.interface import (
     storage_error,
 )
 
-# -- how often, and for how long, a failed request to an object store is repeated ------------------
+# -- repeated requests -----------------------------------------------------------------------------
 
 
 MAX_RETRIES = "max_retries"
@@ -117,7 +112,7 @@ def _time(text: str) -> timedelta:
 # Each holds at most one part of an upload in memory.
 
 
-# -- files in an object store (S3 ------------------------------------------------------------------
+# -- files of an object store ----------------------------------------------------------------------
 
 
 if TYPE_CHECKING:

@@ -1,8 +1,4 @@
-"""Column types: their three forms, and the changes of a type that keep every value.
-
-Logical types and fields, with their three forms.
-
-Type changes of columns that keep every value exactly.
+"""Logical types of columns and their three forms, and the changes of a type that keep every value.
 
 Widening also keeps the order of values, so bounds of the old type are valid for the new one.
 """
@@ -19,7 +15,7 @@ import pyarrow as pa
 from keytide.base.arguments import checked_members
 from keytide.errors import InvalidError
 
-# -- logical types and fields, with their three forms ----------------------------------------------
+# -- types and fields ------------------------------------------------------------------------------
 
 
 LENGTH_MAX = 2147483647
@@ -367,7 +363,7 @@ def arrow_schema(fields: Sequence[Field]) -> pa.Schema:
     return pa.schema([f.to_arrow() for f in fields])
 
 
-# -- type changes of columns that keep every value exactly -----------------------------------------
+# -- type changes ----------------------------------------------------------------------------------
 
 
 def widened(old: DataType, new: DataType, path: tuple[str, ...]) -> DataType:

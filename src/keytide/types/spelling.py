@@ -1,10 +1,6 @@
 """Spellings of column types: in SQL, in schema files, and in Arrow.
 
-Parsing of types: scalar types of a schema file, and all types in SQL.
-
-Types and fields of a schema file: strings for scalar types, JSON objects for nested ones.
-
-Conversion of Arrow types to logical types.
+In a schema file, scalar types are strings, and nested ones are JSON objects.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ from keytide.types.logical import (
     VectorType,
 )
 
-# -- parsing of types: scalar types of a schema file, and all types in SQL -------------------------
+# -- scalar types, and types in SQL ----------------------------------------------------------------
 
 
 _TOKEN = re.compile(r"\s*(`(?:[^`]|``)*`|'(?:[^']|'')*'|[<>(),:]|[^\s<>(),:`']+|\S)")
@@ -340,7 +336,7 @@ def _member(value: Mapping[str, Any], name: str) -> Any:
     return value[name]
 
 
-# -- conversion of Arrow types to logical types ----------------------------------------------------
+# -- Arrow types -----------------------------------------------------------------------------------
 
 
 def type_from_arrow(arrow_type: pa.DataType, nullable: bool = True) -> DataType:

@@ -172,7 +172,7 @@ def streams_of(table: Table) -> Streams:
     told = stored_offsets(seen, stored_topics(seen))
     entries = entries_before(seen.metadata, newest_id + 1, _COMMITS)
     writers = _writers(entries)
-    watermark = None if newest is None else newest.told_watermark
+    watermark = None if newest is None else newest.known_watermark
     return Streams(
         None if newest is None else newest.id,
         None if newest is None else utc(newest.time_millis),
@@ -404,7 +404,7 @@ def _overview(site: Site, parameters: RequestParameters) -> Response:
     recent = timeline_of(table.stored)
     return site.page(
         "overview.html", table=table.name, view="overview", overview=overview,
-        figures=overview.figures, picture=timeline_picture(recent.moments),
+        figures=overview.figures, picture=timeline_picture(recent.entries),
     )  # fmt: skip
 
 
@@ -430,7 +430,7 @@ def _figures(site: Site, parameters: RequestParameters) -> Response:
     state = _state(seen)
     if (same := _unchanged(parameters, state)) is not None:
         return same
-    figures, picture = figures_of(seen), timeline_picture(timeline_of(table.stored).moments)
+    figures, picture = figures_of(seen), timeline_picture(timeline_of(table.stored).entries)
     return site.page(
         "_figures.html", headers={"ETag": state}, table=table.name, figures=figures, picture=picture
     )
@@ -447,7 +447,7 @@ def _timeline(site: Site, parameters: RequestParameters) -> Response:
     timeline = timeline_of(table.stored, parameters.number("before"))
     return site.page(
         "timeline.html", table=table.name, view="timeline", timeline=timeline,
-        picture=timeline_picture(timeline.moments), modes=_MODES,
+        picture=timeline_picture(timeline.entries), modes=_MODES,
     )  # fmt: skip
 
 
@@ -460,7 +460,7 @@ def _timeline_now(site: Site, parameters: RequestParameters) -> Response:
     timeline = timeline_of(table.stored)
     return site.page(
         "_timeline.html", headers={"ETag": state}, table=table.name, timeline=timeline,
-        picture=timeline_picture(timeline.moments),
+        picture=timeline_picture(timeline.entries),
     )  # fmt: skip
 
 

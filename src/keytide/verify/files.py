@@ -1,6 +1,7 @@
-"""Verifies one data file against its entry in a manifest.
+"""Verification of files: data files against their entries in a manifest, and index files.
 
-Verifies index files: deletion vectors of existing rows, and numbers of hashes.
+Of index files, these are checked: deletion vectors are of existing rows, and hash indexes have the
+right number of hashes.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ from keytide.snapshot.state import TableView
 from keytide.store import Store
 from keytide.types import arrow_schema
 from keytide.verify.finding import REWRITE, Findings
-from keytide.verify.rows import Seen
+from keytide.verify.rows import SnapshotFiles
 
-# -- verifies one data file against its entry in a manifest ----------------------------------------
+# -- data files ------------------------------------------------------------------------------------
 
 
 # About how many copies of the current part of a file are in memory: decoded, sorted and compared.
@@ -272,12 +273,12 @@ class _Rows:
             self._compare("deletes and update-before rows", self._retracts, meta.delete_row_count)
         self._check_ends()
 
-    def _found(self, what: str, expected: str) -> None:
+    def _add_finding(self, what: str, expected: str) -> None:
         self._findings.add(self._check.path, what, expected, REWRITE)
 
     def _compare(self, what: str, found: Any, recorded: Any) -> None:
         if found != recorded:
-            self._found(f"{what}: {found}", f"{recorded}, as the manifest says")
+            self._add_finding(f"{what}: {found}", f"{recorded}, as the manifest says")
 
     # -- columns --------------------------------------------------------------------------------
 
@@ -288,7 +289,7 @@ class _Rows:
         column = pl.col(name)
         strange = frame.filter((column < pl.lit(low)) | (column > pl.lit(high)))
         if strange.height:
-            self._found(
+            self._add_finding(
                 f"column {name!r} has {_first(strange[name])}",
                 f"{_first(low)} to {_first(high)}, as {who}",
             )
@@ -299,7 +300,7 @@ class _Rows:
             rows = frame.filter(~pl.col(VALUE_KIND).is_in([int(kind) for kind in _RETRACTS]))
         for f in self._schema.fields:
             if not f.type.nullable and self._has(f.name) and rows[f.name].null_count():
-                self._found(f"column {f.name!r} has NULL", "values: the column is NOT NULL")
+                self._add_finding(f"column {f.name!r} has NULL", "values: the column is NOT NULL")
 
     def _has(self, name: str) -> bool:
         return self._columns is None or name in self._columns
@@ -313,7 +314,7 @@ class _Rows:
             value = values[f.name].cast(frame.schema[f.name])
             strange = frame[f.name].ne_missing(value)
             if strange.any():
-                self._found(
+                self._add_finding(
                     f"a row of partition {f.name} = {_first(frame[f.name].filter(strange))}",
                     f"{_first(value)}, the partition that the file belongs to",
                 )
@@ -330,7 +331,7 @@ class _Rows:
         buckets = bucket_ids(rows.columns, types, total, options.bucket_function)
         strange = buckets[buckets != self._entry.bucket]
         if len(strange):
-            self._found(
+            self._add_finding(
                 f"{counted(len(strange), 'row')} of bucket {strange[0]} and others",
                 f"rows of bucket {self._entry.bucket} of {total}",
             )
@@ -341,11 +342,11 @@ class _Rows:
         numbers, kinds = frame[SEQUENCE_NUMBER], frame[VALUE_KIND]
         lowest, highest = numbers.min(), numbers.max()
         if numbers.null_count() or not isinstance(lowest, int) or not isinstance(highest, int):
-            self._found(f"{SEQUENCE_NUMBER} is NULL", "a number for each row")
+            self._add_finding(f"{SEQUENCE_NUMBER} is NULL", "a number for each row")
             return
         self._numbers += [lowest, highest]
         if not kinds.is_in([int(kind) for kind in RowKind]).all():
-            self._found(f"{VALUE_KIND} is not a row kind", "+I, -U, +U or -D for each row")
+            self._add_finding(f"{VALUE_KIND} is not a row kind", "+I, -U, +U or -D for each row")
         self._retracts += int(kinds.is_in([int(kind) for kind in _RETRACTS]).sum())
 
     def _check_keys(self, frame: pl.DataFrame) -> None:
@@ -355,16 +356,16 @@ class _Rows:
             if second in frame.columns and not frame[second].equals(
                 frame[name].alias(second), null_equal=True
             ):
-                self._found(f"{second} differs from {name!r}", "the same key in both")
+                self._add_finding(f"{second} differs from {name!r}", "the same key in both")
         keys = frame.select(names)
         self._first = keys.head(1) if self._first is None else self._first
         if self._in_order:
             held = keys if self._last is None else pl.concat([self._last, keys])
             # Sorting sorted rows is fast, and gives the order of readers for all types.
             if not held.equals(held.sort(names, nulls_last=False), null_equal=True):
-                self._found("rows out of key order", "rows sorted by key")
+                self._add_finding("rows out of key order", "rows sorted by key")
             elif held.select(_repeats(names)).item():
-                self._found("a key in two rows", "one row for each key")
+                self._add_finding("a key in two rows", "one row for each key")
         self._last = keys.tail(1)
 
     def _check_ends(self) -> None:
@@ -380,7 +381,7 @@ class _Rows:
         low, high = said.head(1), said.tail(1)
         ranks = key_ranks(pl.concat([low, first, last, high]))
         if ranks != sorted(ranks):
-            self._found(
+            self._add_finding(
                 f"keys from {_spelled(first)} to {_spelled(last)}",
                 f"keys from {_spelled(low)} to {_spelled(high)}, as the manifest says",
             )
@@ -407,7 +408,7 @@ def _field_id(field: pa.Field) -> int | None:
     return None if found is None else int(found)
 
 
-# -- verifies index files --------------------------------------------------------------------------
+# -- index files -----------------------------------------------------------------------------------
 
 
 _HASH_BYTES = 4
@@ -418,14 +419,14 @@ Place = tuple[bytes, int, str]
 
 
 @dataclass(frozen=True)
-class _Dead:
+class _DeadCounts:
     """How many rows of each data file are dead in a snapshot. None if that is not recorded."""
 
     snapshot_id: int
     rows: Mapping[Place, int | None]
 
     @classmethod
-    def of(cls, seen: Seen, listed: Iterable[IndexFile]) -> _Dead:
+    def of(cls, seen: SnapshotFiles, listed: Iterable[IndexFile]) -> _DeadCounts:
         """According to the index manifest of a snapshot."""
         rows = {
             (index.partition, index.bucket, place.data_file_name): place.cardinality
@@ -447,10 +448,10 @@ class Indexes:
     check.
     """
     _checked: set[IndexFile] = field(default_factory=set)
-    _before: _Dead | None = None
+    _before: _DeadCounts | None = None
     _manifests: dict[str, list[IndexFile]] = field(default_factory=dict)
 
-    def check(self, seen: Seen) -> None:
+    def check(self, seen: SnapshotFiles) -> None:
         """Check the index files of a snapshot. The snapshots of a branch are checked in order."""
         listed = self.listed(seen.snapshot.index_manifest)
         self._check_still_dead(seen, listed)
@@ -472,9 +473,9 @@ class Indexes:
                 self._manifests[name] = list(decode_index_manifest(self.store.read(path), path))
         return self._manifests[name]
 
-    def _check_still_dead(self, seen: Seen, listed: Iterable[IndexFile]) -> None:
+    def _check_still_dead(self, seen: SnapshotFiles, listed: Iterable[IndexFile]) -> None:
         """Check that dead rows are still dead. Only a replacement of rows may change that."""
-        before, now = self._before, _Dead.of(seen, listed)
+        before, now = self._before, _DeadCounts.of(seen, listed)
         self._before = now
         kinds = (CommitKind.APPEND, CommitKind.COMPACT)
         if before is None or not seen.follows or seen.snapshot.commit_kind not in kinds:
@@ -493,7 +494,7 @@ class Indexes:
                     "Restore the file from a backup, or read a newer snapshot",
                 )
 
-    def _check_marked(self, index: IndexFile, seen: Seen) -> None:
+    def _check_marked(self, index: IndexFile, seen: SnapshotFiles) -> None:
         there = {
             entry.file.file_name
             for entry in seen.live.values()
@@ -508,7 +509,7 @@ class Indexes:
                     "deletion vectors of live files of the same bucket",
                 )
 
-    def _check_file(self, index: IndexFile, seen: Seen) -> None:
+    def _check_file(self, index: IndexFile, seen: SnapshotFiles) -> None:
         path = paths.index_path(index.file_name)
         if (
             self.beside_data
@@ -533,7 +534,7 @@ class Indexes:
             else:
                 self._check_vectors(path, index, data, seen)
 
-    def _check_keys(self, head: Head, index: IndexFile, seen: Seen) -> None:
+    def _check_keys(self, head: Head, index: IndexFile, seen: SnapshotFiles) -> None:
         """Check every byte of the index, and whether it matches the existing files."""
         for run in head.runs:
             read_run(self.store, run.name, run.size).check()
@@ -549,7 +550,7 @@ class Indexes:
                 f"a key index that the next write rebuilds: {reason}",
             )
 
-    def _check_vectors(self, path: str, index: IndexFile, data: bytes, seen: Seen) -> None:
+    def _check_vectors(self, path: str, index: IndexFile, data: bytes, seen: SnapshotFiles) -> None:
         ranges = index.ranges or ()
         if index.row_count != len(ranges):
             self.findings.add(

@@ -1,8 +1,7 @@
-"""Checks of metadata: the documents of a branch, and its manifests.
+"""Verification of metadata: the documents of a branch that are found by name, and its manifests.
 
-Reads the documents of a branch that are found by name: schemas, snapshots, tags and so on.
-
-Verifies manifest lists and manifests against each other. Each is read once.
+The documents are schemas, snapshots, tags and so on. Manifest lists and manifests are verified
+against each other, and each is read once.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from keytide.store import Store
 from keytide.types import Field
 from keytide.verify.finding import Findings
 
-# -- reads the documents of a branch that are found by name ----------------------------------------
+# -- documents of a branch -------------------------------------------------------------------------
 
 
 K = TypeVar("K")
@@ -317,7 +316,7 @@ _DISPENSABLE = ("writer_version", "properties", "next_row_id")
 _HINT_WAY_OUT = "Delete the hint: readers then list the snapshots"
 
 
-# -- verifies manifest lists and manifests against each other. Each is read once -------------------
+# -- manifests -------------------------------------------------------------------------------------
 
 
 # An entry takes about a kilobyte. Evicted entries are read again when needed.

@@ -1,10 +1,7 @@
-"""Checks of rows: the laws, the steps between snapshots, and hash indexes.
+"""Verification of rows: laws of visible rows, steps between snapshots, and hash indexes.
 
-Verifies the snapshots of a branch in order: how each follows from the previous one.
-
-Checks two laws for all visible rows: one row per key, and no deleted row.
-
-Verifies hash indexes: each key in dynamic buckets is in the bucket whose index has its hash.
+The laws are: one row per key, and no deleted row. Each snapshot must follow from the previous one.
+Each key in dynamic buckets must be in the bucket whose index has its hash.
 """
 
 from __future__ import annotations
@@ -42,14 +39,14 @@ from keytide.types import arrow_schema
 from keytide.verify.finding import REWRITE, Findings
 from keytide.verify.metadata import Branch, Manifests
 
-# -- verifies the snapshots of a branch in order ---------------------------------------------------
+# -- steps between snapshots -----------------------------------------------------------------------
 
 
 Live = Mapping[Identity, ManifestEntry]
 
 
 @dataclass(frozen=True)
-class Seen:
+class SnapshotFiles:
     """A snapshot with its live files. `added` are those that the previous one did not have.
 
     `path` is the file of the snapshot. It `follows` if the snapshot that was processed before it is
@@ -83,7 +80,7 @@ class _Start:
     deleted: frozenset[Identity]
 
 
-def history_of(branch: Branch, manifests: Manifests, findings: Findings) -> Iterator[Seen]:
+def history_of(branch: Branch, manifests: Manifests, findings: Findings) -> Iterator[SnapshotFiles]:
     """The snapshots of a branch, oldest first, then its tags, as far as they can be read."""
     walk = _Walk(branch, manifests, findings)
     before: _Lists | None = None
@@ -94,14 +91,16 @@ def history_of(branch: Branch, manifests: Manifests, findings: Findings) -> Iter
         before = walk.step(path, snapshot, known)
         if before is not None:
             added = before.live if known is None else walk.new_in(before.live, known.live)
-            yield Seen(path, snapshot, before.live, tuple(added.values()), known is not None)
+            yield SnapshotFiles(
+                path, snapshot, before.live, tuple(added.values()), known is not None
+            )
     for name, tag in branch.tags.items():
         if branch.snapshots.get(tag.snapshot.id) == tag.snapshot:
             continue
         path = branch.path(paths.tag_path(name))
         lists = walk.step(path, tag.snapshot, None)
         if lists is not None:
-            yield Seen(path, tag.snapshot, lists.live, tuple(lists.live.values()))
+            yield SnapshotFiles(path, tag.snapshot, lists.live, tuple(lists.live.values()))
 
 
 @dataclass(frozen=True)
@@ -304,7 +303,7 @@ def _deleted_by(entries: Iterable[ManifestEntry]) -> frozenset[Identity]:
     return frozenset(entry.identity for entry in entries if entry.kind is FileKind.DELETE)
 
 
-# -- checks two laws for all visible rows: one row per key, and no deleted row ---------------------
+# -- laws of visible rows --------------------------------------------------------------------------
 
 
 _HASH, _COUNT = map(scratch, ("hash", "count"))
@@ -378,7 +377,7 @@ def _frames(scan: Scan) -> Iterator[pl.DataFrame]:
     return (from_arrow(pa.Table.from_batches([batch])) for batch in scan.to_batches())
 
 
-# -- verifies hash indexes -------------------------------------------------------------------------
+# -- hash indexes ----------------------------------------------------------------------------------
 
 
 Hashes = npt.NDArray[np.int32]
@@ -387,7 +386,7 @@ _WAY_OUT = f"{REWRITE}; this recreates the index"
 
 
 def check_hashes(
-    branch: Branch, seen: Seen, indexes: Iterable[IndexFile], findings: Findings
+    branch: Branch, seen: SnapshotFiles, indexes: Iterable[IndexFile], findings: Findings
 ) -> None:
     """Check the hash indexes of a snapshot against each other and against the keys of its files."""
     by_bucket = {(i.partition, i.bucket): i for i in indexes if i.index_type == HASH}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from keytide.base.process import refuse_forked_child
-from keytide.changes.stored_rows import told_list
+from keytide.changes.stored_rows import changelog_list
 from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.index_files import KEY_INDEX
@@ -32,7 +32,7 @@ from keytide.verify.files import FileCheck, Indexes
 from keytide.verify.finding import Findings, Verification
 from keytide.verify.metadata import Branch, Branches, Manifests, read_branches
 from keytide.verify.rows import (
-    Seen,
+    SnapshotFiles,
     check_deletes_are_marked,
     check_hashes,
     check_one_row_per_key,
@@ -96,7 +96,7 @@ class _Work:
     files: dict[tuple[str, DataFileMeta], FileCheck] = field(default_factory=dict)
     snapshots: list[str] = field(default_factory=list)
     listed: list[str] = field(default_factory=list)
-    newest: list[tuple[Branch, Seen | None]] = field(default_factory=list)
+    newest: list[tuple[Branch, SnapshotFiles | None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.findings = Findings(self.name)
@@ -126,7 +126,7 @@ class _Work:
 
     # -- metadata -------------------------------------------------------------------------------
 
-    def _read_history(self, branch: Branch) -> Seen | None:
+    def _read_history(self, branch: Branch) -> SnapshotFiles | None:
         """Read all metadata of a branch. Returns its latest snapshot, if that can be read."""
         if not branch.schemas:
             return None
@@ -173,7 +173,7 @@ class _Work:
     def _note_changelog(self, branch: Branch, snapshot: Snapshot, manifests: Manifests) -> None:
         """The files that describe a commit, of which the snapshot may be gone."""
         options = TableOptions.parse(branch.schemas[max(branch.schemas)].options)
-        told = told_list(snapshot, options.changelog_producer)
+        told = changelog_list(snapshot, options.changelog_producer)
         if told is not None:
             self._note(branch, manifests.added(manifests.listed(*told)), is_changelog=True)
 
@@ -214,7 +214,7 @@ class _Work:
         if self.progress is not None:
             self.progress(number, len(self.files))
 
-    def _check_keys(self, branch: Branch, seen: Seen) -> None:
+    def _check_keys(self, branch: Branch, seen: SnapshotFiles) -> None:
         view = branch.view(seen.snapshot.schema_id)
         if view is None or not view.kind.has_key:
             return

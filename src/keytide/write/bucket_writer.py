@@ -1,11 +1,9 @@
-"""Writes rows, split by partition and bucket, usually as one sorted run per bucket.
+"""Writers of buckets: rows, split by partition and bucket, usually as one sorted run per bucket.
 
 A `BucketWriter` is a picklable value: the same code writes in the driver and on executors. It
 returns the entries to commit and, if the table requires it, those of its changelog. Several
 versions of a key in one write are merged before they are stored (rule R24 of docs/semantics.md). If
 one row cannot represent them, they are stored in layers.
-
-Sorts rows that arrive in any order, for sorted files that have no key in common.
 
 As long as they fit in memory, rows are held, split by bucket. Then they are sorted and become a
 piece. If there are several pieces, they are on local disk, and the pieces of a bucket are merged by
@@ -54,7 +52,7 @@ from keytide.types import AtomicType, Field, arrow_schema
 from keytide.write.input_rows import Rows
 from keytide.write.layout import BUCKET_NUMBER, BucketBatch, Numbers, Placing
 
-# -- writes rows -----------------------------------------------------------------------------------
+# -- writers ---------------------------------------------------------------------------------------
 
 
 # With fewer rows, threads cost more than they save.
@@ -87,7 +85,7 @@ class SequenceBase:
         """The number for a bucket's rows. Raises `DataError` if there are no numbers left."""
         return number_after(self.highest.get(bucket, -1), bucket) + self.offset
 
-    def behind(self, entries: Iterable[ManifestEntry], row_count: int) -> SequenceBase:
+    def advanced(self, entries: Iterable[ManifestEntry], row_count: int) -> SequenceBase:
         """The next numbers of the same task after `row_count` rows were written as `entries`."""
         counts = (
             entry.file.max_sequence_number - self.first((entry.partition, entry.bucket)) + 1
@@ -104,7 +102,7 @@ Seen: TypeAlias = "Callable[[TableView, ManifestEntry, pa.Table], None]"
 
 
 @dataclass(frozen=True)
-class Made:
+class WrittenFiles:
     """The files that a write created, as entries to commit: data files and changelog files."""
 
     data: tuple[ManifestEntry, ...] = ()
@@ -127,7 +125,7 @@ class BucketWriter:
 
     def write(
         self, batches: Sequence[BucketBatch], base: SequenceBase, *, threads: int = 1
-    ) -> Made:
+    ) -> WrittenFiles:
         """Write rows and return the entries to commit.
 
         The rows of a key are merged first. Files are durable on return, but do not belong to the
@@ -138,9 +136,9 @@ class BucketWriter:
         try:
             parts = self._write_batches(batches, base, files, threads)
         except BaseException:
-            self.view.store.discard(files.given)
+            self.view.store.discard(files.names)
             raise
-        return Made(
+        return WrittenFiles(
             tuple(entry for part in parts for entry in part.data),
             tuple(entry for part in parts for entry in part.changelog),
         )
@@ -153,7 +151,7 @@ class BucketWriter:
         base: SequenceBase,
         files: NewFiles,
         threads: int,
-    ) -> list[Made]:
+    ) -> list[WrittenFiles]:
         rows = sum(batch.rows.height for batch in batches)
         if threads == 1 or len(batches) < 2 or rows < _SMALL_ROWS:
             return [self._write_batch(batch, base, files, threads) for batch in batches]
@@ -162,7 +160,7 @@ class BucketWriter:
 
     def _write_batch(
         self, batch: BucketBatch, base: SequenceBase, files: NewFiles, threads: int
-    ) -> Made:
+    ) -> WrittenFiles:
         # Each batch needs its own names, because threads write batches.
         names = self.view.new_names()
 
@@ -190,11 +188,11 @@ class BucketWriter:
             for entry in self._write_layer(batch, layer, writer, names_of, threads)
         ]
         if not self.has_changelog:
-            return Made(tuple(data))
+            return WrittenFiles(tuple(data))
         writer = changelog_writer(self.view)
         names_of = files.of(names, self._options.changelog_file_prefix, writer.file_format)
         changelog = self._write_layer(batch, versions, writer, names_of, threads)
-        return Made(tuple(data), tuple(changelog))
+        return WrittenFiles(tuple(data), tuple(changelog))
 
     @property
     def _options(self) -> TableOptions:
@@ -380,7 +378,7 @@ class NewFiles:
     """The files of one write. All names are created here, so that none is forgotten."""
 
     view: TableView
-    given: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
 
     def of(self, names: paths.FileNames, prefix: str, file_format: str) -> NamesOf:
         """Names for new files of a bucket."""
@@ -389,7 +387,7 @@ class NewFiles:
             while True:
                 name = names.data_file(file_format, prefix)
                 path = paths.join(self.view.bucket_directory(*bucket), name)
-                self.given.extend([path, index_name(path)] if self.has_indexes else [path])
+                self.names.extend([path, index_name(path)] if self.has_indexes else [path])
                 yield name
 
         return given
@@ -405,7 +403,7 @@ def added_file(bucket: BucketId, total: int, file: DataFileMeta) -> ManifestEntr
     return ManifestEntry(FileKind.ADD, *bucket, total, file)
 
 
-# -- sorts rows that arrive in any order -----------------------------------------------------------
+# -- sorting of rows that arrive in any order ------------------------------------------------------
 
 
 COPIES = 4
@@ -483,7 +481,7 @@ class SortedRows:
         Raises like `add`.
         """
         for bucket, frame in self._sorted():
-            self._pieces.setdefault(bucket, []).append(_Held(frame, self._key))
+            self._pieces.setdefault(bucket, []).append(_MemoryPiece(frame, self._key))
         for bucket in sorted(self._pieces):
             yield from ((bucket, frame) for frame in self._frames(self._pieces.pop(bucket)))
 
@@ -540,7 +538,7 @@ class SortedRows:
 
 
 @dataclass(frozen=True)
-class _Held:
+class _MemoryPiece:
     """Rows of one bucket sorted by key, in memory."""
 
     rows: pl.DataFrame
@@ -558,7 +556,7 @@ class _Held:
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _DiskPiece:
     """The same on local disk: a range of batches in a file."""
 
     spill: _Spill
@@ -571,7 +569,7 @@ class _Stored:
         return (self.spill.batch(number) for number in range(self.first, self.stop))
 
 
-_Piece = _Held | _Stored
+_Piece = _MemoryPiece | _DiskPiece
 
 
 class _Spill:
@@ -588,7 +586,7 @@ class _Spill:
             self._writer: Any = pa.ipc.new_file(self._file, schema, options=options)
         self._reader: Any = None
 
-    def add(self, rows: pl.DataFrame, rows_max: int) -> _Stored:
+    def add(self, rows: pl.DataFrame, rows_max: int) -> _DiskPiece:
         """Store rows in batches of at most `rows_max`."""
         first, stored = self._written, to_arrow(rows, self._schema).combine_chunks()
         with disk_errors("write", tempfile.gettempdir()):
@@ -597,7 +595,7 @@ class _Spill:
                 self._written += 1
         # `take` copies rows. A slice would keep all of them in memory.
         ends = from_arrow(stored.select(self._key).take([0, rows.height - 1]))
-        return _Stored(self, first, self._written, ends)
+        return _DiskPiece(self, first, self._written, ends)
 
     def batch(self, number: int) -> pl.DataFrame:
         """A batch. Nothing can be added after this call."""

@@ -23,7 +23,7 @@ from keytide.options import TableOptions
 from keytide.predicate.value_columns import key_column, stored_column
 from keytide.snapshot.state import TableView
 
-# -- computes the values of generated columns in incoming rows -------------------------------------
+# -- generated columns -----------------------------------------------------------------------------
 
 
 Flags = npt.NDArray[np.bool_]

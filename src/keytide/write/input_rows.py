@@ -1,11 +1,10 @@
-"""Incoming rows: converts any supported container to exact columns and row kinds.
+"""Input rows: converts any supported container to exact columns and row kinds.
 
 Everything is checked here, before anything is written: columns, types, lengths, NULLs, kinds.
 Values are converted only if nothing is lost.
 
-Adds missing columns to rows, so that they fit the table.
-
-For writers that declare that the columns of their rows vary. Otherwise, a row is a complete row.
+For writers that declare that the columns of their rows vary, missing columns are added, so that the
+rows fit the table. Otherwise, a row is a complete row.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, RowTy
 from keytide.types.logical import holds_all
 from keytide.write.generated_columns import generated
 
-# -- incoming rows ---------------------------------------------------------------------------------
+# -- input rows ------------------------------------------------------------------------------------
 
 
 _KINDS = [kind.short for kind in RowKind]
@@ -295,7 +294,7 @@ def ignored_kinds(options: TableOptions) -> list[RowKind]:
     return [RowKind.UPDATE_BEFORE] if options.ignore_update_before else []
 
 
-# -- kinds ---------------------------------------------------------------------------------------
+# -- kinds -----------------------------------------------------------------------------------------
 
 
 def parsed_kinds(column: pa.ChunkedArray, name: str, table: str) -> pa.ChunkedArray:
@@ -333,7 +332,7 @@ def _is_add(kinds: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.is_in(kinds, adds)
 
 
-# -- columns -------------------------------------------------------------------------------------
+# -- columns ---------------------------------------------------------------------------------------
 
 
 def _pair_columns(
@@ -467,7 +466,7 @@ def _filler(data_type: pa.DataType) -> pa.Scalar:
     return pa.scalar(0, width).cast(data_type)
 
 
-# -- adds missing columns to rows, so that they fit the table --------------------------------------
+# -- missing columns -------------------------------------------------------------------------------
 
 
 def padded(rows: pa.Table, schema: TableSchema, options: TableOptions) -> pa.Table:

@@ -1,13 +1,9 @@
-"""Buckets of rows: how each row gets its bucket, and how rows are split.
-
-Assigns a bucket to each row of a write.
+"""The layout of a write: how each row gets its bucket, and how rows are split.
 
 A layout is a picklable value that every task of a write gets. Its method `begin` returns the object
 that assigns the rows of one task. With a fixed number of buckets, the hash of the key determines
 the bucket. With dynamic buckets, an index does, and keys that it does not know are assigned to a
 bucket with room. The task then reports these assignments, and the commit adds them to the index.
-
-Splits rows by partition and bucket.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ from keytide.snapshot.live_files import BucketId
 from keytide.snapshot.state import TableView
 from keytide.types import Field
 
-# -- splits rows by partition and bucket -----------------------------------------------------------
+# -- splitting by partition and bucket -------------------------------------------------------------
 
 
 Numbers = npt.NDArray[np.int64]
@@ -58,14 +54,14 @@ class BucketBatch:
 
 
 @dataclass(frozen=True)
-class Cut:
+class BucketSplit:
     """The bucket of each row: `numbers` are indexes into `buckets`."""
 
     buckets: tuple[BucketId, ...]
     numbers: Numbers
 
     @classmethod
-    def of(cls, partitions: Sequence[bytes], places: Numbers, ids: Numbers) -> Cut:
+    def of(cls, partitions: Sequence[bytes], places: Numbers, ids: Numbers) -> BucketSplit:
         """Split rows by partition and bucket.
 
         `places` says which of `partitions` each row is in, and `ids` is the number of its bucket
@@ -142,7 +138,7 @@ def partitions_of(
     return encode_rows(columns, [f.type for f in fields]), places
 
 
-# -- assigns a bucket to each row of a write -------------------------------------------------------
+# -- layouts ---------------------------------------------------------------------------------------
 
 
 BUCKETS_MAX = 1 << 15
@@ -164,7 +160,7 @@ class Placing(ABC):
     @abstractmethod
     def cut(
         self, frame: pl.DataFrame, table: pa.Table, view: TableView
-    ) -> tuple[pl.DataFrame, Cut]:
+    ) -> tuple[pl.DataFrame, BucketSplit]:
         """The rows as they must be written, split by partition and bucket.
 
         These are the rows of `frame`, unless keys move between partitions. `table` has the same
@@ -207,7 +203,7 @@ def _refuse_other_layout(
             )
 
 
-# -- a fixed number of buckets ---------------------------------------------------------------------
+# -- fixed buckets ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -247,11 +243,11 @@ class _ByHash(Placing):
 
     def cut(
         self, frame: pl.DataFrame, table: pa.Table, view: TableView
-    ) -> tuple[pl.DataFrame, Cut]:
+    ) -> tuple[pl.DataFrame, BucketSplit]:
         numbers = self._numbers(table, view)
         partitions, places = partitions_of(frame, table, view.schema.partition_fields())
         _refuse_other_layout(partitions, self._layout.partition_buckets, view)
-        return frame, Cut.of(partitions, places, numbers)
+        return frame, BucketSplit.of(partitions, places, numbers)
 
     def _numbers(self, table: pa.Table, view: TableView) -> Numbers:
         if self._layout.spread == 1:
@@ -309,7 +305,7 @@ class _ByPartition(Placing):
 
     def cut(
         self, frame: pl.DataFrame, table: pa.Table, view: TableView
-    ) -> tuple[pl.DataFrame, Cut]:
+    ) -> tuple[pl.DataFrame, BucketSplit]:
         partitions, places = partitions_of(frame, table, view.schema.partition_fields())
         totals = np.array([self.total_buckets(p) for p in partitions], np.int64)[places]
         fields = view.bucket_fields
@@ -318,7 +314,7 @@ class _ByPartition(Placing):
         for total in np.unique(totals).tolist():
             ids = bucket_ids(columns, types, total, view.bucket_function)
             numbers = np.where(totals == total, ids, numbers)
-        return frame, Cut.of(partitions, places, numbers)
+        return frame, BucketSplit.of(partitions, places, numbers)
 
 
 # -- dynamic buckets -------------------------------------------------------------------------------
@@ -374,7 +370,7 @@ class _ByIndex(Placing):
 
     def cut(
         self, frame: pl.DataFrame, table: pa.Table, view: TableView
-    ) -> tuple[pl.DataFrame, Cut]:
+    ) -> tuple[pl.DataFrame, BucketSplit]:
         partitions, places = partitions_of(frame, table, view.schema.partition_fields())
         _refuse_other_layout(partitions, self._layout.partition_buckets, view)
         fields = view.bucket_fields
@@ -388,7 +384,7 @@ class _ByIndex(Placing):
         rows_by = iter(np.split(order, ends)[:count])  # there is nothing after the last end
         for partition, rows in zip(partitions, rows_by, strict=True):
             found[rows] = self._place_in(partition, hashes[rows], view)
-        return frame, Cut.of(partitions, places, found)
+        return frame, BucketSplit.of(partitions, places, found)
 
     def _place_in(self, partition: bytes, hashes: Hashes, view: TableView) -> Numbers:
         """The bucket of each key of one partition. New keys are recorded."""

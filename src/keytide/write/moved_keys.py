@@ -1,16 +1,11 @@
-"""Keys whose earlier row is in another partition or under a key index.
+"""Moved keys: their earlier row is in another partition, or under a key index.
 
-Keys that move between partitions, in tables whose primary key has no partition column.
-
-Such a table has dynamic buckets. The stored versions of a key say where it is. No index is stored,
-so none can be wrong, and each write looks up its keys. If a key arrives in another partition than
-its current one, the merge engine decides what happens, see `Elsewhere`. A key goes into one bucket
-of its partition. If two writers write the same keys at the same time, the second commit fails, and
-the write is made again.
-
-The state of a bucket with a key index, as a write finds it.
-
-Chooses the layout of a table.
+Keys move between partitions in tables whose primary key has no partition column. Such a table has
+dynamic buckets. The stored versions of a key say where it is. No index is stored, so none can be
+wrong, and each write looks up its keys. If a key arrives in another partition than its current one,
+the merge engine decides what happens, see `PartitionChangePolicy`. A key goes into one bucket of
+its partition. If two writers write the same keys at the same time, the second commit fails, and the
+write is made again.
 """
 
 from __future__ import annotations
@@ -36,11 +31,11 @@ from keytide.format.index_files import Hashes, IndexFile
 from keytide.format.manifest import ManifestEntry
 from keytide.key_index.indexed_keys import NOTHING, Entries, Numbers
 from keytide.key_index.sorted_runs import Head, IndexedFile
-from keytide.merge.engine import Elsewhere
+from keytide.merge.engine import PartitionChangePolicy
 from keytide.merge.engines import engine_class
 from keytide.merge.order import IS_ADD, joined
 from keytide.read.current_rows import Flags, by_name, exact, hashes_of, place_numbers, split_places
-from keytide.read.key_index_rebuild import bare_head, settled
+from keytide.read.key_index_rebuild import bare_head, settled_bucket
 from keytide.read.lookup import key_range, newest_versions
 from keytide.read.merged_versions import rows_in
 from keytide.read.plan import plan_files
@@ -52,7 +47,7 @@ from keytide.snapshot.live_files import BucketId, DeadRows, load_dead_rows
 from keytide.snapshot.state import TableView
 from keytide.types import arrow_schema
 from keytide.write.layout import (
-    Cut,
+    BucketSplit,
     DynamicLayout,
     Layout,
     Placing,
@@ -60,9 +55,6 @@ from keytide.write.layout import (
     rooms,
 )
 from keytide.write.row_merging import Arrivals, Current, floors
-
-# -- keys whose earlier row is in another partition or under a key index ---------------------------
-
 
 # -- keys that move between partitions -------------------------------------------------------------
 
@@ -104,22 +96,22 @@ class _Moving(Placing):
 
     def cut(
         self, frame: pl.DataFrame, table: pa.Table, view: TableView
-    ) -> tuple[pl.DataFrame, Cut]:
+    ) -> tuple[pl.DataFrame, BucketSplit]:
         """See `Placing`. Each key ends in one partition, whichever its rows name."""
         routed = self._routed(frame) if frame.height else frame.with_columns(_NO_BUCKETS)
         fields = view.schema.partition_fields()
         exact = to_arrow(routed.select(self._partition), arrow_schema(fields))
         partitions, places = partitions_of(routed, exact, fields)
-        cut = Cut.of(partitions, places, routed[_BUCKET].to_numpy())
+        cut = BucketSplit.of(partitions, places, routed[_BUCKET].to_numpy())
         return routed.select(frame.columns), cut
 
     def _routed(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The rows as they must be written, each with the number of its bucket."""
         self._look_up(frame.select(self._key).unique())
-        elsewhere = engine_class(self._view.options).elsewhere
+        elsewhere = engine_class(self._view.options).on_partition_change
         routes = {
-            Elsewhere.MOVES: self._moved, Elsewhere.STAYS: self._kept,
-            Elsewhere.IS_DROPPED: self._first,
+            PartitionChangePolicy.MOVES: self._moved, PartitionChangePolicy.STAYS: self._kept,
+            PartitionChangePolicy.IS_DROPPED: self._first,
         }  # fmt: skip
         return routes[elsewhere](frame)
 
@@ -135,7 +127,9 @@ class _Moving(Placing):
 
     def _stored(self, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
         columns = (*self._key, *self._partition)
-        only_rows = engine_class(self._view.options).elsewhere is Elsewhere.MOVES
+        only_rows = (
+            engine_class(self._view.options).on_partition_change is PartitionChangePolicy.MOVES
+        )
         layout = self._layout
         plan = plan_files(self._view, layout.entries, key_range(keys), layout.vector_files)
         for bucket in plan.buckets:
@@ -217,7 +211,7 @@ class _Moving(Placing):
         return np.repeat(np.fromiter(taken, np.int64, len(taken)), numbers)
 
 
-# -- the state of a bucket with a key index, as a write finds it -----------------------------------
+# -- the state of a bucket with a key index --------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -246,7 +240,7 @@ class Bucket:
             f"{reason}"
         )
         known = {file.name for file in self.index.head.files} if has_read_head else None
-        found = settled(view, self.entries.values(), self.dead, known)
+        found = settled_bucket(view, self.entries.values(), self.dead, known)
         return replace(self, index=found.index, dead=found.dead)
 
     def current(
@@ -292,7 +286,7 @@ class Bucket:
         return stored.at(reads, max(1, rows_max))
 
 
-def arrived(
+def arrivals_of(
     view: TableView, bucket: BucketId, rows: pl.DataFrame, on: Bucket, wanted: Iterable[str] = ()
 ) -> Arrivals:
     """Rows that arrive in a bucket, with the `wanted` columns of the current rows of their keys.
@@ -308,13 +302,15 @@ def arrived(
     if comparison.is_in_index:
         fresh = comparison.numbers(own)
         stored = np.where(is_known, entries.comparisons, NOTHING)[np.newaxis]
-        says, floor = comparison.says(fresh), _floors(rows, fresh[0], on, view)
+        says, floor = comparison.compared_columns(fresh), _floors(rows, fresh[0], on, view)
         return Arrivals(rows, hashes, entries, current, fresh, stored, says, floor)
     both = pa.concat_tables([own, exact(current.rows, comparison.fields)])
     fresh, of_current = np.split(comparison.numbers(both), [rows.height], axis=1)
     floor, stored = np.full(rows.height, NOTHING), np.full_like(fresh, NOTHING)
     stored[:, is_known] = of_current[:, current.at[is_known]]
-    return Arrivals(rows, hashes, entries, current, fresh, stored, comparison.says(fresh), floor)
+    return Arrivals(
+        rows, hashes, entries, current, fresh, stored, comparison.compared_columns(fresh), floor
+    )
 
 
 def _floors(rows: pl.DataFrame, fresh: Numbers, on: Bucket, view: TableView) -> Numbers:
@@ -327,17 +323,17 @@ def _floors(rows: pl.DataFrame, fresh: Numbers, on: Bucket, view: TableView) -> 
     return np.where(adds, found, NOTHING)
 
 
-def certain() -> None:
+def no_confirmation() -> None:
     """Confirm a snapshot that is known to be the latest: does nothing."""
 
 
-def found_bucket(
+def load_bucket(
     view: TableView,
     bucket: BucketId,
     entries: Sequence[ManifestEntry],
     head: IndexFile | None,
     vectors: tuple[IndexFile, ...],
-    confirm: Callable[[], None] = certain,
+    confirm: Callable[[], None] = no_confirmation,
 ) -> Bucket:
     """The bucket in a snapshot, from its data files, the head of its index, and its vectors.
 
@@ -374,7 +370,7 @@ def _why_not_its(
     """Why an index does not match a bucket with these files. None if it does."""
     rows = {name: entry.file.row_count for name, entry in files.items()}
     why = why_not_covered(head, rows, {n: len(vector) for n, vector in dead.vectors.items()})
-    counted = view.comparison.counted_in
+    counted = view.comparison.unit
     if why is not None or head.compared == counted:
         return why
     return f"rows are now compared by {counted}, but the index has {head.compared}"
@@ -395,7 +391,7 @@ def places_of(
     return numbers, np.concatenate(positions), files
 
 
-# -- chooses the layout of a table -----------------------------------------------------------------
+# -- the layout of a table -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

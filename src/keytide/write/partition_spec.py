@@ -1,11 +1,8 @@
-"""Overwrites: what they replace, and the partitions that this means.
+"""Partition specs of overwrites: what they replace, and the partitions that this means.
 
-What an overwrite replaces: the whole table, the partitions of its rows, or those of a spec.
-
-The result is a predicate over partitions, not a list of files. A commit evaluates it again at every
-attempt, so files that were added in the meantime are replaced too.
-
-Determines which partitions an overwrite replaces, before any row is read.
+That is the whole table, the partitions of its rows, or those of a spec. The result is a predicate
+over partitions, not a list of files. It is determined before any row is read. A commit evaluates it
+again at every attempt, so files that were added in the meantime are replaced too.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ from keytide.predicate.predicate import Predicate
 from keytide.snapshot.state import TableView
 from keytide.types import Field
 
-# -- what an overwrite replaces --------------------------------------------------------------------
+# -- specs -----------------------------------------------------------------------------------------
 
 
 Place: TypeAlias = "Mapping[str, Any] | str | Predicate"
@@ -201,7 +198,7 @@ def _value(value: Any, field: Field, table: str) -> pa.Array:
     return pa.array([stored], type=stored.type)
 
 
-# -- determines which partitions an overwrite replaces, before any row is read ---------------------
+# -- replaced partitions ---------------------------------------------------------------------------
 
 
 def partition_to_replace(

@@ -1,17 +1,12 @@
-"""What a write refuses: tables, rows that cannot be merged, and rows that violate a constraint.
+"""Refusals of writes: tables, rows that cannot be merged, and rows that violate a constraint.
 
-Refuses rows that a table's engine cannot merge, when they enter.
-
-So everything that is stored can be read: a scan never finds a retraction that cannot be applied, or
-bytes that are not a valid bitmap.
-
-CHECK constraints: conditions that every written row must satisfy.
+Rows that a table's engine cannot merge are refused when they enter. So everything that is stored
+can be read: a scan never finds a retraction that cannot be applied, or bytes that are not a valid
+bitmap.
 
 As in SQL, a row fails if a condition is false, and passes if the condition is NULL. Each row is
 checked as it is written. In a partial row, whose other columns are NULL, only the given values are
 checked. Rows that delete are not checked.
-
-Which tables this release can write to.
 """
 
 from __future__ import annotations
@@ -37,7 +32,7 @@ from keytide.snapshot.stored_table import StoredTable
 from keytide.write.input_rows import Rows, forbidden_nulls, ignored_kinds
 from keytide.write.row_merging import as_deletes, row_merger
 
-# -- CHECK constraints: conditions that every written row must satisfy -----------------------------
+# -- CHECK constraints -----------------------------------------------------------------------------
 
 
 def broken_constraints(rows: pl.DataFrame, view: TableView) -> Iterator[Refusal]:
@@ -49,7 +44,7 @@ def broken_constraints(rows: pl.DataFrame, view: TableView) -> Iterator[Refusal]
         yield Refusal(fails, reason, f"constraint-{name}", constraint.columns)
 
 
-# -- refuses rows that a table's engine cannot merge, when they enter ------------------------------
+# -- rows that cannot be merged --------------------------------------------------------------------
 
 
 def refuse_unmergeable(
@@ -168,7 +163,7 @@ def _not_inserted(rows: pl.DataFrame) -> Iterator[Refusal]:
                           "can be identified; an append table accepts only +I")  # fmt: skip
 
 
-# -- which tables this release can write to --------------------------------------------------------
+# -- tables that this release can write to ---------------------------------------------------------
 
 
 def writable_view(table: StoredTable) -> TableView:

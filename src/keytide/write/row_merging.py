@@ -1,4 +1,4 @@
-"""Merges rows with the current rows of their keys before they are stored.
+"""Row merging: rows are merged with the current rows of their keys before they are stored.
 
 One row per key is stored: the current row merged with the arriving rows, column by column, and then
 the columns that are computed from it. A delete removes everything before it, so the next row starts
@@ -9,9 +9,8 @@ A late row cannot be put in its place: the merged row no longer shows which of t
 row has set, or whether a later row has deleted the key. So it is refused, unless the table's
 options say that late rows are dropped, or it comes after a delete.
 
-Which rows a write stores in a table with a key index where rows are not merged.
-
-Rows that arrive in a bucket with a key index, and the current rows of their keys.
+In a table with a key index where rows are not merged, all rows of a write are compared with the
+current rows of their keys instead.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from keytide.base.text import held_by_python
 from keytide.definition.kind import computed_columns, merged_fields
 from keytide.errors import InvalidError
 from keytide.format.arrow import from_arrow
-from keytide.key_index.indexed_keys import NOTHING, Entries, KeyHashes, Numbers, behind
+from keytide.key_index.indexed_keys import NOTHING, Entries, KeyHashes, Numbers, reduced
 from keytide.merge.engine import MergeEngine
 from keytide.merge.engines import column_merger
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
@@ -38,7 +37,7 @@ from keytide.read.current_rows import Flags, exact
 from keytide.read.key_index_rebuild import largest_before
 from keytide.snapshot.state import TableView
 
-# -- rows that arrive in a bucket with a key index -------------------------------------------------
+# -- incoming and current rows ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class Arrivals:
     - `entries` are the index entries of those keys that the index knows.
     - `fresh` are the comparison values of each row, and `stored` those of its key: one number for
       each compared column.
-    - `says` tells in which of these columns a row has a value to compare.
+    - `has_value` tells in which of these columns a row has a value to compare.
     - A row below its `floor` is late, whatever its key.
     """
 
@@ -82,7 +81,7 @@ class Arrivals:
     current: Current
     fresh: Numbers
     stored: Numbers
-    says: Flags
+    has_value: Flags
     floor: Numbers
 
     @cached_property
@@ -103,7 +102,7 @@ class Arrivals:
             self.current.take(places),
             self.fresh[:, places],
             self.stored[:, places],
-            self.says[:, places],
+            self.has_value[:, places],
             self.floor[places],
         )
 
@@ -119,7 +118,7 @@ class Arrivals:
 
 
 @dataclass(frozen=True)
-class Judged:
+class Judgment:
     """Which rows are late, which are the current rows of their keys, and the new comparison values.
 
     A row is late if an earlier row of its key, stored or in the same write, has a larger comparison
@@ -139,10 +138,10 @@ def floors(fresh: Numbers, mark: int, lateness_max: int | None) -> Numbers:
     if lateness_max is None:
         return np.full(len(fresh), NOTHING)
     before = np.concatenate([[mark], fresh[:-1]])[: len(fresh)]
-    return behind(np.maximum.accumulate(before), lateness_max)
+    return reduced(np.maximum.accumulate(before), lateness_max)
 
 
-def judge(arrivals: Arrivals) -> Judged:
+def judge(arrivals: Arrivals) -> Judgment:
     """Judge rows in the order in which they arrive."""
     before = arrivals.stored
     again = arrivals.come_again
@@ -154,7 +153,7 @@ def judge(arrivals: Arrivals) -> Judged:
         fresh = np.where(arrivals.is_too_old, NOTHING, arrivals.fresh)[:, again]
         earlier = largest_before(arrivals.hashes.take(again), fresh)
         before[:, again] = np.maximum(earlier, arrivals.stored[:, again])
-    is_late: Flags = np.any((arrivals.fresh < before) & arrivals.says, axis=0)
+    is_late: Flags = np.any((arrivals.fresh < before) & arrivals.has_value, axis=0)
     is_late |= arrivals.is_too_old
     is_current = ~is_late
     kept = again[~is_late[again]]
@@ -163,11 +162,11 @@ def judge(arrivals: Arrivals) -> Judged:
     frame = pl.DataFrame({"head": hashes.heads, "check": hashes.checks, "row": kept})
     last: Numbers = frame.group_by("head", "check").agg(pl.col("row").last())["row"].to_numpy()
     is_current[last] = True
-    return Judged(is_late, is_current, np.maximum(before, arrivals.fresh))
+    return Judgment(is_late, is_current, np.maximum(before, arrivals.fresh))
 
 
 @dataclass(frozen=True)
-class Kept:
+class RowsToStore:
     """The rows to store, the position of each among the arriving rows, and which are current."""
 
     rows: pl.DataFrame
@@ -175,10 +174,10 @@ class Kept:
     is_current: Flags
 
 
-# -- which rows a write stores ---------------------------------------------------------------------
+# -- writes without a merge ------------------------------------------------------------------------
 
 
-def as_they_came(arrivals: Arrivals, judged: Judged, view: TableView) -> Kept:
+def unmerged_rows(arrivals: Arrivals, judged: Judgment, view: TableView) -> RowsToStore:
     """The rows in their order. Late rows are marked or left out, as the table's options say.
 
     Rows that are too old are never stored. Their keys may be forgotten, and a dead row of an
@@ -188,10 +187,10 @@ def as_they_came(arrivals: Arrivals, judged: Judged, view: TableView) -> Kept:
     source = np.flatnonzero(~is_dropped(arrivals, judged, view))
     if len(source) < len(arrivals):
         rows = rows[pl.Series(source)]
-    return Kept(rows, source, judged.is_current[source])
+    return RowsToStore(rows, source, judged.is_current[source])
 
 
-def is_dropped(arrivals: Arrivals, judged: Judged, view: TableView) -> Flags:
+def is_dropped(arrivals: Arrivals, judged: Judgment, view: TableView) -> Flags:
     """Which rows are not stored: too old ones, and late ones in a table that drops late rows."""
     return judged.is_late if view.options.drops_out_of_order else arrivals.is_too_old
 
@@ -216,7 +215,7 @@ def refuse_too_old(arrivals: Arrivals, view: TableView) -> None:
     )
 
 
-def with_marks(arrivals: Arrivals, judged: Judged, view: TableView) -> pl.DataFrame:
+def with_marks(arrivals: Arrivals, judged: Judgment, view: TableView) -> pl.DataFrame:
     """The rows with the columns that a write sets: see `with_all_producers`, and whether they are
     late.
 
@@ -227,7 +226,7 @@ def with_marks(arrivals: Arrivals, judged: Judged, view: TableView) -> pl.DataFr
     return rows if marker is None else rows.with_columns(pl.Series(marker, judged.is_late))
 
 
-def with_all_producers(arrivals: Arrivals, judged: Judged, view: TableView) -> pl.DataFrame:
+def with_all_producers(arrivals: Arrivals, judged: Judgment, view: TableView) -> pl.DataFrame:
     """The rows. Those that are not late get the comparison values of their keys in every column.
 
     Raises `InvalidError` for a late row that has values of several producers, as rows of statements
@@ -237,7 +236,7 @@ def with_all_producers(arrivals: Arrivals, judged: Judged, view: TableView) -> p
     if not comparison.has_producers:
         return arrivals.rows
 
-    wrong = judged.is_late & (arrivals.says.sum(axis=0) > 1)
+    wrong = judged.is_late & (arrivals.has_value.sum(axis=0) > 1)
     if wrong.any():
         raise InvalidError(
             f"table {view.name}: {int(wrong.sum())} rows are older than the stored row of their "
@@ -262,7 +261,7 @@ def first_key(rows: pl.DataFrame, marks: Flags, view: TableView) -> str:
     return ", ".join(f"{name} = {value!r}" for name, value in row.items())
 
 
-# -- merges rows with the current rows of their keys before they are stored ------------------------
+# -- writes with a merge ---------------------------------------------------------------------------
 
 
 _KEY, _PLACE = map(scratch, ("key", "place"))
@@ -281,7 +280,7 @@ def as_deletes(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(kind.alias(VALUE_KIND))
 
 
-def merged_rows(arrivals: Arrivals, judged: Judged, view: TableView) -> Kept:
+def merged_rows(arrivals: Arrivals, judged: Judgment, view: TableView) -> RowsToStore:
     """One row per key, and the late rows as they arrived, unless they are dropped.
 
     Raises `InvalidError` for a late row that the options do not drop, and for rows that cannot be
@@ -295,7 +294,7 @@ def merged_rows(arrivals: Arrivals, judged: Judged, view: TableView) -> Kept:
             sorted_by = places
         else:
             numbers = _key_numbers(arrivals.hashes)
-            producers = np.argmax(arrivals.says, axis=0)
+            producers = np.argmax(arrivals.has_value, axis=0)
             fresh = arrivals.fresh[producers, places]
             taken: Numbers = np.empty_like(places)
             taken[np.lexsort((places, producers, numbers))] = np.lexsort(
@@ -314,7 +313,7 @@ def merged_rows(arrivals: Arrivals, judged: Judged, view: TableView) -> Kept:
     late = rows.filter(pl.Series(judged.is_late & ~is_dropped(arrivals, judged, view)))
     stored = pl.concat([merged, late.select(merged.columns)])
     is_current = np.arange(stored.height) < merged.height
-    return Kept(stored.drop(_PLACE), stored[_PLACE].to_numpy(), is_current)
+    return RowsToStore(stored.drop(_PLACE), stored[_PLACE].to_numpy(), is_current)
 
 
 def _versions(
@@ -374,7 +373,7 @@ def _key_numbers(hashes: KeyHashes) -> Numbers:
     return numbers
 
 
-def _refuse_late(arrivals: Arrivals, judged: Judged, view: TableView) -> None:
+def _refuse_late(arrivals: Arrivals, judged: Judgment, view: TableView) -> None:
     at = arrivals.current.at
     wrong = judged.is_late & (at >= 0)
     wrong[wrong] = arrivals.current.lives[at[wrong]]

@@ -1,14 +1,10 @@
 """Write tasks: the input that each part of a write needs, and its result.
 
-Counts rows that arrive out of order.
+Rows that arrive out of order can be counted. Merging handles them without help, but users who
+monitor a feed want to know the number (Apache Pinot's upsert tables count them as well). The count
+requires a lookup of the written keys, so it is enabled by the option 'write.count-out-of-order'.
 
-Merging handles them without help, but users who monitor a feed want to know the number (Apache
-Pinot's upsert tables count them as well). The count requires a lookup of the written keys, so it is
-enabled by the option 'write.count-out-of-order'.
-
-Checks definitions before they are stored: refuses what every writer would refuse.
-
-Writes of rows whose order is unknown: nothing may depend on it.
+Definitions are checked before they are stored: what every writer would refuse is refused.
 
 Not every engine that passes on rows keeps their order. Then two rows of one key can be written
 together only if sequence fields say which one is newer. All others are refused.
@@ -43,15 +39,15 @@ from keytide.snapshot.dynamic_buckets import PlacedKeys
 from keytide.snapshot.live_files import NO_FILES, BucketId, BucketIndex, DeadRows, by_index_key
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.state import TableState, TableView
-from keytide.snapshot.stored_table import StoredTable, unmade
+from keytide.snapshot.stored_table import StoredTable, metadata_before_creation
 from keytide.write.bucket_writer import BucketWriter, Seen, SequenceBase
 from keytide.write.input_rows import Rows, incoming_rows
 from keytide.write.layout import DynamicLayout, FixedLayout, Layout, Placing, PostponedLayout
-from keytide.write.moved_keys import MovingLayout, certain
+from keytide.write.moved_keys import MovingLayout, no_confirmation
 from keytide.write.partition_spec import PartitionSpec
 from keytide.write.refusals import check_writable, refuse_unmergeable
 
-# -- writes of rows whose order is unknown: nothing may depend on it -------------------------------
+# -- rows in unknown order -------------------------------------------------------------------------
 
 
 class Order(Enum):
@@ -95,10 +91,7 @@ def refuse_ties(view: TableView, places: Iterable[pl.DataFrame]) -> None:
         )
 
 
-# -- write tasks: the input that each part of a write needs, and its result ------------------------
-
-
-# -- counts rows that arrive out of order ----------------------------------------------------------
+# -- out-of-order rows -----------------------------------------------------------------------------
 
 
 def count_out_of_order(
@@ -146,7 +139,7 @@ def _versions(
     return pl.concat(found)
 
 
-# -- write tasks: the input that each part of a write needs, and its result ------------------------
+# -- write tasks -----------------------------------------------------------------------------------
 
 
 RUNS_PER_PART = 1 << 16
@@ -161,7 +154,7 @@ _BATCH_ROWS = 64 << 10
 
 
 @dataclass(frozen=True)
-class Written:
+class TaskResult:
     """The files that a task wrote, as entries to commit, and the number of rows that it received.
 
     - `changelog` are the files that contain the rows again, as they arrived.
@@ -198,7 +191,7 @@ class Written:
         return (*self.entries, *self.changelog)
 
     @classmethod
-    def together(cls, parts: Iterable[Written]) -> Written:
+    def together(cls, parts: Iterable[TaskResult]) -> TaskResult:
         """The combined results of several tasks, in order.
 
         A count that one of them lacks is unknown.
@@ -238,7 +231,7 @@ class WriteTask:
     partition: PartitionSpec | None = None
     has_changelog: bool = False
     threads: int = 1
-    confirm: Callable[[], None] = certain
+    confirm: Callable[[], None] = no_confirmation
     """Called before work that takes long or that warns.
 
     Raises an error if the work would be in vain.
@@ -270,7 +263,7 @@ class WriteTask:
         """The same for rows of a statement, each of which is the new state of its key's row."""
         return replace(self, stored=None)
 
-    def feed(self, rows: Iterable[pa.Table], number: int) -> Written:
+    def feed(self, rows: Iterable[pa.Table], number: int) -> TaskResult:
         """Write each table of rows as one run per bucket.
 
         Within one write, the later row of a key is newer: rows of a later part, and within a part
@@ -282,17 +275,17 @@ class WriteTask:
         # Later parts have higher numbers, whichever of them is written first.
         base = replace(self.base, offset=number * RUNS_PER_PART)
         placing = self.layout.begin()
-        made = [Written((), out_of_order=0 if self._counts_late else None)]
+        made = [TaskResult((), out_of_order=0 if self._counts_late else None)]
         try:
             for run in rows:
                 made.append(self._write(run, base, placing, made))
-                base = base.behind(made[-1].entries, run.num_rows)
-            written = Written.together(made)
+                base = base.advanced(made[-1].entries, run.num_rows)
+            written = TaskResult.together(made)
             if self.order is Order.UNKNOWN:
                 refuse_ties(self.view, written.places)
                 written = replace(written, places=())
         except BaseException:
-            files = Written.together(made).files
+            files = TaskResult.together(made).files
             paths = [path for file in files for path in self.view.stored_paths(file)]
             self.view.store.discard(paths)
             raise
@@ -304,15 +297,15 @@ class WriteTask:
         return self.stored is not None
 
     def _write(
-        self, run: pa.Table, base: SequenceBase, placing: Placing, before: Iterable[Written]
-    ) -> Written:
+        self, run: pa.Table, base: SequenceBase, placing: Placing, before: Iterable[TaskResult]
+    ) -> TaskResult:
         """Write rows as one run per bucket. `before` is what was already written of the part."""
         view, late = self.view, None
         rows = incoming_rows(run, view.schema, view.options, view.name)
         if self.partition is not None:
             self.partition.check(rows.table)
         if self.stored is not None:
-            known = Written.together(before).entries
+            known = TaskResult.together(before).entries
             late = count_out_of_order(rows, self.stored, known, placing)
         refuse_unmergeable(rows.frame, view, rows.refusals)
         made = self._placed(rows, base, placing, before)
@@ -320,18 +313,18 @@ class WriteTask:
         return replace(made, rows=run.num_rows, out_of_order=late, places=places)
 
     def _placed(
-        self, rows: Rows, base: SequenceBase, placing: Placing, before: Iterable[Written]
-    ) -> Written:
+        self, rows: Rows, base: SequenceBase, placing: Placing, before: Iterable[TaskResult]
+    ) -> TaskResult:
         """Write rows in the table's types into their buckets."""
         frame, cut = placing.cut(rows.frame, rows.table, self.view)
         batches = list(cut.batches(frame, _BATCH_ROWS))
         del cut  # it is as long as the rows, and no longer needed
         writer = BucketWriter(self.view, placing.total_buckets, self.has_changelog, self.seen)
         made = writer.write(batches, base, threads=self.threads)
-        return Written(made.data, frame.height, changelog=made.changelog)
+        return TaskResult(made.data, frame.height, changelog=made.changelog)
 
 
-# -- checks definitions before they are stored -----------------------------------------------------
+# -- checks of definitions -------------------------------------------------------------------------
 
 
 def try_definition(metadata: TableMetadata, definition: TableSchema) -> None:
@@ -340,7 +333,7 @@ def try_definition(metadata: TableMetadata, definition: TableSchema) -> None:
     Raises the same errors as a write of rows.
     """
     first = replace(definition, id=0)
-    view = StoredTable.of(unmade(metadata, first)).view(first)
+    view = StoredTable.of(metadata_before_creation(metadata, first)).view(first)
     check_writable(view)
     no_rows = first.arrow_schema().empty_table()
     WriteTask.on(TableState(view, NO_FILES, ())).feed([no_rows], 0)

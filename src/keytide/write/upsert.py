@@ -1,18 +1,14 @@
-"""Writes into a table with a key index: appends rows, and marks replaced rows as dead.
+"""Upserts into a table with a key index: rows are appended, and replaced rows are marked as dead.
 
 All rows of a write are stored as they arrived, or one per key if rows are merged. The index says
 where the current row of each key is. So the previous row of each key is marked as dead, and so are
 rows that arrive late or delete. The files without their dead rows contain one row per key.
 
-Chooses the write task for a table.
+The results of parallel tasks on one state of a table are combined, because each task looked up keys
+independently, as the tasks of a MERGE do.
 
-Combines the results of parallel tasks on one state of a table with a key index.
-
-Each task looked up keys independently, as the tasks of a MERGE do.
-
-Writes rows that were stored before, unchanged, each with its `_VALUE_KIND`.
-
-Nothing is filled in, counted or checked, and no two rows have the same key.
+Rows that were stored before can be written unchanged, each with its `_VALUE_KIND`. Nothing is
+filled in, counted or checked, and no two rows have the same key.
 """
 
 from __future__ import annotations
@@ -39,20 +35,20 @@ from keytide.snapshot.state import TableState, TableView
 from keytide.write.bucket_writer import BucketWriter, SequenceBase
 from keytide.write.input_rows import Rows, complete_rows, typed_rows
 from keytide.write.layout import BucketBatch, Placing
-from keytide.write.moved_keys import Bucket, arrived, found_bucket, places_of
+from keytide.write.moved_keys import Bucket, arrivals_of, load_bucket, places_of
 from keytide.write.partition_spec import PartitionSpec
 from keytide.write.refusals import refuse_unmergeable, without_errors
 from keytide.write.row_merging import (
     Arrivals,
-    Kept,
-    as_they_came,
+    RowsToStore,
     judge,
     merged_rows,
     refuse_too_old,
+    unmerged_rows,
 )
-from keytide.write.task import Order, WriteTask, Written, layout_of, tie_columns
+from keytide.write.task import Order, TaskResult, WriteTask, layout_of, tie_columns
 
-# -- writes into a table with a key index ----------------------------------------------------------
+# -- upserts ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -102,8 +98,8 @@ class UpsertTask(WriteTask):
         return True  # the index finds them without extra work
 
     def _write(
-        self, run: pa.Table, base: SequenceBase, placing: Placing, before: Iterable[Written]
-    ) -> Written:
+        self, run: pa.Table, base: SequenceBase, placing: Placing, before: Iterable[TaskResult]
+    ) -> TaskResult:
         """Write rows bucket by bucket. `before` is what was already written of the part."""
         view = self.view
         given = typed_rows(run, view.schema, view.options, view.name)
@@ -119,34 +115,34 @@ class UpsertTask(WriteTask):
         return replace(written, rows=run.num_rows, errors=errors, places=places)
 
     def _placed(
-        self, rows: Rows, base: SequenceBase, placing: Placing, before: Iterable[Written]
-    ) -> Written:
+        self, rows: Rows, base: SequenceBase, placing: Placing, before: Iterable[TaskResult]
+    ) -> TaskResult:
         """Write rows in the table's types into their buckets."""
         frame, cut = placing.cut(rows.frame, rows.table, self.view)
-        made = Written.together(before)
+        made = TaskResult.together(before)
         parts = [
             self._upserted(bucket, part, base, placing, self._bucket(bucket, made))
             for bucket, part in cut.parts(frame)
         ]
-        return Written.together(parts)
+        return TaskResult.together(parts)
 
     def _upserted(
         self, bucket: BucketId, rows: pl.DataFrame, base: SequenceBase, placing: Placing, on: Bucket
-    ) -> Written:
+    ) -> TaskResult:
         merges = self.view.options.merges_rows and not self.states_rows
         wanted = self.view.schema.names if merges else ()
         try:
-            found = arrived(self.view, bucket, rows, on, wanted)
+            found = arrivals_of(self.view, bucket, rows, on, wanted)
         except DamagedRunError as error:
             self.confirm()
             on = on.anew(self.view, bucket, str(error))
-            found = arrived(self.view, bucket, rows, on, wanted)
+            found = arrivals_of(self.view, bucket, rows, on, wanted)
         arrivals = self._unbound(found, on)
         judged = judge(arrivals)
         late = int(judged.is_late.sum())
-        kept = (merged_rows if merges else as_they_came)(arrivals, judged, self.view)
+        kept = (merged_rows if merges else unmerged_rows)(arrivals, judged, self.view)
         if not kept.rows.height:
-            return Written((), rows.height, late)
+            return TaskResult((), rows.height, late)
         batch = BucketBatch((bucket,), np.array([kept.rows.height]), kept.rows)
         written = BucketWriter(self.view, placing.total_buckets).write([batch], base).data
         keys, dead = _indexed(self.view, on, arrivals, kept, written)
@@ -154,7 +150,7 @@ class UpsertTask(WriteTask):
             (KEY_INDEX, *bucket): keys,
             (DELETION_VECTORS, *bucket): dead,
         }
-        return Written(written, rows.height, late, indexes=indexes)
+        return TaskResult(written, rows.height, late, indexes=indexes)
 
     def _unbound(self, arrivals: Arrivals, on: Bucket) -> Arrivals:
         """The rows, of which some are never too old: rows that replace everything, and rows of a
@@ -172,12 +168,12 @@ class UpsertTask(WriteTask):
         return arrivals
 
     def bucket(self, bucket: BucketId) -> Bucket:
-        """A bucket as it was found. Raises the same errors as `found_bucket`."""
+        """A bucket as it was found. Raises the same errors as `load_bucket`."""
         head, vectors = self.key_files.get(bucket), self.vector_files.get(bucket, ())
         entries = self.entries.get(bucket, ())
-        return found_bucket(self.view, bucket, entries, head, vectors, self.confirm)
+        return load_bucket(self.view, bucket, entries, head, vectors, self.confirm)
 
-    def _bucket(self, bucket: BucketId, made: Written) -> Bucket:
+    def _bucket(self, bucket: BucketId, made: TaskResult) -> Bucket:
         """A bucket as this task has left it, if it has written to it."""
         keys, dead = made.indexes.get((KEY_INDEX, *bucket)), made.dead.get(bucket)
         if not isinstance(keys, NewKeys) or dead is None:
@@ -188,7 +184,11 @@ class UpsertTask(WriteTask):
 
 
 def _indexed(
-    view: TableView, on: Bucket, arrivals: Arrivals, kept: Kept, written: tuple[ManifestEntry, ...]
+    view: TableView,
+    on: Bucket,
+    arrivals: Arrivals,
+    kept: RowsToStore,
+    written: tuple[ManifestEntry, ...],
 ) -> tuple[NewKeys, DeadRows]:
     """The new index of a bucket and its dead rows, after files were written."""
     head = on.index.head
@@ -207,23 +207,23 @@ def _indexed(
     stored_as[kept.source[kept.is_current]] = np.flatnonzero(kept.is_current)
     in_order: Numbers = stored_as[arrivals.hashes.order]
     new = Entries(hashes, files, positions, comparisons).take(in_order[in_order >= 0])
-    later = newest_of_each(Entries.together([on.index.later, newest_of_each(new)]))
+    later = newest_of_each(Entries.together([on.index.pending, newest_of_each(new)]))
     gone = before.take(replaced)
     about = head.about([*head.files, *covered], new, gone, comparisons)
-    return NewKeys(replace(on.index, head=about, later=later), dead, on.stored), dead
+    return NewKeys(replace(on.index, head=about, pending=later), dead, on.stored), dead
 
 
-# -- combines the results of parallel tasks on one state of a table with a key in ------------------
+# -- combined results of parallel tasks ------------------------------------------------------------
 
 
-def joined_upserts(view: TableView, parts: Sequence[Written]) -> Written:
-    """The combined results of parallel tasks on one state of a table, as `Written.together`.
+def joined_upserts(view: TableView, parts: Sequence[TaskResult]) -> TaskResult:
+    """The combined results of parallel tasks on one state of a table, as `TaskResult.together`.
 
     If several tasks have rows of one key, the row with the largest comparison value is current, on
     a tie that of the later task. Raises `UnsupportedError` for such rows if the index cannot
     compare them, and if rows are merged.
     """
-    joined = Written.together([replace(part, indexes={}) for part in parts])
+    joined = TaskResult.together([replace(part, indexes={}) for part in parts])
     indexes: dict[IndexKey, list[BucketIndex]] = {}
     for part in parts:
         for key, index in part.indexes.items():
@@ -243,12 +243,12 @@ def _joined(view: TableView, parts: Sequence[NewKeys]) -> tuple[NewKeys, DeadRow
     known = [file for file in heads[0].files if file.name in common]
     own_from = min(f.number for head in heads for f in head.files if f.name not in common)
     files, number = list(known), own_from
-    entries = [first.index.later.take(np.flatnonzero(first.index.later.files < own_from))]
+    entries = [first.index.pending.take(np.flatnonzero(first.index.pending.files < own_from))]
     for part in parts:
         own = [file for file in part.index.head.files if file.number >= own_from]
         shift = number - own_from
         files += [replace(file, number=file.number + shift) for file in own]
-        new = part.index.later.take(np.flatnonzero(part.index.later.files >= own_from))
+        new = part.index.pending.take(np.flatnonzero(part.index.pending.files >= own_from))
         entries.append(replace(new, files=new.files + shift))
         number += len(own)
     _refuse_undecided(view, Entries.together(entries[1:]))
@@ -258,8 +258,8 @@ def _joined(view: TableView, parts: Sequence[NewKeys]) -> tuple[NewKeys, DeadRow
     dead = _without_replaced(parts, every, later, {file.number: file.name for file in files})
     head = replace(heads[0], mark=max(head.mark for head in heads), next_number=number)
     known_runs = first.index.on(view.store)
-    index = replace(known_runs, head=replace(head, files=tuple(files)), later=later)
-    return NewKeys(index.counted(), dead, first.based_on), dead
+    index = replace(known_runs, head=replace(head, files=tuple(files)), pending=later)
+    return NewKeys(index.with_counts(), dead, first.based_on), dead
 
 
 def _refuse_undecided(view: TableView, new: Entries) -> None:
@@ -295,7 +295,7 @@ def _without_replaced(
     return dead.marking(gone, wide=wide)
 
 
-# -- chooses the write task for a table ------------------------------------------------------------
+# -- the write task of a table ---------------------------------------------------------------------
 
 
 def task_on(state: TableState) -> WriteTask:
@@ -308,16 +308,16 @@ def task_anew(state: TableState, partition: PartitionSpec | None = None) -> Writ
     return _class_of(state).anew(state, partition)
 
 
-def written_by(view: TableView, parts: Sequence[Written]) -> Written:
+def written_by(view: TableView, parts: Sequence[TaskResult]) -> TaskResult:
     """The combined results of the tasks of a write, in their order."""
-    return joined_upserts(view, parts) if view.kind.has_key_index else Written.together(parts)
+    return joined_upserts(view, parts) if view.kind.has_key_index else TaskResult.together(parts)
 
 
 def _class_of(state: TableState) -> type[WriteTask]:
     return UpsertTask if state.view.kind.has_key_index else WriteTask
 
 
-# -- writes rows that were stored before, unchanged, each with its `_VALUE_KIND` -------------------
+# -- stored rows, unchanged ------------------------------------------------------------------------
 
 
 def task_of_stored(state: TableState) -> WriteTask:
@@ -335,8 +335,8 @@ class _StoredRows(WriteTask):
     """Accepts rows in stored form."""
 
     def _write(
-        self, run: pa.Table, base: SequenceBase, placing: Placing, before: Iterable[Written]
-    ) -> Written:
+        self, run: pa.Table, base: SequenceBase, placing: Placing, before: Iterable[TaskResult]
+    ) -> TaskResult:
         rows = Rows(run.drop_columns([VALUE_KIND]), run.column(VALUE_KIND))
         return self._placed(rows, base, placing, before)
 

@@ -1,15 +1,12 @@
-"""The interface of metastores: databases, tables, and the operations on them.
+"""The registry of a metastore: its interface, and what it says about databases, tables and columns.
 
 A metastore stores the names, locations and a description of tables. The table itself, with its
 schemas and snapshots, is in its folder, as in Apache Paimon. AWS Glue and a Hive Metastore are
 implementations of `Registry`.
 
-The description of an Apache Paimon table in a metastore.
-
-It uses the same values as Paimon's own catalog, by which Paimon and compatible engines recognize
-its tables: class names of its Hive connector, and a few parameters.
-
-Hive type names of columns, as in Apache Paimon's catalog.
+The description of a table has the same values as Paimon's own catalog, by which Paimon and
+compatible engines recognize its tables: class names of its Hive connector, and a few parameters.
+Column types are Hive's, as in that catalog.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from keytide.types import (
     VectorType,
 )
 
-# -- hive type names of columns, as in Apache Paimon's catalog -------------------------------------
+# -- Hive type names of columns --------------------------------------------------------------------
 
 
 _CHAR_LENGTH_MAX = 255
@@ -85,7 +82,7 @@ _PLAIN = {
 }
 
 
-# -- the description of an Apache Paimon table in a metastore --------------------------------------
+# -- the description of a table --------------------------------------------------------------------
 
 
 INPUT_FORMAT = "org.apache.paimon.hive.mapred.PaimonInputFormat"
@@ -128,7 +125,7 @@ class Description:
         return cls(location, tuple(columns), schema.comment, _PARAMETERS | said)
 
 
-# -- the interface of metastores: databases, tables, and the operations on them --------------------
+# -- the interface of metastores -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
-"""A Hive Metastore over Thrift, using the library pymetastore.
+"""The services that are metastores: a Hive Metastore and AWS Glue's Data Catalog.
 
-AWS Glue's Data Catalog as a metastore, using the library boto3.
+A Hive Metastore is reached over Thrift with the library pymetastore, AWS Glue with the library
+boto3.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from keytide.catalogs.metastore.registry import (
 )
 from keytide.errors import DataError, KeytideError, NotFoundError
 
-# -- A Hive Metastore over Thrift, using the library pymetastore -----------------------------------
+# -- a Hive Metastore over Thrift ------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -243,7 +244,7 @@ def _columns(columns: Sequence[Column]) -> list[Any]:
     return [field(name=each.name, type=each.type, comment=each.comment) for each in columns]
 
 
-# -- AWS Glue's Data Catalog as a metastore, using the library boto3 -------------------------------
+# -- AWS Glue's Data Catalog -----------------------------------------------------------------------
 
 
 # The attributes in Glue's response that can be sent back in an update.

@@ -1,13 +1,7 @@
-"""A metastore as a catalog: its address, its tables, and their commits.
-
-The tables of a metastore as a warehouse.
+"""A metastore as a warehouse: its address and options, its tables, and their commits.
 
 The metastore determines the tables and their locations. The folder of a table is like any other: it
 contains the schemas, and commits are those of the file system.
-
-Commits of tables in a metastore, which are file system commits.
-
-Opens the warehouse of a metastore from an address and options.
 """
 
 from __future__ import annotations
@@ -30,7 +24,7 @@ from keytide.catalogs.metastore.registry import (
     Registry,
 )
 from keytide.catalogs.metastore.services import GlueRegistry, HiveRegistry
-from keytide.catalogs.warehouse import DATABASE_SUFFIX, StoredView, open_near
+from keytide.catalogs.warehouse import DATABASE_SUFFIX, StoredView, open_cached_store
 from keytide.definition.kind import is_external
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError, UnsupportedError
 from keytide.format import paths
@@ -40,7 +34,7 @@ from keytide.snapshot.authority import FolderCommits
 from keytide.snapshot.metadata import TableMetadata
 from keytide.store import CacheFolder, Store, created, takes_options
 
-# -- commits of tables in a metastore, which are file system commits -------------------------------
+# -- commits of tables in a metastore --------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -69,7 +63,7 @@ class RegisteredCommits(FolderCommits):
             )
 
 
-# -- the tables of a metastore as a warehouse ------------------------------------------------------
+# -- the tables of a metastore ---------------------------------------------------------------------
 
 
 _EXTERNAL = "EXTERNAL_TABLE"
@@ -144,7 +138,7 @@ class MetastoreWarehouse:
         name, found = f"{database}.{table}", self._found(database, table)
         if found is None:
             # The location is determined when the table is created.
-            return TableMetadata(open_near("memory://unmade"), name)
+            return TableMetadata(open_cached_store("memory://unmade"), name)
         return self._metadata(database, found)
 
     def create(self, database: str, table: str, definition: TableSchema) -> bool:
@@ -269,7 +263,7 @@ class MetastoreWarehouse:
     def _store(self, location: str) -> Store:
         options = self.storage if takes_options(location) else None
         copies = self.copies if takes_options(location) else None
-        return open_near(location, options, copies)
+        return open_cached_store(location, options, copies)
 
     def _root(self, name: str) -> str:
         if self.root is None:
@@ -301,7 +295,7 @@ def _check_name(name: str) -> None:
         raise InvalidError(f"{name!r}: names in a metastore are lower case; use {name.lower()!r}")
 
 
-# -- opens the warehouse of a metastore from an address and options --------------------------------
+# -- opening from an address and options -----------------------------------------------------------
 
 
 _GLUE, _HIVE = "glue://", "thrift://"

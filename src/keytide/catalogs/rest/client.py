@@ -1,13 +1,9 @@
-"""The client of a catalog service: requests, credentials, and the tables that they name.
-
-Requests to a catalog service, and interpretation of its responses.
+"""The client of a catalog service: requests, responses, credentials, and table names.
 
 The protocol is Apache Paimon's: JSON over HTTP below `/v1`. The service's configuration contains
 the path prefix of a warehouse.
 
-Temporary credentials from a catalog for the files of one table.
-
-One table of a catalog service, as requests refer to it.
+The credentials for the files of a table are temporary.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ from keytide.format.json_document import OBJECT, TEXT, TEXTS, optional_member
 from keytide.format.paths import branch_of, branched_name
 from keytide.store import Store
 
-# -- requests to a catalog service, and interpretation of its responses ----------------------------
+# -- requests and responses ------------------------------------------------------------------------
 
 
 MISSING = 404
@@ -112,7 +108,7 @@ class RestClient:
     def _settings(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """The service's defaults and overrides, requested once."""
         query = urlencode({"warehouse": self.warehouse})
-        answer = self._asked("GET", f"/v1/config?{query}")
+        answer = self._get_with_retries("GET", f"/v1/config?{query}")
         where = f"the configuration at {self.address}"
         return answer.object("defaults", where), answer.object("overrides", where)
 
@@ -125,7 +121,7 @@ class RestClient:
     def get(self, *path: str, query: Mapping[str, str] | None = None) -> Answer:
         """Read something, and retry if the service is busy. The object may not exist."""
         asked = f"?{urlencode(query)}" if query else ""
-        return self._asked("GET", f"{self._path(path)}{asked}", accepted=(MISSING,))
+        return self._get_with_retries("GET", f"{self._path(path)}{asked}", accepted=(MISSING,))
 
     def names(self, member: str, *path: str) -> list[str]:
         """All names in a paged list, empty if its parent does not exist.
@@ -155,23 +151,23 @@ class RestClient:
 
         Raises `LostAnswerError` if the request may have been executed nevertheless.
         """
-        return self._once("POST", self._path(path), body, accepted=(MISSING, TAKEN))
+        return self._send("POST", self._path(path), body, accepted=(MISSING, TAKEN))
 
     def delete(self, *path: str) -> Answer:
         """Remove something, which may not exist. Raises as `post`."""
-        return self._once("DELETE", self._path(path), None, accepted=(MISSING,))
+        return self._send("DELETE", self._path(path), None, accepted=(MISSING,))
 
     def _path(self, parts: tuple[str, ...]) -> str:
         return "/".join([self._base, *(quote(part, safe="") for part in parts)])
 
-    def _asked(self, method: str, path: str, accepted: tuple[int, ...] = ()) -> Answer:
+    def _get_with_retries(self, method: str, path: str, accepted: tuple[int, ...] = ()) -> Answer:
         for _ in range(_TRIES - 1):
             with suppress(LostAnswerError):
-                return self._once(method, path, None, accepted)
+                return self._send(method, path, None, accepted)
             time.sleep(_WAIT_S)
-        return self._once(method, path, None, accepted)
+        return self._send(method, path, None, accepted)
 
-    def _once(
+    def _send(
         self, method: str, path: str, body: Mapping[str, Any] | None, accepted: tuple[int, ...]
     ) -> Answer:
         request = urllib.request.Request(f"{self.address}{path}", method=method)
@@ -186,7 +182,7 @@ class RestClient:
                 return Answer(answered.status, _document(answered.read()))
         except urllib.error.HTTPError as error:
             with error:
-                return self._judged(method, path, error, accepted)
+                return self._error_answer(method, path, error, accepted)
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise LostAnswerError(
@@ -194,7 +190,7 @@ class RestClient:
                 "the address and that the service is running"
             ) from error
 
-    def _judged(
+    def _error_answer(
         self, method: str, path: str, error: urllib.error.HTTPError, accepted: tuple[int, ...]
     ) -> Answer:
         """The response for an error status. Raises unless the caller expects that status."""
@@ -237,7 +233,7 @@ def _document(data: bytes) -> Mapping[str, Any]:
     return found
 
 
-# -- temporary credentials from a catalog for the files of one table -------------------------------
+# -- temporary credentials for the files of a table ------------------------------------------------
 
 
 if TYPE_CHECKING:
@@ -265,7 +261,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
-class _Lent:
+class _Credentials:
     """Options of a store, and when they expire, None for never."""
 
     options: dict[str, str]
@@ -289,7 +285,7 @@ class TableToken:
 
     def options(self) -> dict[str, str]:
         """Other options of the store from the catalog: endpoint and region. Raises as a call."""
-        told = self._lent().options
+        told = self._credentials().options
         return {name: told[name] for name in ("endpoint", "region") if name in told}
 
     def __call__(self) -> S3Credential:
@@ -298,7 +294,7 @@ class TableToken:
         Raises `DataError` if the catalog provides none, and `UnsupportedError` for those of a store
         other than S3.
         """
-        lent = self._lent()
+        lent = self._credentials()
         ends = None
         if lent.ends_ms is not None:
             ends = datetime.fromtimestamp(lent.ends_ms / 1000, timezone.utc)
@@ -309,16 +305,16 @@ class TableToken:
             "expires_at": ends,
         }
 
-    def _lent(self) -> _Lent:
+    def _credentials(self) -> _Credentials:
         with _LOCK:
             known = _KNOWN.get(self)
         if known is None or not known.is_fresh:
-            known = self._asked()
+            known = self._requested_credentials()
             with _LOCK:
                 _KNOWN[self] = known
         return known
 
-    def _asked(self) -> _Lent:
+    def _requested_credentials(self) -> _Credentials:
         path = ("databases", self.database, "tables", self.table, "token")
         answer, where = self.client.get(*path), f"table {self.database}.{self.table}"
         told = answer.document.get("token")
@@ -340,14 +336,14 @@ class TableToken:
                 "and your own credentials, if the catalog allows it"
             )
         ends_ms = answer.document.get("expiresAtMillis")
-        return _Lent(options, ends_ms if isinstance(ends_ms, int) else None)
+        return _Credentials(options, ends_ms if isinstance(ends_ms, int) else None)
 
 
-_KNOWN: LRUCache[TableToken, _Lent] = LRUCache(_TABLES_MAX)
+_KNOWN: LRUCache[TableToken, _Credentials] = LRUCache(_TABLES_MAX)
 _LOCK = Lock()
 
 
-# -- one table of a catalog service, as requests refer to it ---------------------------------------
+# -- the table of a request ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -377,22 +373,22 @@ class RestTable:
         """Remove something of the table. Raises as `RestClient.post`."""
         return self.client.delete(*self._path(store), *rest)
 
-    def described(self, store: Store) -> Mapping[str, Any]:
+    def description(self, store: Store) -> Mapping[str, Any]:
         """The catalog's description of the table. Raises `ConflictError` if it was recreated.
 
         Requests without an id are sent after this, so that they do not affect another table.
         """
         main = self.client.get("databases", self.database, "tables", self.name)
         if not main.is_done or str(main.document.get("id")) != self.id:
-            raise self.gone(main)
+            raise self.gone_error(main)
         if branch_of(store) == paths.MAIN_BRANCH:
             return main.document
         own = self.get(store)
         if not own.is_done:
-            raise self.gone(own)
+            raise self.gone_error(own)
         return own.document
 
-    def gone(self, answer: Answer) -> ConflictError:
+    def gone_error(self, answer: Answer) -> ConflictError:
         """The error if the table does not exist, or was recreated."""
         if answer.status != MISSING:
             return ConflictError(

@@ -1,8 +1,6 @@
-"""Commits of a table whose catalog determines the latest snapshot.
+"""Commits, schemas, tags, branches and rollbacks of a table whose catalog service writes them.
 
-Schemas, tags, branches and rollbacks of a table whose catalog writes these files.
-
-Schema changes in the format of the protocol.
+The catalog determines the latest snapshot. Schema changes are sent in the format of the protocol.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ from keytide.format.snapshot import FIRST_SNAPSHOT_ID, Snapshot, Tag
 from keytide.options import keys
 from keytide.snapshot.authority import (
     FOLDER_COMMITS,
-    Found,
+    NumberedDocument,
     PartitionChange,
     TellChanges,
     UnknownOutcomeError,
@@ -57,30 +55,30 @@ from keytide.types import DataType, Field
 # -- schema changes in the format of the protocol --------------------------------------------------
 
 
-Told = dict[str, Any]
+ChangeDocument = dict[str, Any]
 
 
-def schema_changes(changes: Sequence[SchemaChange]) -> list[Told]:
+def schema_changes(changes: Sequence[SchemaChange]) -> list[ChangeDocument]:
     """The changes as a request body, in order. Raises `UnsupportedError`."""
-    return [told for change in changes for told in _TOLD[type(change)](change)]
+    return [told for change in changes for told in _CHANGE_DOCUMENTS[type(change)](change)]
 
 
-def _set_option(change: SetOption) -> Iterator[Told]:
+def _set_option(change: SetOption) -> Iterator[ChangeDocument]:
     yield {"action": "setOption", "key": change.key, "value": change.value}
 
 
-def _remove_option(change: RemoveOption) -> Iterator[Told]:
+def _remove_option(change: RemoveOption) -> Iterator[ChangeDocument]:
     yield {"action": "removeOption", "key": change.key}
 
 
-def _comment(change: ChangeComment) -> Iterator[Told]:
+def _comment(change: ChangeComment) -> Iterator[ChangeDocument]:
     if change.path:
         yield _column("updateColumnComment", change.path, newComment=change.comment)
     else:
         yield {"action": "updateComment", "comment": change.comment}
 
 
-def _add(change: AddColumn) -> Iterator[Told]:
+def _add(change: AddColumn) -> Iterator[ChangeDocument]:
     move = None if change.position is None else _move(change.path[-1], change.position)
     type_ = _stored(change.type)
     yield _column("addColumn", change.path, dataType=type_, comment=change.comment, move=move)
@@ -89,24 +87,24 @@ def _add(change: AddColumn) -> Iterator[Told]:
         yield _column("updateColumnDefaultValue", change.path, newDefaultValue=value)
 
 
-def _rename(change: RenameColumn) -> Iterator[Told]:
+def _rename(change: RenameColumn) -> Iterator[ChangeDocument]:
     yield _column("renameColumn", change.path, newName=change.new_name)
 
 
-def _drop(change: DropColumn) -> Iterator[Told]:
+def _drop(change: DropColumn) -> Iterator[ChangeDocument]:
     yield _column("dropColumn", change.path)
 
 
-def _type(change: ChangeColumnType) -> Iterator[Told]:
+def _type(change: ChangeColumnType) -> Iterator[ChangeDocument]:
     type_ = _stored(change.type)
     yield _column("updateColumnType", change.path, newDataType=type_, keepNullability=True)
 
 
-def _nullability(change: ChangeColumnNullability) -> Iterator[Told]:
+def _nullability(change: ChangeColumnNullability) -> Iterator[ChangeDocument]:
     yield _column("updateColumnNullability", change.path, newNullability=change.nullable)
 
 
-def _position(change: MoveColumn) -> Iterator[Told]:
+def _position(change: MoveColumn) -> Iterator[ChangeDocument]:
     if len(change.path) > 1:
         raise UnsupportedError(
             f"column {'.'.join(change.path)} cannot be moved: a REST catalog moves only "
@@ -115,23 +113,23 @@ def _position(change: MoveColumn) -> Iterator[Told]:
     yield {"action": "updateColumnPosition", "move": _move(change.path[0], change.position)}
 
 
-def _column(action: str, path: Sequence[str], **members: Any) -> Told:
+def _column(action: str, path: Sequence[str], **members: Any) -> ChangeDocument:
     return {"action": action, "fieldNames": [*path], **members}
 
 
-def _move(name: str, position: Position) -> Told:
+def _move(name: str, position: Position) -> ChangeDocument:
     if isinstance(position, After):
         return {"fieldName": name, "referenceFieldName": position.name, "type": "AFTER"}
     return {"fieldName": name, "referenceFieldName": None, "type": "FIRST"}
 
 
-def _stored(type_: DataType) -> str | Told:
+def _stored(type_: DataType) -> str | ChangeDocument:
     """A type in schema format. The catalog assigns new ids to its parts, but requires some."""
     (numbered,) = assign_field_ids([Field(-1, "any", type_)], 0)
     return numbered.type.to_json()
 
 
-_TOLD: dict[type[SchemaChange], Callable[[Any], Iterator[Told]]] = {
+_CHANGE_DOCUMENTS: dict[type[SchemaChange], Callable[[Any], Iterator[ChangeDocument]]] = {
     SetOption: _set_option,
     RemoveOption: _remove_option,
     ChangeComment: _comment,
@@ -173,7 +171,7 @@ class RestKeeper:
     def create_tag(self, store: Store, name: str, tag: Tag) -> bool:
         """See `Keeper`. Raises `NotFoundError` for a snapshot that only exists in other tags."""
         # Raise `UnsupportedError` if the catalog would not keep a tag forever as requested.
-        options = options_in(self.table.described(store), str(self.table))
+        options = options_in(self.table.description(store), str(self.table))
         default = options.get(keys.TAG_DEFAULT_TIME_RETAINED)
         if tag.time_retained_ns is None and default is not None:
             raise UnsupportedError(
@@ -252,7 +250,7 @@ class RestKeeper:
 
     def _asked(self, store: Store, *rest: str, body: Mapping[str, Any]) -> Answer:
         """The catalog's response to a change. An object may be missing or exist already."""
-        self.table.described(store)
+        self.table.description(store)
         try:
             answer = self.table.post(store, *rest, body=body)
         except LostAnswerError as lost:
@@ -260,12 +258,12 @@ class RestKeeper:
                 f"{lost}; check the table to see whether it was done"
             ) from lost
         if answer.status == MISSING and answer.about == "TABLE":
-            raise self.table.gone(answer)
+            raise self.table.gone_error(answer)
         return answer
 
     def _forgotten(self, store: Store, *rest: str) -> None:
         """Remove something. It is no error if it does not exist."""
-        self.table.described(store)
+        self.table.description(store)
         for _ in range(_TRIES - 1):
             with suppress(LostAnswerError):
                 self.table.delete(store, *rest)
@@ -317,7 +315,7 @@ def _has_tag(store: Store, name: str, snapshot: Snapshot) -> bool:
     return False
 
 
-# -- commits of a table whose catalog determines the latest snapshot -------------------------------
+# -- commits ---------------------------------------------------------------------------------------
 
 
 _DELTA = "deltaManifestList"
@@ -339,7 +337,7 @@ class RestCommits:
         """See `Commits`."""
         return RestKeeper(self.table)
 
-    def newest(self, store: Store, known: Found | None) -> Sequence[Found]:
+    def newest(self, store: Store, known: NumberedDocument | None) -> Sequence[NumberedDocument]:
         """See `Commits`. One request, and one to the store if the table has changed."""
         if _is_branch(store):
             return FOLDER_COMMITS.newest(store, known)
@@ -406,7 +404,7 @@ class RestCommits:
 
     def _id(self, store: Store) -> str:
         """The catalog's id of the table or the branch."""
-        return str(self.table.described(store).get("id")) if _is_branch(store) else self.table.id
+        return str(self.table.description(store).get("id")) if _is_branch(store) else self.table.id
 
     def _sent(self, store: Store, body: Mapping[str, Any]) -> tuple[bool, LostAnswerError | None]:
         """Whether the catalog accepted a snapshot and, if that is unknown, the error."""
@@ -415,10 +413,10 @@ class RestCommits:
         except LostAnswerError as lost:
             return False, lost
         if answer.status == MISSING:
-            raise self.table.gone(self.table.get(store))
+            raise self.table.gone_error(self.table.get(store))
         return answer.is_done and answer.document.get("success") is True, None
 
-    def _head(self, store: Store) -> Found | None:
+    def _head(self, store: Store) -> NumberedDocument | None:
         """The latest snapshot in Keytide's serialization."""
         if _is_branch(store):
             return next(iter(FOLDER_COMMITS.newest(store, None)[-1:]), None)
@@ -436,7 +434,7 @@ class RestCommits:
         if not isinstance(told, dict):
             raise DataError(f"{where}: the response contains no snapshot; check the service")
         snapshot = Snapshot.from_json(json.dumps(_unsealed(told)).encode(), where)
-        return Found(snapshot.id, snapshot.to_json())
+        return NumberedDocument(snapshot.id, snapshot.to_json())
 
     def _is_found(
         self, store: Store, snapshot_id: int, sent: Mapping[str, Any], lost: LostAnswerError | None
@@ -471,12 +469,12 @@ def _is_branch(store: Store) -> bool:
     return branch_of(store) != paths.MAIN_BRANCH
 
 
-def _commits_stored(store: Store, number: int) -> Found | None:
+def _commits_stored(store: Store, number: int) -> NumberedDocument | None:
     (data,) = store.read_present([paths.snapshot_path(number)])
-    return None if data is None else Found(number, data)
+    return None if data is None else NumberedDocument(number, data)
 
 
-def _is_same(one: Found, other: Found) -> bool:
+def _is_same(one: NumberedDocument, other: NumberedDocument) -> bool:
     if one.data == other.data:
         return True
     first, second = (Snapshot.from_json(each.data, "snapshot") for each in (one, other))

@@ -1,6 +1,6 @@
-"""The tables of a catalog service as a warehouse.
+"""The tables of a catalog service as a warehouse, and their files.
 
-The files of a table for which only the catalog writes some files.
+Some files of such a table are written only by the catalog.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from keytide.catalogs.rest.client import (
     options_in,
 )
 from keytide.catalogs.rest.commits import RestCommits
-from keytide.catalogs.warehouse import StoredView, near
+from keytide.catalogs.warehouse import StoredView, with_cache
 from keytide.definition.kind import is_external
 from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
 from keytide.format import paths
@@ -38,14 +38,14 @@ from keytide.options import keys
 from keytide.snapshot.metadata import TableMetadata
 from keytide.store import CacheFolder, ObjectInfo, ObjectStore, Store, open_store, takes_options
 
-# -- the files of a table for which only the catalog writes some files -----------------------------
+# -- files of a table ------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class KeptStore(Store):
+class ManagedStore(Store):
     """The store `beneath` of a table in which only the catalog writes schemas, tags and branches.
 
     Writing or deleting these raises `UnsupportedError`, before anything is changed. Changes for
@@ -191,11 +191,11 @@ class KeptStore(Store):
 
 
 @dataclass(frozen=True)
-class UnmadeStore(KeptStore):
+class UncreatedStore(ManagedStore):
     """The store of a table that does not exist yet, and whose location is unknown: no files."""
 
     @classmethod
-    def of(cls, table: str) -> UnmadeStore:
+    def of(cls, table: str) -> UncreatedStore:
         """The store of a table that is not in the catalog."""
         return cls(open_store("memory://unmade"), table)
 
@@ -214,7 +214,7 @@ _OF_CATALOG = {
 }
 
 
-# -- the tables of a catalog service as a warehouse ------------------------------------------------
+# -- tables of a catalog service -------------------------------------------------------------------
 
 
 TOKEN_VARIABLE = "KEYTIDE_REST_TOKEN"
@@ -299,9 +299,9 @@ class RestWarehouse:
         if not isinstance(path, str):
             raise DataError(f"table {name}: {self.uri} returns no path for it; check the service")
         _refuse_others(name, path, found)
-        store = near(self._opened(database, table, path), self.copies)
+        store = with_cache(self._opened(database, table, path), self.copies)
         commits = RestCommits(RestTable(self.client, database, table, str(found.get("id"))))
-        return TableMetadata(KeptStore(store, name), name, commits)
+        return TableMetadata(ManagedStore(store, name), name, commits)
 
     def create(self, database: str, table: str, definition: TableSchema) -> bool:
         """See `Warehouse`. Creates the database if it does not exist."""
@@ -470,7 +470,7 @@ def _token(options: dict[str, str]) -> str | None:
 
 def _unmade(name: str) -> TableMetadata:
     """Metadata of a table that does not exist, whose location would be unknown."""
-    return TableMetadata(UnmadeStore.of(name), name)
+    return TableMetadata(UncreatedStore.of(name), name)
 
 
 def _refuse_others(name: str, path: str, found: Mapping[str, Any]) -> None:

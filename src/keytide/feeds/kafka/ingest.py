@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from keytide.base.process import side_by_side
 from keytide.catalogs.catalog import Catalog
-from keytide.catalogs.local_writes import grown
+from keytide.catalogs.local_writes import extended_table
 from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.commit.author import Author
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError
@@ -64,7 +64,7 @@ from keytide.feeds.kafka.topics import (
     topics_by_table,
 )
 from keytide.feeds.target import feed_columns, feed_target
-from keytide.maintenance.background import BEHIND
+from keytide.maintenance.background import BACKGROUND
 from keytide.maintenance.writes import writing
 from keytide.options import TableOptions
 from keytide.snapshot.state import TableView
@@ -245,7 +245,7 @@ def feed_topics(
         run.to_the_end()
     finally:
         if run.table is not None:
-            BEHIND.wait(run.table.uri)
+            BACKGROUND.wait(run.table.uri)
     assert run.table is not None
     return IngestReport(run.table.name, run.letters_name, tuple(run.reports))
 
@@ -386,7 +386,7 @@ class _Run:
         documents = self._documents(messages, spec.primary_key, is_ordered=is_ordered)
         if self._request.feed.merge_schema:
             brought = Sample(documents, spec.format).needed_columns(spec)
-            pinned = grown(pinned, partial(feed_growth, needed=brought), author=author)
+            pinned = extended_table(pinned, partial(feed_growth, needed=brought), author=author)
             self._spec = spec = replace(spec, columns=feed_columns(pinned.schema.fields))
         decoded = changes_of(documents, spec, writable_view(pinned))
         if has_omitted_column(writable_view(pinned)):
@@ -399,9 +399,9 @@ class _Run:
                 # Write the changes as part of a transaction. Raises what `ChangeWriter.write`
                 # raises.
                 writer = ChangeWriter.on(transaction, spec)
-                task = replace(transaction.here(writer.task), threads=os.cpu_count() or 1)
+                task = replace(transaction.task_here(writer.task), threads=os.cpu_count() or 1)
                 written = replace(writer, task=task).write(decoded.rows)
-                transaction.take(written.written)
+                transaction.collect(written.written)
                 parts[:] = [written]
                 # This happens before the commit. If messages are read again after a crash, storing
                 # them again has no effect.

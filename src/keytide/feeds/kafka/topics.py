@@ -22,7 +22,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from keytide.commit.author import Progress, told_progress
+from keytide.commit.author import Progress, current_progress
 from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.feeds.decode import as_bytes, texts_of
 from keytide.feeds.formats import DELETED
@@ -289,7 +289,7 @@ def property_of(topic: str) -> str:
 def stored_offsets(table: StoredTable, topics: Iterable[str]) -> dict[str, TopicOffsets]:
     """The offsets for some topics in the latest snapshot of a table, without unknown topics."""
     names = {property_of(topic): topic for topic in topics}
-    stored = told_progress(table.metadata, table.metadata.latest_snapshot(), names)
+    stored = current_progress(table.metadata, table.metadata.latest_snapshot(), names)
     return {names[name]: TopicOffsets.from_text(text, name) for name, text in stored.items()}
 
 

@@ -4,11 +4,10 @@ Polars decodes columns, but supports neither maps nor zstandard. An Avro map has
 an array of key and value. So Polars gets the decompressed blocks of a file, after a header that
 declares each map as such an array: as many blocks at a time as contain the wanted rows.
 
-Rows as Avro records, in the same form as Java's writer of the format.
-
-Nullable members are a union with null first. Times and timestamps are counts of milliseconds or
-microseconds, and decimals are integers in bytes. A map with strings as keys is an Avro map. Any
-other map is an array of records of key and value.
+Rows have the same form as with Java's writer of the format. Nullable members are a union with null
+first. Times and timestamps are counts of milliseconds or microseconds, and decimals are integers in
+bytes. A map with strings as keys is an Avro map. Any other map is an array of records of key and
+value.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from keytide.format.schema import TableSchema
 from keytide.options.keys import FILE_FORMAT
 from keytide.store import Store
 
-# -- rows as Avro records, in the same form as Java's writer of the format -------------------------
+# -- rows as records -------------------------------------------------------------------------------
 
 
 _NAMESPACE = "org.apache.paimon.avro.generated"
@@ -189,7 +188,7 @@ def _values(column: pa.Array) -> list[Any]:
     return values if made is None else list(map(made, values))
 
 
-# -- avro data files, written row by row and read with Polars --------------------------------------
+# -- data files ------------------------------------------------------------------------------------
 
 
 _SYNC_BYTES = 16

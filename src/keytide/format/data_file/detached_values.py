@@ -1,13 +1,8 @@
-"""Contents of BLOB columns, which are stored in files of their own.
+"""Detached values of data files: BLOB contents in other files, VARIANT parts in other columns.
 
 A data file has a descriptor in place of each value::
 
     2 | magic 8 | length of the URI LE 4 | URI | offset LE 8 | length LE 8
-
-The URI names a file next to the data file. Only the end of the URI counts, so a table can be moved,
-and no file outside the table is ever read.
-
-VARIANT values of data files that store parts of them in columns of their own.
 """
 
 from __future__ import annotations
@@ -28,7 +23,7 @@ from keytide.format.variant.shredded import assembled, unknown_part
 from keytide.store import Store
 from keytide.types import Field, has_variant
 
-# -- contents of BLOB columns, which are stored in files of their own ------------------------------
+# -- contents of BLOB columns ----------------------------------------------------------------------
 
 
 _BEGIN = b"\x02CSEDBOLB"
@@ -54,7 +49,7 @@ def blob_contents(store: Store, path: str, descriptors: pl.Series) -> pl.Series:
     calls = [
         partial(
             store.read_ranges,
-            _beside(path, uri),
+            _sibling_path(path, uri),
             list(zip(begins[own].tolist(), (begins[own] + lengths[own]).tolist(), strict=True)),
         )
         for own, uri in zip(owns, uris.dictionary.to_pylist(), strict=True)
@@ -71,7 +66,7 @@ def _check(descriptors: pa.LargeBinaryArray, path: str) -> None:
         raise DataError(f"{path}: a value of a BLOB column is not a descriptor of its content")
 
 
-def _beside(path: str, uri: bytes) -> str:
+def _sibling_path(path: str, uri: bytes) -> str:
     """The path of the file that a URI names, which must be in the folder of the data file."""
     folder = path.rpartition("/")[0]
     name = uri.rpartition(b"/")[2].decode("utf-8", "replace")

@@ -1,10 +1,8 @@
-"""The interface of a file format for data files, implemented by Parquet, ORC and Avro.
+"""The interface of a file format for data files, their columns, and their bloom filters.
 
-The columns of a data file, and the bloom filters over their values.
-
-The columns of a data file: keys, sequence number, kind, and every column of the table.
-
-The bloom filters of a data file: created with it, and stored in the manifest or in a file.
+Parquet, ORC and Avro implement it. The columns are the keys, the sequence number, the kind, and
+every column of the table. Bloom filters are created with a data file, and stored in the manifest or
+in a file.
 """
 
 from __future__ import annotations
@@ -121,9 +119,6 @@ def numbered_rows(frame: pl.DataFrame, offset: int, *, numbered: bool) -> Rows:
     """Rows that begin at `offset` of their file, with their positions if requested."""
     rows = frame.with_row_index(POSITION, offset) if numbered else frame
     return rows.lazy(), frame.schema
-
-
-# -- the columns of a data file, and the bloom filters over their values ---------------------------
 
 
 # -- the columns of a data file --------------------------------------------------------------------

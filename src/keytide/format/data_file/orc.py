@@ -162,7 +162,7 @@ def _noted(rows: pa.Table, notes: Mapping[str, str]) -> pa.Table:
     return pa.Table.from_arrays(rows.columns, schema=schema)
 
 
-# -- types that are stored differently
+# -- types in another stored form ------------------------------------------------------------------
 # --------------------------------------------------------------
 
 

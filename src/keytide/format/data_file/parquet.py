@@ -42,7 +42,7 @@ from keytide.format.data_file.file_format import (
     StoredFile,
     numbered_rows,
 )
-from keytide.format.data_file.parquet_footer import FarFile, far_file, read_footer
+from keytide.format.data_file.parquet_footer import RemoteFile, read_footer, remote_file
 from keytide.format.parquet_encoding import bounded_leaves, codecs, dictionary_columns
 from keytide.format.schema import TableSchema
 from keytide.store import Store
@@ -88,7 +88,7 @@ def stored_file(
             return _MappedFile(store, path, _mapped(local, version, numbered, kept_bytes_max))
         file = pq.ParquetFile(store.open_input(path), page_checksum_verification=True)
         return _SmallFile(store, path, file, file.schema_arrow.names, numbered)
-    far = far_file(store, path, size, kept_bytes_max)
+    far = remote_file(store, path, size, kept_bytes_max)
     return _FetchedFile(far, far.footer.schema.to_arrow_schema().names, numbered)
 
 
@@ -113,7 +113,7 @@ def group_ends(
 
 def _footer(store: Store, path: str, size: int | None, kept_bytes_max: int) -> pq.FileMetaData:
     if store.local_path(path) is None:
-        return far_file(store, path, size, kept_bytes_max).footer
+        return remote_file(store, path, size, kept_bytes_max).footer
     key = (*version_of(store, path), "footer")
     kept: pq.FileMetaData | None = FILES.find(key)
     if kept is None:
@@ -218,7 +218,7 @@ class _Mapping:
     local: Path
     checked: set[_Read] = field(default_factory=set)
 
-    def around(self, offset: int, length: int | None) -> tuple[int, int | None]:
+    def row_groups_around(self, offset: int, length: int | None) -> tuple[int, int | None]:
         """The row groups that contain the rows, given as their first row and their total number of
         rows.
         """
@@ -278,7 +278,7 @@ class _MappedFile:
 
     def rows(self, names: Sequence[str], offset: int, length: int | None) -> Rows:
         """The rows, not decoded yet."""
-        groups = self.mapping.around(offset, length)
+        groups = self.mapping.row_groups_around(offset, length)
         read = (tuple(names), *groups)
         if read not in self.mapping.checked:
             _check_blocks(self, names, *groups)
@@ -308,19 +308,19 @@ class _SmallFile:
 class _FetchedFile:
     """A file in an object store: the column chunks of the wanted rows are fetched."""
 
-    far: FarFile
+    remote: RemoteFile
     names: Sequence[str]
     numbered: bool
 
     def rows(self, names: Sequence[str], offset: int, length: int | None) -> Rows:
         """The decoded rows."""
         # At least one column is read: otherwise Arrow would not know the number of rows.
-        read, footer = names or self.names[:1], self.far.footer
+        read, footer = names or self.names[:1], self.remote.footer
         ranges = byte_ranges(read, offset, length, footer)
-        with self.far.open(ranges) as source:
-            if self.far.whole is not None:
+        with self.remote.open(ranges) as source:
+            if self.remote.whole is not None:
                 # In partial files, each page has its own checksum.
-                uri = self.far.store.uri_of(self.far.path)
+                uri = self.remote.store.uri_of(self.remote.path)
                 check_blocks_in(source, uri, partial(byte_ranges, read, offset, length))
             file = pq.ParquetFile(
                 source, metadata=footer, pre_buffer=True, page_checksum_verification=True

@@ -1,9 +1,8 @@
-"""Remote Parquet files: fetches everything that will be read in one round of requests.
+"""Footers of Parquet files: their checks, and requests for remote files that start from them.
 
-A small file is fetched as a whole. For a large file, the footer is fetched and cached, and then all
-wanted column chunks are fetched in parallel.
-
-Checks footers of Parquet files before anything relies on them.
+Everything that will be read of a remote file is fetched in one round of requests. A small file is
+fetched as a whole. For a large file, the footer is fetched and cached, and then all wanted column
+chunks are fetched in parallel.
 
 Arrow crashes the process if Python requests a column chunk or its statistics from a footer that
 contradicts itself. A footer with an intact seal is unchanged. In files of other writers, which have
@@ -27,7 +26,7 @@ from keytide.format.parquet_encoding import Member, has, read_struct
 from keytide.format.paths import main_store
 from keytide.store import SeekableReader, Store
 
-# -- checks footers of Parquet files before anything relies on them --------------------------------
+# -- checks of footers -----------------------------------------------------------------------------
 
 
 # The minimum number of bytes in a bound, by the type of its column.
@@ -125,7 +124,7 @@ Range = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class FarFile:
+class RemoteFile:
     """A file with a fetched footer. `whole` has all of its bytes, if they are fetched too."""
 
     store: Store
@@ -152,7 +151,7 @@ class FarFile:
         return pa.PythonFile(_Pieces(self, begins, pieces), mode="r")
 
 
-def far_file(store: Store, path: str, size: int | None, kept_bytes_max: int) -> FarFile:
+def remote_file(store: Store, path: str, size: int | None, kept_bytes_max: int) -> RemoteFile:
     """A file of which at most the footer is fetched.
 
     `size` is the recorded size in bytes, and `kept_bytes_max` limits the cache for all files.
@@ -162,7 +161,7 @@ def far_file(store: Store, path: str, size: int | None, kept_bytes_max: int) -> 
     # one may have expired.
     # Data files of branches are stored in the table.
     key = (main_store(store).identity, path, "far")
-    kept: FarFile | None = FILES.find(key)
+    kept: RemoteFile | None = FILES.find(key)
     if kept is None:
         kept = _fetched(store, path, store.size(path) if size is None else size)
         to_keep, held = kept, _TIMES_FOOTER * kept.footer.serialized_size
@@ -174,7 +173,7 @@ def far_file(store: Store, path: str, size: int | None, kept_bytes_max: int) -> 
     return replace(kept, store=store)
 
 
-def _fetched(store: Store, path: str, size: int) -> FarFile:
+def _fetched(store: Store, path: str, size: int) -> RemoteFile:
     if size < 0:
         raise OSError(f"metadata records a size of {size} bytes")
     begin = 0 if size <= WHOLE_BYTES_MAX else size - _TAIL_BYTES
@@ -185,7 +184,7 @@ def _fetched(store: Store, path: str, size: int) -> FarFile:
         end = _bytes(store, path, begin, size)
     held = pa.py_buffer(end)
     footer = read_footer(pa.BufferReader(held))
-    return FarFile(store, path, size, footer, None if begin else held)
+    return RemoteFile(store, path, size, footer, None if begin else held)
 
 
 def _bytes(store: Store, path: str, begin: int, end: int) -> bytes:
@@ -198,7 +197,7 @@ def _bytes(store: Store, path: str, begin: int, end: int) -> bytes:
 class _Pieces(SeekableReader):
     """A file of which some parts are fetched. Other parts are fetched on demand."""
 
-    def __init__(self, file: FarFile, begins: Sequence[int], pieces: Sequence[bytes]) -> None:
+    def __init__(self, file: RemoteFile, begins: Sequence[int], pieces: Sequence[bytes]) -> None:
         super().__init__(file.size)
         self._file = file
         self._begins = begins

@@ -1,8 +1,7 @@
-"""Reads rows of a data file as a Polars DataFrame, with the columns of the current schema.
+"""Readers of data files: rows as Polars DataFrames, with the columns of the current schema.
 
-Converts columns of a file to those of the current schema, matched by field id at every depth.
-
-The file formats by file name extension, which determines how a file is read.
+Columns are matched by field id at every depth. The extension of the file name determines the file
+format.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from keytide.options.keys import FILE_FORMAT
 from keytide.store import Store
 from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, RowType, has_variant
 
-# -- converts columns of a file to those of the current schema -------------------------------------
+# -- conversion to the columns of the current schema -----------------------------------------------
 
 
 def evolved_column(new: Field, old: Field | None, stored: pl.Schema) -> pl.Expr:
@@ -97,7 +96,7 @@ def _has_same_members(old: DataType, new: DataType) -> bool:
     return True
 
 
-# -- the file formats by file name extension, which determines how a file is read ------------------
+# -- file formats by file name extension -----------------------------------------------------------
 
 
 FORMATS: Mapping[str, FileFormat] = {"parquet": parquet, "orc": orc, "avro": avro}
@@ -120,7 +119,7 @@ def format_name(path: str) -> str:
     return next((part for part in reversed(parts) if part in FORMATS), parts[-1] if parts else "")
 
 
-# -- reads rows of a data file as a Polars DataFrame -----------------------------------------------
+# -- the reader ------------------------------------------------------------------------------------
 
 
 Span = tuple[int, int | None]
@@ -204,7 +203,7 @@ class FileReader:
             frame, stored = rows
         if self.dead_rows is not None:
             vector.result()
-        if self.dead_rows is not None or self._tells_dead:
+        if self.dead_rows is not None or self._has_dead_column:
             frame = self._without_dead(frame, offset, length)
         # Not `select` alone: a frame of only constants would have one row.
         names = [*(f.name for f in self.fields), *self.system_columns]
@@ -286,10 +285,10 @@ class FileReader:
             if self.keeps_retracts:
                 is_read |= pl.col(VALUE_KIND).is_in(list(RETRACTS))
             frame = frame.filter(is_read)
-        return frame.with_columns(is_dead.alias(IS_DEAD)) if self._tells_dead else frame
+        return frame.with_columns(is_dead.alias(IS_DEAD)) if self._has_dead_column else frame
 
     @property
-    def _tells_dead(self) -> bool:
+    def _has_dead_column(self) -> bool:
         return IS_DEAD in self.system_columns
 
     def _are_live(self, offset: int, count: int) -> npt.NDArray[np.bool_]:
@@ -363,7 +362,7 @@ def read_together(readers: Sequence[FileReader], where: pl.Expr | None = None) -
 
     For small files, this is much faster than reading one after the other.
     """
-    frames = _opened([(reader, WHOLE_FILE) for reader in readers], where)
+    frames = _lazy_frames([(reader, WHOLE_FILE) for reader in readers], where)
     try:
         return pl.concat(frames).collect().rechunk()  # the caller gets no small chunks
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
@@ -378,14 +377,16 @@ def read_side_by_side(
 
     If few rows match, this is much faster than reading one after the other. All rows are in memory.
     """
-    frames = _opened(reads, where)
+    frames = _lazy_frames(reads, where)
     try:
         return pl.collect_all(frames)
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return [reader.read(*span, where) for reader, span in reads]
 
 
-def _opened(reads: Sequence[tuple[FileReader, Span]], where: pl.Expr | None) -> list[pl.LazyFrame]:
+def _lazy_frames(
+    reads: Sequence[tuple[FileReader, Span]], where: pl.Expr | None
+) -> list[pl.LazyFrame]:
     """Plans of several reads, whose bytes are fetched in parallel."""
     calls = [partial(reader.lazy, *span, where) for reader, span in reads]
     return reads[0][0].store.together(calls) if reads else []

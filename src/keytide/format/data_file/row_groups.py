@@ -1,20 +1,13 @@
 """Rows of some keys or positions in a data file, and the row groups that are cached for them.
 
-Decoded row groups that lookups use repeatedly, kept in the cache.
-
 Reading a few rows of a local file takes about a third of the time of decoding their whole group,
-most of it before the first row. So a group is decoded
-at its third read. A process that does not return loses nothing, and one that does spends at most
-twice what was needed.
-
-Finds the rows of keys in a file with the keys of its row groups, which are cached.
+most of it before the first row. So a group is decoded at its third read. A process that does not
+return loses nothing, and one that does spends at most twice what was needed.
 
 Decoding the keys of one group takes as long as a lookup may take, but they are a small part of the
 group. So a process caches them for the next lookup, and reads only the wanted rows of a group.
 
-Reads rows at given positions of data files.
-
-A few rows are read individually. For more rows, their row groups are read.
+A few positions are read individually. For more, their row groups are read.
 """
 
 from __future__ import annotations
@@ -38,7 +31,7 @@ from keytide.format.index_files import living_among
 from keytide.store import Store
 from keytide.types import Field
 
-# -- decoded row groups that lookups use repeatedly, kept in the cache -----------------------------
+# -- cached row groups -----------------------------------------------------------------------------
 
 
 FEW_ROWS = 64
@@ -54,7 +47,7 @@ def read_few(
     reads: Sequence[tuple[FileReader, Span]], where: pl.Expr | None = None
 ) -> list[pl.DataFrame]:
     """The result of `read_side_by_side`, for lookups, which return for a few rows each time."""
-    kept = [_kept(reader, span) for reader, span in reads]
+    kept = [_cached_rows(reader, span) for reader, span in reads]
     missing = [read for read, rows in zip(reads, kept, strict=True) if rows is None]
     others = iter(read_side_by_side(missing, where) if missing else ())
     return [
@@ -63,7 +56,7 @@ def read_few(
     ]
 
 
-def _kept(reader: FileReader, span: Span) -> pl.DataFrame | None:
+def _cached_rows(reader: FileReader, span: Span) -> pl.DataFrame | None:
     """Some rows of a cached group. None for rows of other groups."""
     start, length = span
     if length is None or length > FEW_ROWS or reader.dead_rows is not None:
@@ -112,7 +105,7 @@ def _decoded(reader: FileReader, group: tuple[int, int]) -> pl.DataFrame:
     return rows if fits else rows.clear()
 
 
-# -- finds the rows of keys in a file with the keys of its row groups ------------------------------
+# -- rows of keys ----------------------------------------------------------------------------------
 
 
 # More spans of one group take as long as reading what is between them.
@@ -241,7 +234,7 @@ def _joined(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-# -- reads rows at given positions of data files ---------------------------------------------------
+# -- rows at positions -----------------------------------------------------------------------------
 
 
 Places: TypeAlias = "npt.NDArray[np.int64]"
@@ -252,18 +245,18 @@ _AHEAD_MAX = 16
 
 
 @dataclass(frozen=True)
-class _Read:
+class _SpanRead:
     """A span of a file, and the positions of the wanted, live rows in the file."""
 
     reader: FileReader
     start: int
     length: int
-    living: Future[Places]
+    live_positions: Future[Places]
 
     @property
     def are_wanted(self) -> pl.Series:
         """Whether each row of the span is wanted."""
-        places = self.living.result()
+        places = self.live_positions.result()
         first, last = np.searchsorted(places, [self.start, self.start + self.length])
         wanted = np.zeros(self.length, np.bool_)
         wanted[places[first:last] - self.start] = True
@@ -299,7 +292,7 @@ def read_places(
     ]
     spans = store.together([partial(_spans, reader, at, rows_max) for reader, at in known])
     reads = [
-        _Read(replace(reader, dead_rows=None), start, length, alive)
+        _SpanRead(replace(reader, dead_rows=None), start, length, alive)
         for (reader, _), own, alive in zip(files, spans, living, strict=True)
         for start, length in own
     ]
@@ -307,7 +300,7 @@ def read_places(
         yield from _read(batch, where)
 
 
-def _read(batch: Sequence[_Read], where: pl.Expr | None) -> Iterator[pl.DataFrame]:
+def _read(batch: Sequence[_SpanRead], where: pl.Expr | None) -> Iterator[pl.DataFrame]:
     spans = [(read.reader, (read.start, read.length)) for read in batch]
     if all(read.length == 1 and _is_near(read.reader) for read in batch):
         yield from read_few(spans, where)  # nothing to leave out
@@ -342,8 +335,8 @@ def _spans(reader: FileReader, places: Places, rows_max: int) -> list[tuple[int,
     return [(start, length) for start, length in found if length is not None]
 
 
-def _batches(reads: Sequence[_Read], rows_max: int) -> Iterator[Sequence[_Read]]:
-    batch: list[_Read] = []
+def _batches(reads: Sequence[_SpanRead], rows_max: int) -> Iterator[Sequence[_SpanRead]]:
+    batch: list[_SpanRead] = []
     rows = 0
     for read in reads:
         if batch and rows + read.length > rows_max:

@@ -1,10 +1,9 @@
-"""Writes sorted rows as data files, and computes their metadata for the manifest.
+"""The writer of data files: sorted rows as files, with their metadata for the manifest.
 
-Wide gaps in the keys of a sorted run, at which it is cut into files.
-
-Spark packs the ends of several input files into one task. If these files are sorted, the run of the
-task has few keys, which are far apart. As one file, it would overlap with everything between them,
-and readers would have to merge that. As several files, it overlaps with nothing.
+A run is cut into files at wide gaps in its keys. Spark packs the ends of several input files into
+one task. If these files are sorted, the run of the task has few keys, which are far apart. As one
+file, it would overlap with everything between them, and readers would have to merge that. As
+several files, it overlaps with nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from keytide.format.schema import TableSchema
 from keytide.format.stats import collect_piece_stats
 from keytide.store import Store
 
-# -- wide gaps in the keys of a sorted run, at which it is cut into files --------------------------
+# -- wide gaps in the keys of a run ----------------------------------------------------------------
 
 
 # A gap is wide if it is at least this part of the range of keys, so a run has at most three.
@@ -75,7 +74,7 @@ def _has_distance(type_: pa.DataType) -> bool:
     )
 
 
-# -- writes sorted rows as data files --------------------------------------------------------------
+# -- the writer ------------------------------------------------------------------------------------
 
 
 # Zstd at level 1 roughly halves Arrow's bytes. Only the cuts between files depend on this.

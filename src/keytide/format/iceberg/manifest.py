@@ -1,11 +1,10 @@
 """Manifests of Apache Iceberg tables, and the files that mark rows as dead.
 
-Manifests of Apache Iceberg and manifest lists, as Avro.
+Manifests and manifest lists are Avro files.
 
-Files that mark rows of data files as dead, by position.
-
-Up to version 2 of the format, such a file is a Parquet file with one row for each dead row. From
-version 3 on, it is a Puffin file with one deletion vector for each data file.
+Up to version 2 of the format, a file that marks rows of data files as dead, by position, is a
+Parquet file with one row for each dead row. From version 3 on, it is a Puffin file with one
+deletion vector for each data file.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from keytide.base.process import cached_property
 from keytide.errors import DataError
 from keytide.format.index_files import PortableVector, Vector
 
-# -- manifests of Apache Iceberg and manifest lists, as Avro ---------------------------------------
+# -- manifests and manifest lists ------------------------------------------------------------------
 
 
 DATA, DELETES = 0, 1
@@ -93,7 +92,7 @@ def encode_entries(
     entries: Iterable[Entry], content: int, schema: Mapping[str, Any], format_version: int
 ) -> bytes:
     """A manifest with these entries. `schema` is that of the table."""
-    told = {
+    metadata = {
         "schema": json.dumps(schema),
         "schema-id": str(schema["schema-id"]),
         "partition-spec": "[]",
@@ -101,7 +100,7 @@ def encode_entries(
         "format-version": str(format_version),
         "content": "deletes" if content == DELETES else "data",
     }
-    return _encoded(_ENTRIES[format_version], entries, told)
+    return _encoded(_ENTRIES[format_version], entries, metadata)
 
 
 def decode_entries(
@@ -123,13 +122,13 @@ def decode_entries(
 
 def encode_list(manifests: Iterable[Manifest], snapshot_id: int, format_version: int) -> bytes:
     """The manifest list of a snapshot."""
-    told = {
+    metadata = {
         "snapshot-id": str(snapshot_id),
         "parent-snapshot-id": "null",
         "sequence-number": str(snapshot_id),
         "format-version": str(format_version),
     }
-    return _encoded(_LISTS[format_version], map(_listed, manifests), told)
+    return _encoded(_LISTS[format_version], map(_listed, manifests), metadata)
 
 
 def decode_list(data: bytes, path: str) -> list[Entry]:
@@ -161,9 +160,9 @@ def _listed(manifest: Manifest) -> Entry:
     }
 
 
-def _encoded(schema: Any, records: Iterable[Entry], told: Mapping[str, str]) -> bytes:
+def _encoded(schema: Any, records: Iterable[Entry], metadata: Mapping[str, str]) -> bytes:
     sink = io.BytesIO()
-    fastavro.writer(sink, schema, records, codec="deflate", metadata=told)
+    fastavro.writer(sink, schema, records, codec="deflate", metadata=metadata)
     return sink.getvalue()
 
 
@@ -174,7 +173,7 @@ def _decoded(data: bytes, path: str) -> list[Entry]:
         raise DataError(f"{path}: not a complete Iceberg metadata file ({error})") from error
 
 
-# -- the records of the format ---------------------------------------------------------------------
+# -- records of the format -------------------------------------------------------------------------
 
 
 def _member(name: str, field_id: int, type_: Any) -> Entry:
@@ -278,7 +277,7 @@ _LISTS = {
 """The entry type of a manifest list, by format version."""
 
 
-# -- files that mark rows of data files as dead, by position ---------------------------------------
+# -- files that mark dead rows ---------------------------------------------------------------------
 
 
 _FILE_PATH_ID, _POS_ID = 2147483546, 2147483545
@@ -291,7 +290,7 @@ class DeleteFile:
     """One file: its bytes, and the `data_file` of each manifest entry for it."""
 
     data: bytes
-    told: list[Entry]
+    entries: list[Entry]
 
 
 def position_deletes(uri: str, vectors: Mapping[str, Vector]) -> DeleteFile:
@@ -312,7 +311,9 @@ def position_deletes(uri: str, vectors: Mapping[str, Vector]) -> DeleteFile:
     pq.write_table(rows, sink, compression="zstd", column_encoding={"pos": "DELTA_BINARY_PACKED"},
                    use_dictionary=["file_path"])  # fmt: skip
     data = sink.getvalue()
-    return DeleteFile(data, [_told(uri, "PARQUET", len(data), rows.num_rows, paths[0], paths[-1])])
+    return DeleteFile(
+        data, [_delete_entry(uri, "PARQUET", len(data), rows.num_rows, paths[0], paths[-1])]
+    )
 
 
 def vectors_of_deletes(uri: str, vectors: Mapping[str, Vector]) -> DeleteFile:
@@ -328,7 +329,7 @@ def vectors_of_deletes(uri: str, vectors: Mapping[str, Vector]) -> DeleteFile:
     data = b"".join([*chunks, _footer(blobs)])
     told = [
         {
-            **_told(uri, "PUFFIN", len(data), vector.cardinality, path, path),
+            **_delete_entry(uri, "PUFFIN", len(data), vector.cardinality, path, path),
             "referenced_data_file": path,
             "content_offset": blob["offset"],
             "content_size_in_bytes": blob["length"],
@@ -338,7 +339,7 @@ def vectors_of_deletes(uri: str, vectors: Mapping[str, Vector]) -> DeleteFile:
     return DeleteFile(data, told)
 
 
-def _told(uri: str, form: str, size: int, rows: int, first: str, last: str) -> Entry:
+def _delete_entry(uri: str, form: str, size: int, rows: int, first: str, last: str) -> Entry:
     """The metadata of a file. Some readers skip files by the bounds of the paths in them."""
     return {
         "content": POSITION_DELETES,
@@ -365,14 +366,14 @@ def _blob(path: str, cardinality: int, offset: int, length: int) -> dict[str, An
 
 
 def _footer(blobs: list[dict[str, Any]]) -> bytes:
-    told = {"blobs": blobs, "properties": {"created-by": "Keytide"}}
-    payload = json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()
+    description = {"blobs": blobs, "properties": {"created-by": "Keytide"}}
+    payload = json.dumps(description, separators=(",", ":"), ensure_ascii=False).encode()
     return _PUFFIN + payload + struct.pack("<i", len(payload)) + _IS_PLAIN + _PUFFIN
 
 
 def _field(name: str, type_: pa.DataType, field_id: int) -> pa.Field:
-    told = {b"PARQUET:field_id": str(field_id).encode()}
-    return pa.field(name, type_, nullable=False, metadata=told)
+    metadata = {b"PARQUET:field_id": str(field_id).encode()}
+    return pa.field(name, type_, nullable=False, metadata=metadata)
 
 
 _ROWS = pa.schema(

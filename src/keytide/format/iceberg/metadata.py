@@ -1,14 +1,8 @@
 """Metadata of Apache Iceberg tables: versions, columns and bounds.
 
-The metadata files of an Apache Iceberg table: one for each version, and their names.
-
-A version has one snapshot, whose id is the number of the version. Its properties contain the files
-that it no longer references, but the previous version did, so that they can be deleted when nobody
-reads them any more.
-
-Columns in the form of Apache Iceberg.
-
-Encodes single values as Apache Iceberg stores bounds of columns.
+There is one metadata file for each version. A version has one snapshot, whose id is the number of
+the version. Its properties contain the files that it no longer references, but the previous version
+did, so that they can be deleted when nobody reads them any more.
 """
 
 from __future__ import annotations
@@ -27,7 +21,7 @@ from keytide.format.iceberg.manifest import DATA, DELETES, Manifest
 from keytide.format.schema import KEY_FIELD_ID_START
 from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, MultisetType, RowType
 
-# -- columns in the form of Apache Iceberg ---------------------------------------------------------
+# -- columns ---------------------------------------------------------------------------------------
 
 
 _NAMES = {
@@ -144,7 +138,7 @@ def _map(node: int, key: Any, value: Any) -> dict[str, Any]:
     }
 
 
-# -- the metadata files of an Apache Iceberg table -------------------------------------------------
+# -- metadata files --------------------------------------------------------------------------------
 
 
 METADATA_DIR = "metadata"
@@ -273,7 +267,7 @@ def decode_metadata(data: bytes, version: int, path: str) -> tuple[IcebergState,
         shown = snapshots[document["current-snapshot-id"]]
         next_row_id = int(document.get("next-row-id", 0))
         schemas = {each["schema-id"]: each for each in document["schemas"]}
-        told, commit = map(document["properties"].get, (_SNAPSHOT, _COMMIT))
+        snapshot_text, commit = map(document["properties"].get, (_SNAPSHOT, _COMMIT))
         state = IcebergState(
             version,
             int(document["format-version"]),
@@ -283,7 +277,7 @@ def decode_metadata(data: bytes, version: int, path: str) -> tuple[IcebergState,
             shown["manifest-list"],
             range(int(shown.get("first-row-id", next_row_id)), next_row_id),
             (),
-            None if told is None else int(told),
+            None if snapshot_text is None else int(snapshot_text),
             None if commit is None else int(commit),
             int(document["properties"].get(_SCHEMA, 0)),
         )
@@ -298,7 +292,7 @@ def dropped_names(document: Mapping[str, Any]) -> list[str]:
     return [name for name in text.split(",") if name]
 
 
-# -- encodes single values as Apache Iceberg stores bounds of columns ------------------------------
+# -- bounds of columns -----------------------------------------------------------------------------
 
 
 _INTEGERS = {"TINYINT": "<i", "SMALLINT": "<i", "INT": "<i", "BIGINT": "<q"}

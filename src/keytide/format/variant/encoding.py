@@ -1,4 +1,4 @@
-"""The binary form of VARIANT values: reads it and writes it, many values at a time.
+"""The binary form of VARIANT values, read and written for many values at a time.
 
 A value is a header and its content. The two lowest bits of the header say what it is::
 
@@ -6,10 +6,6 @@ A value is a header and its content. The two lowest bits of the header say what 
 
 An object has the numbers of its keys, sorted by key, then the offsets of its fields, then the
 fields. An array has offsets and elements. The keys are in the metadata of the whole value.
-
-Columns of typed values in the binary form of VARIANT.
-
-Ranges of bytes of different lengths in one array of bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# -- ranges of bytes of different lengths in one array of bytes ------------------------------------
+# -- byte ranges of different lengths in one array -------------------------------------------------
 
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -105,7 +101,7 @@ def copy_ranges(source: Bytes, starts: Numbers, lengths: Numbers, to: Bytes, at:
     to[at[owners] + steps] = source[starts[owners] + steps]
 
 
-# -- the binary form of VARIANT values -------------------------------------------------------------
+# -- the binary form -------------------------------------------------------------------------------
 
 
 _PRIMITIVE, _SHORT_STRING, OBJECT, ARRAY = range(4)
@@ -377,7 +373,7 @@ def _text_order(keys: pa.Array) -> Numbers:
     return rank
 
 
-# -- columns of typed values in the binary form of VARIANT -----------------------------------------
+# -- columns of typed values -----------------------------------------------------------------------
 
 
 _TRUE, _FALSE = 1, 2

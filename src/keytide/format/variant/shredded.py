@@ -127,7 +127,7 @@ class _Keys:
     numbers: Numbers
     firsts: Numbers
     counts: Numbers
-    named: dict[str, int]
+    numbers_by_name: dict[str, int]
 
     def stored(self, rows: Numbers, ids: Numbers) -> Numbers:
         """The keys that values refer to by their place in the metadata of the row."""
@@ -169,7 +169,7 @@ def _ranges(stored: tuple[Bytes, Numbers, Numbers], valid: _Bools, pool: Pool) -
 
 
 @dataclass(frozen=True)
-class _Found:
+class _NextNodes:
     """Nodes of the next level: members of nodes of this level.
 
     They are in a group, or in binary form in the pool.
@@ -188,7 +188,7 @@ class _Found:
 def _levels(group: _Group, data: Bytes, keys: _Keys, row_count: int) -> list[Level]:
     """The nodes of all values, by depth."""
     first = np.arange(row_count)
-    found = [_Found(first, first, np.full(row_count, NO_KEY), first, first, group)]
+    found = [_NextNodes(first, first, np.full(row_count, NO_KEY), first, first, group)]
     levels, rows = [], first
     stored_count = 0
     while found:
@@ -198,7 +198,7 @@ def _levels(group: _Group, data: Bytes, keys: _Keys, row_count: int) -> list[Lev
         if stored_count > len(data):
             raise ValueError("its parts overlap")
         rows = rows[parents[order]]
-        level = _Making(data, keys, rows)
+        level = _LevelBuilder(data, keys, rows)
         places = np.empty(len(order), np.int64)
         places[order] = np.arange(len(order))
         ends = np.cumsum([len(each.at) for each in found])
@@ -213,7 +213,7 @@ def _levels(group: _Group, data: Bytes, keys: _Keys, row_count: int) -> list[Lev
     return levels
 
 
-class _Making:
+class _LevelBuilder:
     """A level while its nodes are looked at."""
 
     def __init__(self, data: Bytes, keys: _Keys, rows: Numbers) -> None:
@@ -221,7 +221,7 @@ class _Making:
         self.kinds = np.zeros(len(rows), np.uint8)
         self.starts = np.zeros(len(rows), np.int64)
         self.lengths = np.zeros(len(rows), np.int64)
-        self.found: list[_Found] = []
+        self.found: list[_NextNodes] = []
 
     def add_group(self, group: _Group, places: Numbers, at: Numbers) -> None:
         """Nodes that are rows of a group."""
@@ -256,7 +256,7 @@ class _Making:
         owners, numbers, ids, values = members_of(self.data, at, ends)
         parents = places[owners]
         keys = self.keys.stored(self.rows[parents], ids)
-        self.found.append(_Found(parents, numbers + first, keys, values, ends[owners], None))
+        self.found.append(_NextNodes(parents, numbers + first, keys, values, ends[owners], None))
         return keys
 
     def _add_elements(
@@ -267,7 +267,7 @@ class _Making:
         owners, numbers = counted(counts[at])
         none = np.full(len(owners), NO_KEY)
         rows = begins[at][owners] + numbers
-        self.found.append(_Found(places[owners], numbers, none, rows, rows, group))
+        self.found.append(_NextNodes(places[owners], numbers, none, rows, rows, group))
 
     def _add_fields(
         self, group: _Group, fields: dict[str, _Group], places: Numbers, at: Numbers
@@ -277,9 +277,9 @@ class _Making:
             if not np.all(field.valid[at]):
                 raise ValueError(_MISSING)
             own = np.flatnonzero(field.is_present[at])
-            key = np.full(len(own), self.keys.named[name])
+            key = np.full(len(own), self.keys.numbers_by_name[name])
             orders = np.full(len(own), order)
-            self.found.append(_Found(places[own], orders, key, at[own], at[own], field))
+            self.found.append(_NextNodes(places[own], orders, key, at[own], at[own], field))
         if group.value is None:
             return
         rest = np.flatnonzero(group.value.valid[at])
@@ -289,7 +289,7 @@ class _Making:
         if np.any(self.data[begins] & 3 != OBJECT):
             raise ValueError("it has fields and a value that is not an object")
         keys = self._add_members(places[rest], begins, ends, len(fields))
-        if np.any(np.isin(keys, [self.keys.named[name] for name in fields])):
+        if np.any(np.isin(keys, [self.keys.numbers_by_name[name] for name in fields])):
             raise ValueError("an object has a key twice")
 
 

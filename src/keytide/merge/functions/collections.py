@@ -1,16 +1,8 @@
-"""Merge functions that combine sets, arrays, strings and maps.
+"""Merge functions that combine sets, arrays, strings, maps and nested tables.
 
-Sets of integers as serialized roaring bitmaps.
-
-Approximate sets as Apache DataSketches sketches.
-
-Functions that combine arrays.
-
-Functions that combine strings.
-
-Functions that combine maps. A map is a list of structs of key and value.
-
-Nested tables: arrays of ROWs that are updated row by row.
+Sets of integers are serialized roaring bitmaps, and approximate sets are Apache DataSketches
+sketches. A map is a list of structs of key and value. A nested table is an array of ROWs that is
+updated row by row.
 """
 
 from __future__ import annotations
@@ -31,10 +23,7 @@ from keytide.merge.refusal import Refusal
 from keytide.merge.windows import Marks, take
 from keytide.options import keys
 
-# -- merge functions that combine sets, arrays, strings and maps -----------------------------------
-
-
-# -- sets of integers as serialized roaring bitmaps ------------------------------------------------
+# -- sets of integers ------------------------------------------------------------------------------
 
 
 class RoaringBitmap32(AggregateFunction):
@@ -96,7 +85,7 @@ class RoaringBitmap64(RoaringBitmap32):
         return encode_bitmap64(BitMap64.union(*map(decode_bitmap64, values)))
 
 
-# -- approximate sets as Apache DataSketches sketches ----------------------------------------------
+# -- approximate sets ------------------------------------------------------------------------------
 
 
 _NO_SKETCH = (IndexError, RuntimeError, ValueError)
@@ -191,7 +180,7 @@ def _library(name: str, column: str) -> Any:
     return library("datasketches", "sketches", needed_for)
 
 
-# -- functions that combine arrays -----------------------------------------------------------------
+# -- arrays ----------------------------------------------------------------------------------------
 
 
 _PLACE = pl.col("place").cast(pl.Int64)
@@ -278,7 +267,7 @@ def _not_taken_back() -> pl.Expr:
     return _PLACE.filter(_IS_ADD & (_IS_ADD.cum_sum(reverse=True) <= left))
 
 
-# -- functions that combine strings ----------------------------------------------------------------
+# -- strings ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -331,7 +320,7 @@ def _is_not_blank(name: str) -> pl.Expr:
     return pl.col(name).str.strip_chars() != ""
 
 
-# -- functions that combine maps. A map is a list of structs of key and value ----------------------
+# -- maps ------------------------------------------------------------------------------------------
 
 
 _ENTRY = pl.col("value").struct
@@ -406,7 +395,7 @@ class MergeMapWithKeyTime(AggregateFunction):
         return inputs.rows_of(entries.group_by("key").agg("row"))
 
 
-# -- nested tables: arrays of ROWs that are updated row by row -------------------------------------
+# -- nested tables ---------------------------------------------------------------------------------
 
 
 _ROW = pl.col("value").struct

@@ -1,6 +1,6 @@
-"""The list of functions, and the function of each column according to a table's options.
+"""The registry of merge functions: built-in and user-defined, and the one of each column.
 
-Registration of user-defined merge functions.
+The options of a table determine the function of a column.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from keytide.types import (
     parse_sql_type,
 )
 
-# -- the list of functions -------------------------------------------------------------------------
+# -- built-in functions ----------------------------------------------------------------------------
 
 
 DEFAULT_FUNCTION = "last_non_null_value"
@@ -381,7 +381,7 @@ _OTHER_NAMES = {
 _GONE = {"count": f"it is chosen column by column: '{keys.AGGREGATE_FUNCTION}' = 'count'"}
 
 
-# -- registration of user-defined merge functions --------------------------------------------------
+# -- user-defined functions ------------------------------------------------------------------------
 
 
 _registered: dict[str, MergeFunction] = {}

@@ -1,6 +1,6 @@
-"""Functions over numbers, booleans and ordered types.
+"""Merge functions over scalars: numbers, booleans and ordered types, and the choice of one input.
 
-Functions that pick one input: the first or the last, with or without NULLs.
+The functions that pick one input return the first or the last, with or without NULLs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from keytide.merge.refusal import Refusal
 from keytide.merge.windows import KeySlices, Marks, Positions, take
 from keytide.options import keys
 
-# -- functions over numbers, booleans and ordered types --------------------------------------------
+# -- numbers, booleans and ordered types -----------------------------------------------------------
 
 
 _VALUE = pl.col("value")
@@ -305,7 +305,7 @@ def _scale(dtype: pl.DataType) -> int:
     return scale
 
 
-# -- functions that pick one input: the first or the last, with or without NULLs -------------------
+# -- choice of one input ---------------------------------------------------------------------------
 
 
 class LastValue(AggregateFunction):

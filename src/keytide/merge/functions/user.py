@@ -1,16 +1,12 @@
-"""User-defined merge functions, and the laws that they must obey.
-
-User-defined merge functions, written as Polars expressions.
+"""User-defined merge functions, written as Polars expressions, and tests of their laws.
 
 A `MergeFunction` can be pickled, so a table takes those it needs to every process that reads it. If
 a table uses a function that this process has not registered, an `UnregisteredFunction` replaces it,
 so that the other columns can be read.
 
-Tests of the laws of user-defined merge functions, with generated values.
-
-Keys are merged in any steps that reads, writes and compactions take, so a function must give the
-same result however its inputs are grouped. The values come from a fixed seed, so a function either
-always passes or never.
+The tests use generated values. Keys are merged in any steps that reads, writes and compactions
+take, so a function must give the same result however its inputs are grouped. The values come from a
+fixed seed, so a function either always passes or never.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ from keytide.merge.functions.inputs import AggregateFunction, Inputs
 from keytide.merge.windows import Marks
 from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, RowType, arrow_schema
 
-# -- user-defined merge functions, written as Polars expressions -----------------------------------
+# -- user-defined functions ------------------------------------------------------------------------
 
 
 _VALUE, _ADDED, _TAKEN = "value", "added", "taken"
@@ -72,7 +68,7 @@ class MergeFunction:
         results: pl.DataFrame = self._made(lambda: groups.agg(fold))
         return results.with_columns(self._fitted(results[_VALUE], dtype))
 
-    def taken_back(self, added: pl.Series, taken: pl.Series) -> pl.Series:
+    def retracted(self, added: pl.Series, taken: pl.Series) -> pl.Series:
         """The result of retracting a value from each aggregate. Raises as `folded` does."""
         assert self.retract is not None
         retract = self.retract
@@ -131,28 +127,28 @@ class UserFunction(AggregateFunction):
     Adds are aggregated in merge order, and the aggregate of the retracts is retracted from it.
     """
 
-    given: MergeFunction
+    function: MergeFunction
 
     @property
     def name(self) -> str:  # type: ignore[override]  # other functions have theirs by class
         """The name it was registered under."""
-        return self.given.name
+        return self.function.name
 
     @property
     def can_retract(self) -> bool:  # type: ignore[override]  # likewise
         """Whether it was registered with a retract."""
-        return self.given.retract is not None
+        return self.function.retract is not None
 
     def fold(self, inputs: Inputs) -> pl.Series:
         """The aggregates. Raises `InvalidError`, naming column and function, if that fails."""
         try:
             added = self._folded(inputs, inputs.adds)
             retracts = inputs.retracts
-            if self.given.skip_nulls:
+            if self.function.skip_nulls:
                 retracts = retracts & inputs.is_present
             if not retracts.any():
                 return added
-            left = self.given.taken_back(added, self._folded(inputs, retracts))
+            left = self.function.retracted(added, self._folded(inputs, retracts))
         except InvalidError as error:
             raise InvalidError(f"column {self.column!r} cannot be merged: {error}") from error
         result: pl.Series = left.zip_with(pl.Series(inputs.slices.any_where(retracts)), added)
@@ -160,24 +156,24 @@ class UserFunction(AggregateFunction):
 
     def needs_older(self, inputs: Inputs) -> Marks:
         """Every retract, because its effect without the retracted value is unknown."""
-        return inputs.retracts & inputs.is_present if self.given.skip_nulls else inputs.retracts
+        return inputs.retracts & inputs.is_present if self.function.skip_nulls else inputs.retracts
 
     def _folded(self, inputs: Inputs, marks: Marks) -> pl.Series:
         columns = {"key": inputs.slices.keys, "rank": inputs.rank, _VALUE: inputs.values}
         marked = pl.DataFrame(columns).filter(pl.Series(marks)).sort("key", "rank").drop("rank")
-        return inputs.per_key(self.given.folded(marked, inputs.values.dtype))
+        return inputs.per_key(self.function.folded(marked, inputs.values.dtype))
 
 
 @dataclass(frozen=True)
 class UnregisteredFunction(AggregateFunction):
     """A placeholder for an unregistered function. Aggregating raises `SetupError`."""
 
-    wanted: str
+    stored_name: str
 
     @property
     def name(self) -> str:  # type: ignore[override]  # other functions have theirs by class
         """The name in the table's options."""
-        return self.wanted
+        return self.stored_name
 
     @property
     def can_retract(self) -> bool:  # type: ignore[override]  # likewise
@@ -187,9 +183,10 @@ class UnregisteredFunction(AggregateFunction):
     def fold(self, inputs: Inputs) -> pl.Series:
         """Raise `SetupError`."""
         raise SetupError(
-            f"column {self.column!r} is folded by merge function {self.wanted!r}, which is not "
-            f"registered in this process; call keytide.register_merge_function({self.wanted!r}, "
-            f"...) before the table is opened, or read other columns: scan(columns=[...])"
+            f"column {self.column!r} is folded by merge function {self.stored_name!r}, which is "
+            f"not registered in this process; call "
+            f"keytide.register_merge_function({self.stored_name!r}, ...) before the table is "
+            "opened, or read other columns: scan(columns=[...])"
         )
 
 
@@ -219,7 +216,7 @@ def _is_alike(one: DataType, other: DataType) -> bool:
     return False
 
 
-# -- tests of the laws of user-defined merge functions, with generated values ----------------------
+# -- tests of the laws -----------------------------------------------------------------------------
 
 
 _SEED = 20_240_229
@@ -289,7 +286,7 @@ class _Trials:
         """Check that retracting together or in steps, before or after other adds, is the same."""
         added, more = self.lists(0, 2), self.lists(0, 2)
         taken, again = self.lists(1, 2), self.lists(1, 2)
-        f, taken_back = self.folds, self.taken_back
+        f, taken_back = self.folds, self.retracted
         together = taken_back(f(_sums(added, more)), f(taken))
         later = f(_sums([[v] for v in taken_back(f(added), f(taken))], more))
         for i, (one, other) in enumerate(zip(together, later, strict=True)):
@@ -335,9 +332,9 @@ class _Trials:
             results[key] = value
         return results
 
-    def taken_back(self, added: Sequence[Any], taken: Sequence[Any]) -> list[Any]:
+    def retracted(self, added: Sequence[Any], taken: Sequence[Any]) -> list[Any]:
         """The result of each retraction, unchanged if nothing is retracted."""
-        left = self.function.taken_back(self.series(added), self.series(taken)).to_list()
+        left = self.function.retracted(self.series(added), self.series(taken)).to_list()
         if not self.function.skip_nulls:
             return left
         return [a if t is None else rest for a, t, rest in zip(added, taken, left, strict=True)]
