@@ -4,12 +4,9 @@ Each option and each column type of a definition is harmless, supported, or a re
 option that no list has is unknown: it may change what files mean. Then nothing is written or
 deleted, and readers are warned.
 
-Column types that this release does not read or write completely.
-
-What options of Apache Paimon 2.0 ask of readers and writers.
-
-Most of them say how other engines work, and change neither rows nor files. The others ask for a
-`Feature`: something that a reader or a writer has to do to see or keep the rows of the table.
+Most options of Apache Paimon 2.0 say how other engines work, and change neither rows nor files. The
+others ask for a `Feature`: something that a reader or a writer has to do to see or keep the rows of
+the table.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, option_of
 from keytide.types import ArrayType, AtomicType, DataType, MapType, MultisetType, RowType
 
-# -- what options of Apache Paimon 2.0 ask of readers and writers ----------------------------------
+# -- options of Apache Paimon 2.0 ------------------------------------------------------------------
 
 
 class Needs(IntEnum):
@@ -242,10 +239,7 @@ def is_harmless(key: str) -> bool:
     return any(pattern.fullmatch(key) for pattern in _HARMLESS_PATTERNS)
 
 
-# -- the gate --------------------------------------------------------------------------------------
-
-
-# -- column types that this release does not read or write completely ------------------------------
+# -- column types without complete support ---------------------------------------------------------
 
 
 @dataclass(frozen=True)
