@@ -274,7 +274,7 @@ def _operations(folder: str) -> dict[str, tuple[Callable[[], Any], Callable[[], 
         "upsert": (list, lambda: upsert.write(rows)),
         "scan": (list, lambda: read.scan().to_polars()),
         "get": (list, lambda: read.get(1)),
-        "DELETE": (lambda: delete.write(rows), lambda: delete.delete("id = 1")),
+        "DELETE": (lambda: delete.write(rows), lambda: delete.delete(pl.col("id") == 1)),
         "DELETE in SQL": (
             lambda: delete_sql.write(rows), lambda: sql("DELETE FROM db.delete_sql WHERE id = 1"),
         ),
