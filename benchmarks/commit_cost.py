@@ -38,7 +38,7 @@ from workload import SCHEMA
 import keytide as kt
 from keytide.commit.author import Author
 from keytide.commit.change import Change
-from keytide.commit.commits import Committed, Committer
+from keytide.commit.committer import Committed, Committer
 from keytide.format.manifest import ManifestEntry
 from keytide.lake.table import Table
 from keytide.write.bucket_writer import restamp

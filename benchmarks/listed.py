@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import keytide as kt
 from keytide.commit.author import Author
 from keytide.commit.change import Change
-from keytide.commit.commits import Committed, Committer
+from keytide.commit.committer import Committed, Committer
 from keytide.format.manifest import ManifestEntry
 from keytide.write.bucket_writer import restamp
 from keytide.write.refusals import writable_view

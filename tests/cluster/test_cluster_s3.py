@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 
 import keytide as kt
 from aws import SECRET, aws_serving, client_of
-from keytide.spark import external_tables, files
+from keytide.spark import external_merge, stored_files
 
 pytestmark = [
     pytest.mark.cluster,
@@ -34,7 +34,7 @@ def endpoint() -> Iterator[str]:
 @pytest.fixture
 def session(cluster: Any, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A session that finds the bucket, and reads small files by itself too."""
-    monkeypatch.setattr(files, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(stored_files, "_LARGE_BYTES", 0)
     session = cluster.newSession()
     for name, value in {
         "endpoint": endpoint, "endpoint.region": "us-east-1", "path.style.access": "true",
@@ -102,7 +102,7 @@ def test_small_files_are_read_by_tasks_unless_the_setting_names_a_file_system(
     table = kt.connect("s3://sales/small", options=options).create_table("t", SCHEMA, ["id"])
     table.write([{"id": 1, "v": "one"}])
     for setting, reader in (("auto", "MapInArrow"), ("s3a", "parquet")):
-        session.conf.set(files.SETTING, setting)
+        session.conf.set(stored_files.SETTING, setting)
         rows = table.scan().to_spark(session)
         assert read_by(rows) == {reader}
         assert shown(rows) == [(1, "one")]
@@ -111,7 +111,7 @@ def test_small_files_are_read_by_tasks_unless_the_setting_names_a_file_system(
 def test_external_files_are_read_by_spark(
     session: Any, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(external_tables, "_SMALL_BYTES", -1)  # every table is large
+    monkeypatch.setattr(external_merge, "_SMALL_BYTES", -1)  # every table is large
     s3 = pa.fs.S3FileSystem(
         endpoint_override=options["endpoint"], access_key="tester", secret_key=SECRET,
         region="us-east-1", scheme="http",

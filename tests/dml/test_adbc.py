@@ -728,7 +728,7 @@ def test_database_that_stays_locked_is_a_conflict(
     sqlite: SomeDatabase, warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("keytide.dml.database_dialects._PATIENCE_MS", 10)
-    monkeypatch.setattr("keytide.dml.statements._ATTACHED_TRIES", 1)
+    monkeypatch.setattr("keytide.dml.row_statements._ATTACHED_TRIES", 1)
     sqlite.run("CREATE TABLE t (a INTEGER PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     lake = kt.connect(warehouse)
     lake.attach("db", sqlite.place)

@@ -14,7 +14,7 @@ import pytest
 import keytide as kt
 from keytide.dml.deletion import PredicateHost, delete_matching
 from keytide.dml.memory import MemoryConnector
-from keytide.dml.statements import FederatedCallTarget
+from keytide.dml.row_statements import FederatedCallTarget
 from keytide.format.schema import TableSchema
 
 ROWS = pl.DataFrame(

@@ -18,8 +18,8 @@ import pytest
 import test_federated as federated
 
 import keytide as kt
-from keytide.spark import external_tables
-from keytide.spark import external_tables as external_files
+from keytide.spark import external_merge
+from keytide.spark import external_merge as external_files
 
 pytestmark = pytest.mark.spark
 
@@ -29,7 +29,7 @@ NATIVE = "FileScan parquet"
 
 @pytest.fixture(autouse=True, params=["one task decides", "several tasks decide"])
 def every_table_is_large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(external_tables, "_SMALL_BYTES", -1)
+    monkeypatch.setattr(external_merge, "_SMALL_BYTES", -1)
     if request.param == "several tasks decide":
         monkeypatch.setattr(external_files, "_is_small", lambda merging: False)
 

@@ -147,7 +147,7 @@ def external() -> Any:
     lake.create_external_table(
         "external", format="parquet", location=str(place), primary_key=["id"], watermark_key=["w"]
     )
-    from keytide.spark import external_tables as of_spark
+    from keytide.spark import external_merge as of_spark
 
     little = rows_of(lake.table("external").scan(["id", "v"]).to_spark(spark))
     of_spark._SMALL_BYTES = -1  # every table is large

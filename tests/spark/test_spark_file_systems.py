@@ -10,8 +10,8 @@ import pytest
 
 import keytide as kt
 from far import S3A, BucketFolder
-from keytide.spark import files
-from keytide.spark.files import SETTING
+from keytide.spark import stored_files
+from keytide.spark.stored_files import SETTING
 
 pytestmark = pytest.mark.spark
 
@@ -37,7 +37,7 @@ KINDS: dict[str, dict[str, str]] = {
 @pytest.fixture
 def session(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A new session of the same Spark, which nothing is known of, and which reads small files."""
-    monkeypatch.setattr(files, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(stored_files, "_LARGE_BYTES", 0)
     return spark.newSession()
 
 
@@ -135,7 +135,7 @@ def test_tasks_read_the_small_files_and_spark_the_large_ones(
     table.write(ROWS.slice(0, 3))
     table.write(ROWS.slice(3))
     sizes = [file["file_size_in_bytes"] for file in lake.sql("SELECT * FROM t$files").to_pylist()]
-    monkeypatch.setattr(files, "_LARGE_BYTES", max(sizes))
+    monkeypatch.setattr(stored_files, "_LARGE_BYTES", max(sizes))
     scan = table.scan()
     rows = scan.to_spark(with_s3a(session))  # tasks cannot import this store
     assert operators(rows) == {"parquet", "MapInArrow"}

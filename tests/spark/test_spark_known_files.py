@@ -14,8 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812  # pyspark's functions are 
 
 import keytide as kt
 from keytide.spark.columns import spark_schema
-from keytide.spark.files import known_parquet_files
 from keytide.spark.read_plans import _OPTIONS, parquet_files
+from keytide.spark.stored_files import known_parquet_files
 
 pytestmark = pytest.mark.spark
 

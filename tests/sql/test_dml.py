@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 import keytide as kt
-from keytide.commit.commits import Committer
+from keytide.commit.committer import Committer
 
 TABLES = """
 CREATE TABLE t (id INT, v STRING, n INT, PRIMARY KEY (id) NOT ENFORCED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keytide as kt
 from keytide.commit.change import Change
-from keytide.commit.commits import Committed, Committer
+from keytide.commit.committer import Committed, Committer
 from keytide.snapshot.live_files import LiveFiles
 from keytide.snapshot.state import TableView
 from keytide.write.bucket_writer import restamp

@@ -16,7 +16,7 @@ from pyroaring import BitMap, BitMap64
 import keytide as kt
 from keytide.commit.author import Author
 from keytide.commit.change import Change, Conflict
-from keytide.commit.commits import Committer
+from keytide.commit.committer import Committer
 from keytide.format.index_files import IndexFile
 from keytide.format.snapshot import CommitKind
 from keytide.snapshot.live_files import (

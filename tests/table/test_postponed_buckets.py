@@ -15,7 +15,7 @@ from overtaking import overtaken
 import keytide as kt
 from keytide.commit.author import Author
 from keytide.commit.change import Change
-from keytide.commit.commits import Committed, Committer
+from keytide.commit.committer import Committed, Committer
 from keytide.definition.schema_evolution import SetOption
 from keytide.format import paths
 from keytide.format.binary_row import encode_rows

@@ -26,7 +26,7 @@ import keytide as kt
 from keytide.definition.schema_evolution import DropColumn, RenameColumn
 from keytide.format.cache import forget_files
 from keytide.format.delta_log import LOG_DIR
-from keytide.format.iceberg.metadata import METADATA_DIR, VERSION_HINT
+from keytide.format.iceberg_metadata import METADATA_DIR, VERSION_HINT
 from keytide.publish import delta as publishing_delta
 from keytide.publish import publish as publishing
 from keytide.publish.delta import CHECKPOINT_INTERVAL

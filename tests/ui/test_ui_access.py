@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 from ui_requests import ACCESS, form, stranger
 
 import keytide as kt
-from keytide.ui.requests import Access
+from keytide.ui.http import Access
 
 PAGES = [
     "/",

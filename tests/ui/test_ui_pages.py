@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from ui_requests import Browse, form
 
 import keytide as kt
-from keytide.ui.requests import table_address
+from keytide.ui.http import table_address
 
 
 class Seen(HTMLParser):

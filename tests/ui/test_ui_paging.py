@@ -19,7 +19,7 @@ from keytide.maintenance.overviews import PAGE_SNAPSHOTS, timeline_of
 from keytide.store import Store
 from keytide.store.local import LocalStore
 from keytide.store.object_store import ObjectStore
-from keytide.ui.requests import PAGE_LINES
+from keytide.ui.http import PAGE_LINES
 
 
 @contextmanager

@@ -17,8 +17,8 @@ from keytide.sql.local_engine import LocalEngine
 from keytide.sql.local_query import Stop, StoppedError
 from keytide.sql.relations import bind
 from keytide.sql.statements import Query
-from keytide.ui import requests
-from keytide.ui.requests import Run, Runs
+from keytide.ui import http
+from keytide.ui.http import Run, Runs
 
 LONG = "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE (a.range * b.range) % 7 = 3"
 STEPS_SECONDS = 0.05
@@ -94,7 +94,7 @@ def test_cancel_needs_a_form_of_the_page(page: TestClient) -> None:
 def test_query_that_cannot_be_stopped_is_left_behind(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requests, "_GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(http, "_GRACE_SECONDS", 0.05)
     leave = threading.Event()
     bounded = Runs(0.05)
     with pytest.raises(kt.InvalidError, match="its result is dropped"):

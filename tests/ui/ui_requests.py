@@ -8,7 +8,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 import keytide as kt
-from keytide.ui.requests import Access
+from keytide.ui.http import Access
 from keytide.ui.server import TOKEN, application
 
 ORIGIN = "http://127.0.0.1:7411"

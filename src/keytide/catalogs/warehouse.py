@@ -31,7 +31,7 @@ from keytide.base.arguments import shown
 from keytide.errors import ConflictError, DataError, InvalidError, UnsupportedError
 from keytide.format import paths
 from keytide.format.delta_log import LOG_DIR
-from keytide.format.iceberg.metadata import METADATA_DIR
+from keytide.format.iceberg_metadata import METADATA_DIR
 from keytide.format.json_document import (
     INTEGER,
     TEXT,

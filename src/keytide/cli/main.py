@@ -20,7 +20,6 @@ from typer.core import TyperGroup
 import keytide
 from keytide.base.process import require
 from keytide.base.text import counted
-from keytide.cli.branch import branch
 from keytide.cli.common_options import (
     FormatOption,
     Limit,
@@ -29,7 +28,6 @@ from keytide.cli.common_options import (
     required_warehouse,
     set_cache,
 )
-from keytide.cli.consumer import consumer
 from keytide.cli.feeds import ingest, lag
 from keytide.cli.inspection import describe, explain, get, history, ls, scan, snapshots, why
 from keytide.cli.maintenance import (
@@ -48,7 +46,7 @@ from keytide.cli.maintenance import (
     verify,
 )
 from keytide.cli.output import Format, note, unwritable, write_rows
-from keytide.cli.tag import tag
+from keytide.cli.tags_and_branches import branch, consumer, tag
 from keytide.errors import InvalidError, KeytideError
 from keytide.lake.lake import Lake
 from keytide.lake.opening import connect

@@ -21,7 +21,7 @@ from keytide.base.process import this_host
 from keytide.base.record import Record
 from keytide.commit.author import Author, Progress
 from keytide.commit.change import Change, Conflict, RestoredFiles, new_data_files
-from keytide.commit.commits import Committed, Committer, Redo
+from keytide.commit.committer import Committed, Committer, Redo
 from keytide.errors import ConflictError, DataError, SetupError
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind, Operation, Snapshot

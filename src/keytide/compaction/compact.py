@@ -17,12 +17,11 @@ from keytide.base.process import cached_property
 from keytide.base.record import Record
 from keytide.commit.author import Author
 from keytide.commit.change import Conflict, new_data_files
-from keytide.commit.commits import Committed
+from keytide.commit.committer import Committed
 from keytide.commit.snapshot_files import wall_clock_ms
 from keytide.commit.transaction import Transaction
 from keytide.compaction.changelog import emits_changes
 from keytide.compaction.rewrite import CompactedBucket, CompactTask
-from keytide.compaction.separate_versions import ThinTask
 from keytide.compaction.strategy import (
     Rules,
     SortedRun,
@@ -34,6 +33,7 @@ from keytide.compaction.strategy import (
     pick_new,
     sorted_runs,
 )
+from keytide.compaction.unmerged_rows import ThinTask
 from keytide.format.data_file import local_wall_clock_ms
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.merge.engines import compacts_by_lookup

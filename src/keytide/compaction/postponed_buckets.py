@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from keytide.base.row_kind import ROW_KIND, RowKind
 from keytide.commit.change import Conflict
-from keytide.commit.commits import Committed
+from keytide.commit.committer import Committed
 from keytide.commit.transaction import Transaction
 from keytide.format import paths
 from keytide.format.arrow import to_arrow

@@ -19,10 +19,10 @@ from keytide.definition.kind import check_distribution, check_post_merge, kind_o
 from keytide.definition.times import PartitionTimes, TagPeriod
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format import delta_log as delta
+from keytide.format import iceberg_metadata as iceberg
 from keytide.format import paths
 from keytide.format.data_file import FORMATS, physical_schema
 from keytide.format.file_index import has_hash
-from keytide.format.iceberg import metadata as iceberg
 from keytide.format.schema import TableSchema
 from keytide.merge.engines import engine_class, engine_of, engines_with
 from keytide.merge.functions.registry import (

@@ -27,8 +27,8 @@ from keytide.dml.engine import (
     change_rows,
     checked_pages,
 )
+from keytide.dml.row_statements import CallTarget, Target, run_on_latest
 from keytide.dml.spi import ROW_ID, ColumnHandle, Isolation, UpdatablePageSource
-from keytide.dml.statements import CallTarget, Target, run_on_latest
 from keytide.format.arrow import from_arrow
 from keytide.predicate.condition import Condition, predicate_of
 from keytide.predicate.matching import row_filter

@@ -17,8 +17,8 @@ from keytide.dml.attachments import AttachedCatalog
 from keytide.dml.engine import Changed
 from keytide.errors import NotFoundError, UnsupportedError
 from keytide.format.schema import TableSchema
-from keytide.lake.execution import delete_host_of, engine_of
 from keytide.lake.foreign_table import ForeignTable
+from keytide.lake.placement import delete_host_of, engine_of
 from keytide.lake.table import Table, is_spark_dataframe
 from keytide.lake.table_methods import MergeBuilder
 from keytide.predicate.condition import Condition
@@ -124,7 +124,7 @@ class ExternalTable(ForeignTable):
 
 
 if TYPE_CHECKING:
-    from keytide.dml.statements import FederatedCallTarget
+    from keytide.dml.row_statements import FederatedCallTarget
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ class FederatedTable(ForeignTable):
         return self._catalog.allows_external_files
 
     def _form(self) -> FederatedCallTarget:
-        from keytide.dml.statements import FederatedCallTarget
+        from keytide.dml.row_statements import FederatedCallTarget
 
         return FederatedCallTarget(self._catalog, self.name, lambda: self.table_schema)
 

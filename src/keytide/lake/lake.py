@@ -32,8 +32,8 @@ from keytide.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from keytide.lake.execution import engine_of
 from keytide.lake.external_tables import ExternalTable, FederatedTable
+from keytide.lake.placement import engine_of
 from keytide.lake.table import Table, is_spark_dataframe
 from keytide.maintenance.background import BACKGROUND
 from keytide.sources.external_definitions import (
@@ -766,7 +766,7 @@ class Lake:
         """
         from keytide.feeds.feed import FeedRequest, columns_of
         from keytide.feeds.kafka.ingest import TopicOptions
-        from keytide.lake.execution import feed
+        from keytide.lake.placement import feed
 
         request = FeedRequest(
             warehouse=self.uri,
@@ -848,7 +848,7 @@ class Lake:
         """
         from keytide.feeds.feed import FeedRequest
         from keytide.feeds.kafka.ingest import IngestListeners, TopicOptions
-        from keytide.lake.execution import feed_tables
+        from keytide.lake.placement import feed_tables
 
         request = FeedRequest(
             warehouse=self.uri,

@@ -26,8 +26,8 @@ from keytide.feeds.kafka.start import PartitionLag, lag
 from keytide.feeds.kafka.topics import KafkaAddress
 from keytide.format.schema import TableSchema
 from keytide.lake.display import Snapshots, picture_of, table_html
-from keytide.lake.execution import delete_host_of, engine_of
 from keytide.lake.foreign_table import ForeignTable
+from keytide.lake.placement import delete_host_of, engine_of
 from keytide.lake.scan import Changes, FallbackScan, Scan
 from keytide.lake.table_methods import MergeBuilder, member, member_with_result
 from keytide.maintenance import actions, orphans, repair
@@ -308,7 +308,7 @@ class Table:
         - `DataError` when the store fails.
         """
         from keytide.dml.deletion import delete_matching
-        from keytide.dml.statements import OpenTableCatalog
+        from keytide.dml.row_statements import OpenTableCatalog
 
         around, spark = OpenTableCatalog.of(self._stored, self._catalog), self._spark
         if isinstance(where, str):
@@ -336,7 +336,7 @@ class Table:
         when two rows would have the same primary key, and `UnsupportedError` for a table that would
         not store the new values unchanged.
         """
-        from keytide.dml.statements import OpenTableCatalog
+        from keytide.dml.row_statements import OpenTableCatalog
         from keytide.sql.python_calls import update_where
 
         around = OpenTableCatalog.of(self._stored, self._catalog)
@@ -372,7 +372,7 @@ class Table:
         Raises `InvalidError` for any other kind of source, and for a source with columns that SQL
         does not support.
         """
-        from keytide.dml.statements import OpenTableCatalog
+        from keytide.dml.row_statements import OpenTableCatalog
         from keytide.sql.python_calls import (
             WhenCall,
             add_source_columns,

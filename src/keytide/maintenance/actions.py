@@ -24,7 +24,7 @@ from typing import Any
 from keytide.base.record import Record
 from keytide.base.text import Moment, epoch_ms
 from keytide.commit.change import Conflict, new_data_files
-from keytide.commit.commits import Committed
+from keytide.commit.committer import Committed
 from keytide.commit.transaction import Transaction
 from keytide.compaction.append_tables import (
     Clustering,
@@ -44,9 +44,9 @@ from keytide.compaction.compact import (
     result_of,
     why_not_compacted,
 )
-from keytide.compaction.indexed_tables import IndexedPackTask, indexed_tasks, picks_of
 from keytide.compaction.postponed_buckets import place_postponed, postponed_files
 from keytide.compaction.rewrite import CompactedBucket
+from keytide.compaction.unmerged_rows import IndexedPackTask, indexed_tasks, picks_of
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.data_file import local_wall_clock_ms
 from keytide.format.manifest import FileKind, ManifestEntry

@@ -23,7 +23,7 @@ from keytide.commit.snapshot_files import wall_clock_ms
 from keytide.errors import InvalidError
 from keytide.format import paths
 from keytide.format.delta_log import LOG_DIR, VECTOR_DIR
-from keytide.format.iceberg.metadata import METADATA_DIR
+from keytide.format.iceberg_metadata import METADATA_DIR
 from keytide.format.partition import escape_path_name
 from keytide.format.paths import main_store
 from keytide.gate import refuse_cleaners

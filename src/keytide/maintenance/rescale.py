@@ -44,7 +44,7 @@ from keytide.base.arguments import shown
 from keytide.base.record import Record
 from keytide.base.row_kind import RowKind
 from keytide.base.text import counted
-from keytide.commit.commits import Committed
+from keytide.commit.committer import Committed
 from keytide.commit.transaction import Transaction
 from keytide.compaction.bulk_load import raise_quietly, raise_replacement
 from keytide.compaction.changelog import lowest_emitted_level

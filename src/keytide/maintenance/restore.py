@@ -25,7 +25,7 @@ from keytide.base.record import Record
 from keytide.base.text import Moment, epoch_ms
 from keytide.commit.author import Author
 from keytide.commit.change import RestoredFiles, moved_files
-from keytide.commit.commits import Committed
+from keytide.commit.committer import Committed
 from keytide.commit.transaction import Transaction
 from keytide.definition.kind import kind_of
 from keytide.definition.option_changes import refuse_changes

@@ -8,7 +8,7 @@ removal finds them.
 
 Commits of others in the meantime are rolled back as well, as if they had come before: the lowest of
 the later snapshots is deleted last, when no other is left. A writer that began before, and commits
-on top of a deleted snapshot, detects that itself and commits again (`keytide.commit.commits`).
+on top of a deleted snapshot, detects that itself and commits again (`keytide.commit.committer`).
 Snapshots that other engines leave after a gap are deleted.
 """
 

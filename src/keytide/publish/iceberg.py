@@ -26,7 +26,7 @@ from uuid import uuid4
 from keytide.base.process import cached_property
 from keytide.definition.checks import ICEBERG
 from keytide.errors import DataError
-from keytide.format.iceberg.manifest import (
+from keytide.format.iceberg_manifest import (
     ADDED,
     DATA,
     DELETES,
@@ -42,7 +42,7 @@ from keytide.format.iceberg.manifest import (
     vectors_of_deletes,
     with_row_ids,
 )
-from keytide.format.iceberg.metadata import (
+from keytide.format.iceberg_metadata import (
     FIRST_WITH_ROW_IDS,
     METADATA_DIR,
     VERSION_HINT,

@@ -32,7 +32,7 @@ from keytide.definition.checks import DELTA, ICEBERG, why_read_otherwise
 from keytide.errors import ConflictError, InvalidError, KeytideError, NotFoundError
 from keytide.format import paths
 from keytide.format.delta_log import VECTOR_DIR
-from keytide.format.iceberg.metadata import METADATA_DIR
+from keytide.format.iceberg_metadata import METADATA_DIR
 from keytide.format.paths import branch_of, main_store
 from keytide.format.snapshot import Snapshot
 from keytide.options import keys

@@ -20,7 +20,7 @@ from keytide.spark.columns import (
     batches_of,
     spark_schema,
 )
-from keytide.spark.external_tables import merged_to_spark
+from keytide.spark.external_merge import merged_to_spark
 from keytide.spark.runner import Executors
 from keytide.spark.worker import check_python
 from keytide.sql.assignment import stored_values

@@ -48,9 +48,15 @@ from keytide.read.sections import PlannedFile, columns_without_nulls
 from keytide.spark.capacity import pack, tasks_for
 from keytide.spark.columns import batch_schema, column, spark_batches, spark_condition, spark_schema
 from keytide.spark.error_translation import install_messages, pin
-from keytide.spark.files import Locate, far_bytes_min, known_parquet_files, locate_in, on_local_disk
 from keytide.spark.internals import is_connect
 from keytide.spark.runner import Executors
+from keytide.spark.stored_files import (
+    Locate,
+    far_bytes_min,
+    known_parquet_files,
+    locate_in,
+    on_local_disk,
+)
 from keytide.spark.worker import check_python
 from keytide.store.interface import Store, storage_error
 from keytide.types import AtomicType, Field, arrow_schema, quoted

@@ -19,7 +19,7 @@ from keytide.commit.transaction import WriteResult, warn_of_errors
 from keytide.definition.schema_evolution import ChangeComment
 from keytide.dml.attachments import AttachedCatalog, table_of
 from keytide.dml.engine import Changed, insert_rows
-from keytide.dml.statements import Target, run_on_latest
+from keytide.dml.row_statements import Target, run_on_latest
 from keytide.errors import AlreadyExistsError, InvalidError, UnsupportedError
 from keytide.feeds.flow import FlowRequest
 from keytide.maintenance.history import HistoryEntry, history_of

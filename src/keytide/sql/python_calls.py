@@ -25,8 +25,8 @@ from keytide.catalogs.local_writes import extended_table
 from keytide.definition.checks import refuse_same_names
 from keytide.definition.schema_evolution import growth
 from keytide.dml.engine import Changed
+from keytide.dml.row_statements import CallTarget
 from keytide.dml.spi import ConnectorSession, Isolation
-from keytide.dml.statements import CallTarget
 from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
 from keytide.predicate.condition import Condition

@@ -45,6 +45,7 @@ from keytide.sql.from_clause import (
     resolve_unnests,
     start_of,
     table_nodes,
+    with_views,
 )
 from keytide.sql.procedures import FUNCTIONS_ELSEWHERE
 from keytide.sql.pushdown import (
@@ -62,7 +63,6 @@ from keytide.sql.relation import (
     SystemRelation,
 )
 from keytide.sql.statements import CALLER_ROWS, Query
-from keytide.sql.views import with_views
 from keytide.types import Field, RowType, quoted
 
 __all__ = ["BoundQuery", "bind"]

@@ -36,12 +36,12 @@ from keytide.dml.engine import (
     change_rows,
     merge_rows,
 )
+from keytide.dml.row_statements import Target, _finder, run_on_latest
 from keytide.dml.spi import (
     ColumnHandle,
     ConnectorSession,
     Isolation,
 )
-from keytide.dml.statements import Target, _finder, run_on_latest
 from keytide.dml.trace import Trace
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema

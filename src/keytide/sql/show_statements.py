@@ -24,13 +24,12 @@ from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, keys
 from keytide.options.keys import key_of
 from keytide.snapshot.stored_table import PinnedTable
-from keytide.sql.from_clause import prepare
+from keytide.sql.from_clause import prepare, with_views
 from keytide.sql.grammar import parse_query
 from keytide.sql.query_engine import Engine
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.result import LocalResult, Result
 from keytide.sql.statements import CreateView, Show
-from keytide.sql.views import with_views
 from keytide.types import Field, quoted, type_from_arrow
 
 # -- SHOW, DESCRIBE and EXPLAIN --------------------------------------------------------------------

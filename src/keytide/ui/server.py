@@ -43,7 +43,7 @@ from keytide.errors import (
 from keytide.lake.lake import Lake
 from keytide.lake.table import Table
 from keytide.show.elements import page_style, size_text
-from keytide.ui.requests import (
+from keytide.ui.http import (
     QUERY_SECONDS_MAX,
     Access,
     Form,

@@ -44,7 +44,7 @@ from keytide.sql.statements import (
     Statement,
     Use,
 )
-from keytide.ui.requests import Form, RequestParameters, Run, Site
+from keytide.ui.http import Form, RequestParameters, Run, Site
 
 # -- plans as trees --------------------------------------------------------------------------------
 

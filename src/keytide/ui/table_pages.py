@@ -41,8 +41,7 @@ from keytide.snapshot.stored_table import PinnedTable
 from keytide.sql.local_engine import LocalEngine
 from keytide.sql.show_statements import create_statement, describe, view_description, view_statement
 from keytide.types import Field
-from keytide.ui.overview import ColumnLine, figures_of, overview_of
-from keytide.ui.requests import (
+from keytide.ui.http import (
     TABLE_TABS,
     RequestParameters,
     Site,
@@ -50,6 +49,7 @@ from keytide.ui.requests import (
     page_address,
     table_address,
 )
+from keytide.ui.overview import ColumnLine, figures_of, overview_of
 
 # -- the story of a row ----------------------------------------------------------------------------
 

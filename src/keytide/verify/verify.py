@@ -28,7 +28,7 @@ from keytide.snapshot.state import TableState, TableView
 from keytide.snapshot.stored_table import StoredTable
 from keytide.store import Store
 from keytide.tasks import Threads
-from keytide.verify.files import FileCheck, Indexes
+from keytide.verify.data_files import FileCheck, Indexes
 from keytide.verify.finding import Findings, Verification
 from keytide.verify.metadata import Branch, Branches, Manifests, read_branches
 from keytide.verify.rows import (

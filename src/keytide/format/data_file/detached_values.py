@@ -19,7 +19,7 @@ from keytide.errors import DataError, UnsupportedError
 from keytide.format import paths
 from keytide.format.arrow import HAS_MAPS
 from keytide.format.data_file.file_format import Rows
-from keytide.format.variant.shredded import assembled, unknown_part
+from keytide.format.variant_shredding import assembled, unknown_part
 from keytide.store import Store
 from keytide.types import Field, has_variant
 

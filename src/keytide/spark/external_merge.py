@@ -48,15 +48,8 @@ from keytide.sources.version_merge import (
 )
 from keytide.sources.versions import RowNumbers, SourceVersions, VisibleRows
 from keytide.spark.capacity import pack, tasks_for
-from keytide.spark.columns import (
-    column,
-    partition_by,
-    spark_batches,
-    spark_condition,
-    spark_schema,
-)
+from keytide.spark.columns import column, partition_by, spark_batches, spark_condition, spark_schema
 from keytide.spark.error_translation import pin_external
-from keytide.spark.files import Locate, locate_in
 from keytide.spark.read_plans import (
     BITS,
     FILE,
@@ -69,8 +62,12 @@ from keytide.spark.read_plans import (
     without_deleted,
 )
 from keytide.spark.runner import Executors
+from keytide.spark.stored_files import Locate, locate_in
 from keytide.store.interface import Store
 from keytide.types import AtomicType, arrow_schema, quoted, type_from_arrow
+
+# -- external tables on Spark: versions are shuffled by key and merged in tasks --------------------
+
 
 # -- the shuffle of versions -----------------------------------------------------------------------
 

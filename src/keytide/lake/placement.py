@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 from keytide.catalogs.catalog import Catalog
 from keytide.errors import InvalidError, SetupError
 
+# -- where the work of a lake runs -----------------------------------------------------------------
+
+
 if TYPE_CHECKING:
     from keytide.dml.deletion import HostFor
     from keytide.feeds.feed import BatchReport, FeedRequest, IngestReport

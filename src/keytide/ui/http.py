@@ -44,6 +44,9 @@ from keytide.sql.local_query import Stop
 from keytide.tasks import Threads
 from keytide.types import quoted
 
+# -- requests and answers --------------------------------------------------------------------------
+
+
 # -- access ----------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keytide.format.variant.encoding import (
+from keytide.format.variant_encoding import (
     ARRAY,
     NO_KEY,
     OBJECT,
@@ -30,7 +30,8 @@ from keytide.format.variant.encoding import (
     members_of,
 )
 
-__all__ = ["assembled", "unknown_part"]
+# -- VARIANT values of which a file stores parts in columns of their own ---------------------------
+
 
 _MISSING = "a value is missing"
 _Bools = npt.NDArray[np.bool_]

@@ -33,6 +33,8 @@ from keytide.options import TableOptions
 from keytide.snapshot.stored_table import PinnedTable, StoredTable, as_expected
 from keytide.types import Field, type_from_arrow
 
+# -- statements that change rows of a table --------------------------------------------------------
+
 
 @dataclass(frozen=True)
 class Target:

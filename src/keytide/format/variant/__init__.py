@@ -1,1 +1,0 @@
-"""Values of type VARIANT in their binary form, many at a time."""
