@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.dml.attachments import check_postgres, place_of_postgres, without_secrets
+from keytide.dml.database_addresses import check_postgres, place_of_postgres, without_secrets
 
 # Addresses that people write, or mistake for one; {} is a secret.
 FORMS = [

@@ -12,7 +12,7 @@ import pyarrow as pa
 from typing_extensions import Self
 
 from keytide.feeds.kafka.client import MESSAGES_SCHEMA, Messages, Topic
-from keytide.feeds.kafka.topics import Offsets
+from keytide.feeds.kafka.offsets import Offsets
 
 
 @dataclass

@@ -12,12 +12,8 @@ import keytide as kt
 from keytide.feeds.feed import FeedRequest
 from keytide.feeds.kafka import ingest
 from keytide.feeds.kafka.ingest import IngestListeners, KafkaRequest, TopicOptions, feed_tables
-from keytide.feeds.kafka.topics import (
-    KafkaAddress,
-    resolve_patterns,
-    stored_topics,
-    topics_by_table,
-)
+from keytide.feeds.kafka.offsets import stored_topics
+from keytide.feeds.kafka.topics import KafkaAddress, resolve_patterns, topics_by_table
 
 
 @pytest.fixture

@@ -18,14 +18,9 @@ from keytide.feeds.feed import FeedRequest
 from keytide.feeds.kafka import ingest as topics
 from keytide.feeds.kafka.client import Messages, Topic, read_properties
 from keytide.feeds.kafka.ingest import KafkaRequest, TopicOptions
+from keytide.feeds.kafka.offsets import TopicOffsets, stored_offsets, stored_topics
 from keytide.feeds.kafka.start import Start, lag_of, start_offsets
-from keytide.feeds.kafka.topics import (
-    KafkaAddress,
-    TopicOffsets,
-    key_columns,
-    stored_offsets,
-    stored_topics,
-)
+from keytide.feeds.kafka.topics import KafkaAddress, key_columns
 
 # -- addresses, offsets, beginnings: values ------------------------------------------------------
 

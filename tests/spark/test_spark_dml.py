@@ -11,7 +11,8 @@ import pytest
 
 import keytide as kt
 from keytide.predicate.predicate import In
-from keytide.spark import dml_tasks, merge_source
+from keytide.spark import dml_tasks
+from keytide.spark import merge as spark_merge
 from keytide.spark.dml_tasks import GROUP
 from keytide.spark.row_changes import ExecutorWorkers
 
@@ -170,7 +171,7 @@ def found(lake: kt.Lake) -> dict[int, Any]:
 def test_merge_of_a_dataframe_computes_it_once_and_lets_go_of_it(
     lake: kt.Lake, spark: Any, frames: list[Any], rows_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merge_source, "_BYTES_MAX", rows_max)
+    monkeypatch.setattr(spark_merge, "_BYTES_MAX", rows_max)
     computed = spark.sparkContext.accumulator(0)
 
     def counting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

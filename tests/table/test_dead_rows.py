@@ -15,8 +15,9 @@ from pyroaring import BitMap, BitMap64
 
 import keytide as kt
 from keytide.commit.author import Author
-from keytide.commit.change import Change, Conflict
+from keytide.commit.change import Change
 from keytide.commit.committer import Committer
+from keytide.commit.conflicts import Conflict
 from keytide.format.index_files import IndexFile
 from keytide.format.snapshot import CommitKind
 from keytide.snapshot.live_files import (

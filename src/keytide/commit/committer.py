@@ -42,15 +42,8 @@ from typing import TypeAlias
 
 from keytide.base.text import counted
 from keytide.commit.author import current_progress
-from keytide.commit.change import (
-    Change,
-    Conflict,
-    MovedKeys,
-    Restamp,
-    decide,
-    moved_keys,
-    new_data_files,
-)
+from keytide.commit.change import Change, MovedKeys, moved_keys, new_data_files
+from keytide.commit.conflicts import Conflict, Restamp, decide
 from keytide.commit.snapshot_files import (
     NewSnapshot,
     SnapshotBuilder,

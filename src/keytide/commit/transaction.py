@@ -20,8 +20,9 @@ from keytide.base.arguments import warn_caller
 from keytide.base.process import this_host
 from keytide.base.record import Record
 from keytide.commit.author import Author, Progress
-from keytide.commit.change import Change, Conflict, RestoredFiles, new_data_files
+from keytide.commit.change import Change, RestoredFiles, new_data_files
 from keytide.commit.committer import Committed, Committer, Redo
+from keytide.commit.conflicts import Conflict
 from keytide.errors import ConflictError, DataError, SetupError
 from keytide.format.manifest import FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind, Operation, Snapshot

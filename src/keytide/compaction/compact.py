@@ -16,8 +16,9 @@ from itertools import chain
 from keytide.base.process import cached_property
 from keytide.base.record import Record
 from keytide.commit.author import Author
-from keytide.commit.change import Conflict, new_data_files
+from keytide.commit.change import new_data_files
 from keytide.commit.committer import Committed
+from keytide.commit.conflicts import Conflict
 from keytide.commit.snapshot_files import wall_clock_ms
 from keytide.commit.transaction import Transaction
 from keytide.compaction.changelog import emits_changes

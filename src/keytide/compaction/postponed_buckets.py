@@ -15,8 +15,8 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.base.row_kind import ROW_KIND, RowKind
-from keytide.commit.change import Conflict
 from keytide.commit.committer import Committed
+from keytide.commit.conflicts import Conflict
 from keytide.commit.transaction import Transaction
 from keytide.format import paths
 from keytide.format.arrow import to_arrow

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.base.process import library
-from keytide.dml.attachments import check_postgres, is_plain_path, place_of_postgres
+from keytide.dml.database_addresses import check_postgres, is_plain_path, place_of_postgres
 from keytide.dml.databases import Database, DatabaseColumn, DatabaseSession, DatabaseTable, quoted
 from keytide.errors import InvalidError, NotFoundError
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keytide.dml.attachments import without_secrets
+from keytide.dml.database_addresses import without_secrets
 from keytide.dml.spi import ConnectorSession
 from keytide.errors import ConflictError, DataError, InvalidError, KeytideError, NotFoundError
 from keytide.predicate.predicate import And, Comparison, In, IsNull, Like, Not, Or, Predicate

@@ -1,12 +1,10 @@
-"""A feed: its definition, its request, its report, and its rejected messages.
+"""A feed: its definition, its request and its report.
 
 - A format is an :class:`Envelope`: SQL expressions that find the operation and the before and after
   images of the rows in one JSON document. Everything else is the same for every format and is in
   :mod:`keytide.feeds.decode`.
 - The request has the source of the messages and the definition of the table. The report has an
   entry for each batch, and totals.
-- Rejected messages of a topic feed without Spark go to a dead-letter table, keyed by their
-  position.
 - What has no place among the other changes of a feed is refused: a change of another table, and one
   from a log that is in none of the known epochs.
 """
@@ -26,9 +24,7 @@ import pyarrow.compute as pc
 from keytide.base.arguments import checked_members, shown
 from keytide.base.row_kind import ROW_KIND
 from keytide.base.text import counted
-from keytide.catalogs.catalog import Catalog, NewTable
-from keytide.catalogs.local_writes import append
-from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
+from keytide.errors import DataError, InvalidError, UnsupportedError
 from keytide.feeds.conversion import Encoding, is_supported
 from keytide.feeds.epochs import (
     EPOCH,
@@ -44,11 +40,7 @@ from keytide.feeds.epochs import (
     why_without_epoch,
 )
 from keytide.feeds.json_columns import literal, pointer, quoted
-from keytide.snapshot.stored_table import StoredTable
 from keytide.types import (
-    BYTES,
-    STRING,
-    AtomicType,
     DataType,
     Field,
     RowType,
@@ -377,65 +369,6 @@ class IngestReport:
     def rejected(self) -> int:
         """The number of messages in the dead-letter table."""
         return sum(batch.rejected for batch in self.batches)
-
-
-# -- dead letters ----------------------------------------------------------------------------------
-
-
-TOPIC_LETTER_COLUMNS = (
-    Field(-1, "topic", STRING),
-    Field(-1, "topic_partition", AtomicType("INT")),
-    Field(-1, "topic_offset", AtomicType("BIGINT")),
-    Field(-1, "reason", STRING),
-    Field(-1, "raw_key", BYTES),
-    Field(-1, "raw", BYTES),
-)
-"""The columns of dead letters from topics. The key is the message's position in its topic."""
-_KEY = ["topic", "topic_partition", "topic_offset"]
-
-
-class TopicDeadLetters:
-    """The dead letters of one table from topics. Each position is stored once."""
-
-    def __init__(self, catalog: Catalog, name: str, subject: str) -> None:
-        """The dead letters of the table `subject`. The table `name` is created on the first one.
-
-        Raises `InvalidError` if the table exists and has the wrong definition.
-        """
-        self._catalog = catalog
-        self._name = name
-        self._subject = subject
-        try:
-            check_columns(catalog.table(name), TOPIC_LETTER_COLUMNS)
-        except NotFoundError:
-            return
-
-    def keep(self, letters: pa.Table) -> None:
-        """Store messages with the columns of `TOPIC_LETTER_COLUMNS`. Idempotent."""
-        if letters.num_rows:
-            append(self.table(), letters)
-
-    def table(self) -> StoredTable:
-        """The table, which is created if it does not exist."""
-        try:
-            return self._catalog.table(self._name)
-        except NotFoundError:
-            comment = f"messages that could not be applied to {self._subject}"
-            wanted = NewTable(TOPIC_LETTER_COLUMNS, _KEY, comment=comment)
-            return self._catalog.create_table(self._name, wanted, exists_ok=True)
-
-
-def check_columns(table: StoredTable, columns: tuple[Field, ...]) -> None:
-    """Raises `InvalidError` unless the table has exactly these columns."""
-    found = {f.name: f.type.with_nullable(True) for f in table.schema.fields}
-    wanted = {f.name: f.type for f in columns}
-    if found != wanted:
-        raise InvalidError(
-            f"table {table.name} cannot store dead letters: it has the columns "
-            f"{', '.join((f'{n} {t.sql()}' for n, t in found.items()))}, expected "
-            f"{', '.join((f'{n} {t.sql()}' for n, t in wanted.items()))}; give a new name, and "
-            "the table is created"
-        )
 
 
 # -- places of changes at their source -------------------------------------------------------------

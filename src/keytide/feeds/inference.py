@@ -2,11 +2,11 @@
 
 Types that messages state (Debezium's schema, Canal's ``mysqlType``) are used unchanged. Otherwise
 each column gets the narrowest type that holds every sampled value with all its digits. JSON null
-and placeholders are left out:
+and placeholders do not count:
 
 - no value at all: STRING
 - ``true`` and ``false``: BOOLEAN
-- whole numbers: BIGINT, else DECIMAL(38, 0)
+- integers: BIGINT, else DECIMAL(38, 0)
 - numbers: DOUBLE
 - strings, all of them dates: DATE
 - strings, all of them times without offset: TIMESTAMP(6)

@@ -3,8 +3,6 @@
 Readers of pinned metadata always see the same state, no matter how much others commit in the
 meantime.
 
-A statement pins each table when it first names it.
-
 Work can start before it is known whether the table is still in the last known state. Reading the
 latest state from a remote store takes time. If a process found a table as it had left it, this will
 most often be true again. So the work starts on the known state, in parallel with the read. If the
@@ -18,7 +16,6 @@ from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
-from threading import RLock
 from typing import Any, TypeVar
 
 from keytide.base.process import refuse_forked_child
@@ -427,48 +424,6 @@ def _options_of(table: str, schema: TableSchema) -> TableOptions:
             f"{lacking[0]!r}, which does not exist; restore the file from a backup"
         )
     return options
-
-
-# -- tables of a statement -------------------------------------------------------------------------
-
-
-class Pins:
-    """Reads each table once, however often and under whatever names it is requested.
-
-    Safe to share between threads.
-    """
-
-    def __init__(self) -> None:
-        self._tables: dict[str, PinnedTable] = {}
-        self._named: dict[str, str] = {}
-        self._lock = RLock()
-
-    def named(self, name: str, look: Callable[[], PinnedTable]) -> PinnedTable:
-        """The table with that name. A new name is found with `look`.
-
-        Raises the errors of `look`.
-        """
-        with self._lock:
-            if name not in self._named:
-                table = self.of(look())
-                self._named |= {name: table.uri, table.name: table.uri}
-            return self._tables[self._named[name]]
-
-    def of(self, table: StoredTable) -> PinnedTable:
-        """A table that is already open."""
-        with self._lock:
-            known = self._tables.get(table.uri)
-            return self.renew(table.pinned()) if known is None else known
-
-    def renew(self, table: PinnedTable) -> PinnedTable:
-        """Pin the table to this new state."""
-        with self._lock:
-            self._tables[table.uri] = table
-        return table
-
-    def __contains__(self, name: str) -> bool:
-        with self._lock:
-            return name in self._named
 
 
 # -- early start on the known state ----------------------------------------------------------------

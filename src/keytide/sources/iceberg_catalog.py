@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from keytide.base.process import cached_property, library
-from keytide.dml.attachments import without_secrets
+from keytide.dml.database_addresses import without_secrets
 from keytide.errors import (
     ConflictError,
     DataError,

@@ -1,4 +1,4 @@
-"""Row-level changes on Spark, in executors or, for small amounts of data, in the driver.
+"""DELETE and UPDATE on Spark, in executors or, for small amounts of data, in the driver.
 
 - On executors, the splits of a target are the partitions of a DataFrame. Spark SQL finds the rows
   and computes the new values. Then tasks pass these to a page source of the split that they came
@@ -7,41 +7,35 @@
   there is nothing to compute, and one task reads and changes the rows.
 - The driver shows the rows as a local relation and collects the result, so Spark starts no Python
   task for them.
-- A MERGE in the driver collects the source, and reads only the target rows that can match. The
-  local engine joins them if nothing has to be computed, such as a condition of a WHEN clause.
-  Expressions must have Spark's semantics, so otherwise Spark gets both sides as local relations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from keytide.base.process import cached_property
 from keytide.compaction.compact import local_runner
 from keytide.dml.deletion import PredicateHost
-from keytide.dml.engine import RowChange, Sinks, SplitResult, TargetScan
+from keytide.dml.engine import RowChange, SplitResult, TargetScan
 from keytide.spark.capacity import (
     COPIES,
     WorkPlace,
-    bytes_of_rows,
     run_in_utc,
     tasks_for,
     work_place,
 )
-from keytide.spark.columns import arrow_schema_of, batch_schema, column, spark_schema
+from keytide.spark.columns import batch_schema, column, spark_schema
 from keytide.spark.dml_tasks import (
     SPLIT,
     ChangeTask,
-    MergeTask,
     ScanTask,
     ScanTasks,
     WholeTask,
@@ -49,16 +43,11 @@ from keytide.spark.dml_tasks import (
 )
 from keytide.spark.error_translation import on_driver, reason_of
 from keytide.spark.internals import is_apache_spark
-from keytide.spark.merge_source import Source, distinct_values, has_exact_types
 from keytide.spark.runner import Cluster, Executors
 from keytide.spark.worker import check_python
-from keytide.sql.change_queries import MergeQuery, RowQuery
-from keytide.sql.local_row_changes import LocalMergeHost
-from keytide.sql.merged_rows import ROW, PassThrough
-from keytide.sql.relation import CallerRelation, Relation, StoredRelation
-from keytide.sql.relations import BoundQuery
+from keytide.sql.change_queries import RowQuery
+from keytide.sql.merged_rows import PassThrough
 from keytide.tasks import FeedTask
-from keytide.types import quoted
 
 # -- workers: executors, or threads of the driver --------------------------------------------------
 
@@ -221,127 +210,6 @@ def _read(task: ScanTask, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_batches(task.batches(), schema)
 
 
-# -- MERGE in the driver ---------------------------------------------------------------------------
-
-
-_SOURCE = "keytide_merged"
-
-
-@dataclass(frozen=True)
-class DriverMerge:
-    """Runs a MERGE in the driver."""
-
-    query: MergeQuery
-    spark: SparkSession
-    rows: Callable[[BoundQuery], DataFrame]
-    """Runs a query and returns its rows."""
-    compute: Callable[[MergeQuery, PassThrough, Mapping[str, DataFrame]], DataFrame]
-    """Runs the query over the given views."""
-    memory_bytes: int
-
-    def bytes_of(self, stored_bytes: int | None) -> int | None:
-        """The size to count for a MERGE into a target of this size, None if it is unknown."""
-        source = self._source_bytes
-        if source is None or stored_bytes is None:
-            return None
-        all_pass = not (self.query.is_plain or self._columns)
-        return source + stored_bytes * (COPIES if all_pass else 1)
-
-    def merge(
-        self, target_scan: TargetScan, sinks: Sinks, take: Callable[[SplitResult], None]
-    ) -> None:
-        """See `MergeHost.merge`. REQUIRES: `bytes_of` returns a size."""
-        if self.query.is_plain:
-            # The local engine's host, over rows that were collected from Spark.
-            relations = tuple(map(_collected_relation, self.query.bound.relations))
-            bound = replace(self.query.bound, relations=relations)
-            local = LocalMergeHost(replace(self.query, bound=bound), self.memory_bytes)
-            local.merge(target_scan, sinks, take)
-            return
-
-        # The view of the source, and the query over it.
-        if self.query.match.view is not None:
-            view, query = self.query.match.view, self.query
-        else:
-            view, query = _SOURCE, self.query.with_source(_SOURCE)[1]
-        source = self.source()
-        if self._columns and target_scan.scan_of_values is not None:
-            target_scan = target_scan.scan_of_values(distinct_values(source, self._columns))
-        workers, passed = DriverWorkers(self.spark), query.pass_through(sinks.pages)
-        task = MergeTask(sinks, passed, query.made, workers.count)
-        try:
-            shown = {
-                view: self.spark.createDataFrame(source, spark_schema(source.schema)),
-                query.view: workers.rows_for_sql(target_scan, passed),
-            }
-            workers.feed_shuffled(task, self.compute(query, passed, shown), F.lit(0), take)
-        except PySparkException as error:
-            raise query.bound.refused(reason_of(error)) from error
-
-    # -- the source --------------------------------------------------------------------------------
-
-    @property
-    def _relation(self) -> Relation | None:
-        """The source, if it is a table or given rows."""
-        view = self.query.match.view
-        return next((r for r in self.query.bound.relations if r.view == view), None)
-
-    def source(self) -> pa.Table:
-        """The rows of the source."""
-        relation = self._relation
-        if isinstance(relation, StoredRelation):
-            return relation.scan().to_arrow()
-        if isinstance(relation, CallerRelation) and isinstance(relation.rows, pa.Table):
-            return relation.rows.select(list(relation.names))
-        return _collected(self._frame)
-
-    @cached_property
-    def _frame(self) -> DataFrame:
-        """The source as a DataFrame."""
-        relation = self._relation
-        if relation is None:
-            return self.rows(self.query.with_source(_SOURCE)[0])
-        assert isinstance(relation, CallerRelation)
-        rows: Any = relation.rows
-        return rows.select(*map(column, relation.names))
-
-    @cached_property
-    def _source_bytes(self) -> int | None:
-        relation = self._relation
-        if isinstance(relation, StoredRelation):
-            return COPIES * sum(task.stored_bytes for task in relation.scan().tasks())
-        if isinstance(relation, CallerRelation) and isinstance(relation.rows, pa.Table):
-            return int(relation.rows.nbytes)
-        if relation is not None and not isinstance(relation, CallerRelation):
-            return None
-        return bytes_of_rows(self._frame) if has_exact_types(self._frame) else None
-
-    @cached_property
-    def _columns(self) -> Mapping[str, str]:
-        """Target columns for looking up target rows, each with its source column."""
-        if not self.query.needs_matched_only:
-            return {}
-        relation = self._relation
-        types = {field.name: field.type.to_arrow() for field in self.query.target.fields}
-        if relation is not None:
-            given = {field.name: field.type.to_arrow() for field in relation.fields}
-        else:
-            schema = arrow_schema_of(self._frame.schema, "of the source")
-            given = {field.name: field.type for field in schema}
-        return self.query.match.comparable(types, given)
-
-
-def _collected_relation(relation: Relation) -> Relation:
-    if not isinstance(relation, CallerRelation) or isinstance(relation.rows, pa.Table):
-        return relation
-    return replace(relation, rows=_collected(relation.rows.select(*map(column, relation.names))))
-
-
-def _collected(rows: DataFrame) -> pa.Table:
-    with on_driver():
-        return rows.toArrow()
-
-
 # -- changes by executors or the driver ------------------------------------------------------------
 
 
@@ -441,96 +309,3 @@ class SparkRowHost:
             for each in results:
                 for result in each:
                     take(result)
-
-
-@dataclass(frozen=True)
-class ExecutorMerge:
-    """Runs a MERGE on executors. See `MergeHost`."""
-
-    query: MergeQuery
-    spark: SparkSession
-    compute: Callable[[PassThrough, DataFrame, DataFrame | None], DataFrame]
-    """Runs the query over the target's rows, and over rows of the source if there is one."""
-    source: Source | None = None
-    """The source of the merge, if target rows without a match do not change. Otherwise None."""
-    known_bytes: int | None = None
-    """The size of source and target, None if it is unknown."""
-
-    def merge(
-        self, target_scan: TargetScan, sinks: Sinks, take: Callable[[SplitResult], None]
-    ) -> None:
-        """See `MergeHost.merge`."""
-        passed = self.query.pass_through(sinks.pages)
-        source = self.source
-        columns = {} if source is None else source.columns(self.query.match, target_scan)
-        if source is None or not (columns and target_scan.splits and source.is_shuffled):
-            workers = ExecutorWorkers(self.spark, self.known_bytes)
-            given = None if source is None else source.rows
-            rows = self.compute(passed, workers.rows_for_sql(target_scan, passed), given)
-            self._merge(workers, rows, passed, sinks, take)
-            return
-        # About as many rows take part as the source has.
-        workers = ExecutorWorkers(self.spark, source.row_bytes)
-        if source.is_small and target_scan.scan_of_values is not None:
-            collected = source.collected()
-            target_scan = target_scan.scan_of_values(distinct_values(collected, columns))
-            given = self.spark.createDataFrame(collected, spark_schema(collected.schema))
-            rows = self.compute(passed, workers.rows_to_join(target_scan, passed), given)
-            self._merge(workers, rows, passed, sinks, take)
-            return
-        with source.held():
-            target = source.matching(target_scan, passed, columns)
-            rows = self.compute(passed, target, source.rows)
-            self._merge(workers, rows, passed, sinks, take)
-
-    def _merge(
-        self,
-        workers: ExecutorWorkers,
-        rows: DataFrame,
-        passed: PassThrough,
-        sinks: Sinks,
-        take: Callable[[SplitResult], None],
-    ) -> None:
-        # Everything about one target row goes to one task. New rows are spread over all tasks.
-        task = MergeTask(sinks, passed, self.query.made, workers.count)
-        try:
-            every = f"xxhash64({', '.join(map(quoted, rows.columns))})"
-            by = F.expr(f"coalesce({self._place(sinks, passed)}, {every})")
-            workers.feed_shuffled(task, rows, by, take)
-        except PySparkException as error:
-            raise self.query.bound.refused(reason_of(error)) from error
-
-    def _place(self, sinks: Sinks, passed: PassThrough) -> str:
-        """An SQL expression with equal values for rows of the same task, NULL for a new row."""
-        if not sinks.layout:
-            return quoted(ROW)
-        names = [f.name for f in sinks.pages.row_id.type]
-        members = ", ".join(quoted(passed.names[names.index(name)]) for name in sinks.layout)
-        return f"CASE WHEN {quoted(ROW)} IS NOT NULL THEN xxhash64({members}) END"
-
-
-@dataclass(frozen=True)
-class PlacedMerge:
-    """Runs a MERGE in the driver or on executors, depending on its size. See `MergeHost`."""
-
-    here: DriverMerge
-    executors: Callable[[int | None], ExecutorMerge]
-    """Created for data of this size only when it is needed, because its source is a DataFrame."""
-    driver_bytes_max: int
-
-    def plan_lines(self, stored_bytes: int | None) -> Sequence[str]:
-        """See `MergeHost.plan_lines`."""
-        return (f"runs {self._place(stored_bytes)}",)
-
-    def merge(
-        self, target_scan: TargetScan, sinks: Sinks, take: Callable[[SplitResult], None]
-    ) -> None:
-        """See `MergeHost.merge`."""
-        place = self._place(target_scan.stored_bytes)
-        host = self.here if place.is_driver else self.executors(place.known_bytes)
-        with run_in_utc(self.here.spark):
-            host.merge(target_scan, sinks, take)
-
-    def _place(self, stored_bytes: int | None) -> WorkPlace:
-        known = self.here.bytes_of(stored_bytes)
-        return work_place(self.here.spark, self.driver_bytes_max, known)

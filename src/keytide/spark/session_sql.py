@@ -52,9 +52,9 @@ from keytide.spark.error_translation import (
     view_error,
 )
 from keytide.spark.internals import is_apache_spark, is_connect
-from keytide.spark.merge_source import Source
+from keytide.spark.merge import DriverMerge, ExecutorMerge, PlacedMerge, Source
 from keytide.spark.read_plans import fallback_to_spark, scan_to_spark
-from keytide.spark.row_changes import DriverMerge, ExecutorMerge, PlacedMerge, SparkRowHost
+from keytide.spark.row_changes import SparkRowHost
 from keytide.spark.source_options import SourceOptions
 from keytide.sql.assignment import check_assignable
 from keytide.sql.change_queries import MergeQuery, RowQuery

@@ -25,7 +25,7 @@ from keytide.definition.external import given_options
 from keytide.definition.kind import require_key
 from keytide.dml.attachments import AttachedCatalog
 from keytide.errors import InvalidError, KeytideError, NotFoundError, UnsupportedError
-from keytide.feeds.kafka.topics import stored_offsets, stored_topics
+from keytide.feeds.kafka.offsets import stored_offsets, stored_topics
 from keytide.lake.external_tables import ExternalTable, FederatedTable
 from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.lake import Lake

@@ -46,6 +46,7 @@ from keytide.snapshot.bucket_key_index import KeyIndex, load_key_index, why_not_
 from keytide.snapshot.live_files import BucketId, DeadRows, load_dead_rows
 from keytide.snapshot.state import TableView
 from keytide.types import arrow_schema
+from keytide.write.late_rows import Arrivals, Current, floors
 from keytide.write.layout import (
     BucketSplit,
     DynamicLayout,
@@ -54,7 +55,6 @@ from keytide.write.layout import (
     partitions_of,
     rooms,
 )
-from keytide.write.row_merging import Arrivals, Current, floors
 
 # -- keys that move between partitions -------------------------------------------------------------
 

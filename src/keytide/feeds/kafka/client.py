@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from keytide.base.process import library
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError
-from keytide.feeds.kafka.topics import Offsets
+from keytide.feeds.kafka.offsets import Offsets
 
 # -- the interface ---------------------------------------------------------------------------------
 

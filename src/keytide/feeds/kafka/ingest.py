@@ -30,16 +30,15 @@ from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.commit.author import Author
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError
 from keytide.feeds.apply import ChangeWriter, WrittenChanges, adapt_to_table
+from keytide.feeds.dead_letters import TOPIC_LETTER_COLUMNS, TopicDeadLetters
 from keytide.feeds.decode import decode
 from keytide.feeds.feed import (
     ORDINAL_COLUMN,
-    TOPIC_LETTER_COLUMNS,
     BatchReport,
     Decoded,
     FeedRequest,
     FeedSpec,
     IngestReport,
-    TopicDeadLetters,
 )
 from keytide.feeds.flow_writer import has_omitted_column, omitted_names, with_omitted_column
 from keytide.feeds.formats import envelope_of
@@ -51,16 +50,13 @@ from keytide.feeds.kafka.client import (
     Consumer,
     Topic,
 )
+from keytide.feeds.kafka.offsets import Offsets, TopicOffsets, progress_of, stored_offsets
 from keytide.feeds.kafka.start import IfLost, Start, check_topics, checked_if_lost, start_offsets
 from keytide.feeds.kafka.topics import (
     KafkaAddress,
-    Offsets,
-    TopicOffsets,
     key_columns,
-    progress_of,
     resolve_patterns,
     rows_with_keys,
-    stored_offsets,
     topics_by_table,
 )
 from keytide.feeds.target import feed_columns, feed_target

@@ -10,13 +10,8 @@ from typing import Literal, get_args
 from keytide.base.record import Record
 from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.feeds.kafka.client import BATCH_BYTES_MAX, Broker, Client, Topic
-from keytide.feeds.kafka.topics import (
-    KafkaAddress,
-    Offsets,
-    TopicOffsets,
-    resolve_patterns,
-    stored_offsets,
-)
+from keytide.feeds.kafka.offsets import Offsets, TopicOffsets, stored_offsets
+from keytide.feeds.kafka.topics import KafkaAddress, resolve_patterns
 from keytide.snapshot.stored_table import StoredTable
 
 # -- the start of a feed ---------------------------------------------------------------------------

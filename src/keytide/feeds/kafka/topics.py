@@ -1,20 +1,17 @@
-"""Topics: their address, their tables, the keys of their messages, and their offsets.
+"""Topics: their address, their tables, and the keys of their messages.
 
 A template of the table name assigns topics to tables:
 
 >>> topics_by_table("shop.{table}", ["shop.public.orders", "shop.public.people"])
 {'shop.orders': ('shop.public.orders',), 'shop.people': ('shop.public.people',)}
-
-A snapshot has a property for each topic, `keytide.kafka.<topic>`, with the topic's id and the next
-offset of each partition as JSON. The id detects a topic that was recreated with the same name.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from string import Formatter
 from typing import Any
@@ -22,12 +19,10 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from keytide.commit.author import Progress, current_progress
-from keytide.errors import DataError, InvalidError, NotFoundError
+from keytide.errors import InvalidError, NotFoundError
 from keytide.feeds.decode import as_bytes, texts_of
 from keytide.feeds.formats import DELETED
 from keytide.feeds.json_columns import literal, query
-from keytide.snapshot.stored_table import StoredTable
 
 # -- the address: brokers and topics ---------------------------------------------------------------
 
@@ -238,72 +233,3 @@ def _members(key: bytes) -> tuple[str, ...]:
     if isinstance(value, dict) and value.keys() == {"schema", "payload"}:
         value = value["payload"]
     return tuple(map(str, value)) if isinstance(value, dict) else ()
-
-
-# -- offsets in snapshots --------------------------------------------------------------------------
-
-
-Offsets = Mapping[str, "TopicOffsets"]
-
-_PREFIX = "keytide.kafka."
-
-
-@dataclass(frozen=True)
-class TopicOffsets:
-    """The next offset of each partition of a topic with an id."""
-
-    id: str
-    next: Mapping[int, int]
-
-    def to_text(self) -> str:
-        """The value of the property."""
-        numbered = {str(partition): self.next[partition] for partition in sorted(self.next)}
-        return json.dumps({"id": self.id, "next": numbered}, separators=(",", ":"))
-
-    @classmethod
-    def from_text(cls, text: str, name: str) -> TopicOffsets:
-        """Parse the output of `to_text`, from the property `name`.
-
-        Raises `DataError` for other text.
-        """
-        try:
-            found = json.loads(text)
-            numbered = {int(key): int(value) for key, value in found["next"].items()}
-            return cls(str(found["id"]), numbered)
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            raise DataError(
-                f"property {name!r} of the latest snapshot is {text!r}, which are not offsets of "
-                "a topic; roll the table back to an earlier snapshot"
-            ) from error
-
-    def advanced_to(self, partitions: Mapping[int, int]) -> TopicOffsets:
-        """The offsets after advancing some partitions."""
-        return replace(self, next={**self.next, **partitions})
-
-
-def property_of(topic: str) -> str:
-    """The property for a topic."""
-    return f"{_PREFIX}{topic}"
-
-
-def stored_offsets(table: StoredTable, topics: Iterable[str]) -> dict[str, TopicOffsets]:
-    """The offsets for some topics in the latest snapshot of a table, without unknown topics."""
-    names = {property_of(topic): topic for topic in topics}
-    stored = current_progress(table.metadata, table.metadata.latest_snapshot(), names)
-    return {names[name]: TopicOffsets.from_text(text, name) for name, text in stored.items()}
-
-
-def stored_topics(table: StoredTable) -> tuple[str, ...]:
-    """The topics in the latest snapshot."""
-    newest = table.metadata.latest_snapshot()
-    stored = {} if newest is None else newest.properties or {}
-    return tuple(sorted(n.removeprefix(_PREFIX) for n in stored if n.startswith(_PREFIX)))
-
-
-def progress_of(before: Offsets, after: Offsets) -> Progress:
-    """The record of a commit that advances from some offsets to others."""
-    was = {property_of(name): before.get(name) for name in after}
-    return Progress(
-        {name: None if offsets is None else offsets.to_text() for name, offsets in was.items()},
-        {property_of(name): offsets.to_text() for name, offsets in after.items()},
-    )
