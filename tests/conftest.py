@@ -68,7 +68,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_report_header() -> str:
-    return f"cases of tests marked one_in: KEYTIDE_CASES={CASES} (see tests/drawn.py)"
+    return f"cases of tests marked one_in: KEYTIDE_CASES={CASES} (see tests/support/drawn.py)"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

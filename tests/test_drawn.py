@@ -87,12 +87,12 @@ def test_what_one_day_leaves_out_is_what_the_others_run() -> None:
     "name",
     [
         "tests/merge/test_merge_laws.py::test_a",
-        "tests/table/test_faults.py::test_a",
+        "tests/commit/test_faults.py::test_a",
         "tests/sql/test_one_look.py::test_a",
         "tests/table/test_request_budget.py::test_a",
         "tests/test_data_ways.py::test_a",
-        "tests/table/test_tags.py::test_wherever_it_stops_all_is_whole",
-        "tests/table/test_tags.py::test_tag_that_fails_anywhere_is_told",
+        "tests/maintenance/test_tags.py::test_wherever_it_stops_all_is_whole",
+        "tests/maintenance/test_tags.py::test_tag_that_fails_anywhere_is_told",
     ],
 )
 def test_tests_that_guard_promises_take_no_turns(name: str) -> None:

@@ -138,7 +138,7 @@ LOADED = {
     "import keytide as kt; kt.KeytideError": {
         "polars", "pyarrow", "numpy", "obstore", "fastavro", "thrift", "keytide.lake",
     },
-    "import keytide as kt; import sys; sys.path.append('tests'); import first_table": {
+    "import keytide as kt; import sys; sys.path.append('tests/support'); import first_table": {
         "pyarrow.dataset", "rich", "typer", "keytide.cdc", "keytide.spark", "keytide.duckdb",
     },
 }  # fmt: skip

@@ -61,7 +61,7 @@ def test_every_block_is_run_by_a_test_or_says_why_not() -> None:
         for block in blocks_of(PAGES / page)
         if not block.mark.startswith(NOT_RUN) and page not in RUN_BY.get(block.mark, {})
     ]
-    assert loose == [], "name the test in RUN_BY of tests/pages.py"
+    assert loose == [], "name the test in RUN_BY of tests/support/pages.py"
 
 
 def test_every_language_of_blocks_is_one_that_is_run() -> None:

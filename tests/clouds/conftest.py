@@ -10,7 +10,7 @@ import pytest
 
 import clouds
 
-sys.path.append(str(Path(__file__).parents[1] / "table"))
+sys.path.append(str(Path(__file__).parents[1] / "support"))
 
 
 @pytest.fixture(scope="module", params=clouds.KINDS)

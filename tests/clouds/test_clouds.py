@@ -12,14 +12,14 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import life
 import pyarrow as pa
 import pytest
 from faulty_http import Trouble
-from test_life import run
+from tests.table.test_life import run
 
 import clouds
 import keytide as kt
+import life
 from keytide.errors import DataError
 from keytide.store import Store, open_store
 from killed_writers import Killed, make_table

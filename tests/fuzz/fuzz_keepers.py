@@ -21,16 +21,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "external"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-import delta_tables  # behind the path of what is beside the tests of such tables
 import deltalake
-import iceberg_tables
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fuzz_columns import array, kind_of, plain
 from pyiceberg.catalog.sql import SqlCatalog
 
+import delta_tables  # behind the path of what is beside the tests of such tables
+import iceberg_tables
 from keytide.types import DataType
 
 __all__ = ["KEEPERS", "Keeper", "UnableError", "quoted_name"]

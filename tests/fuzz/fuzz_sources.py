@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fuzz_case import Case
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "cdc"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from simulated_feed import check  # behind the path of the tests of feeds
 from simulated_source import TOOLS

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from java_judge import JAVA_RELEASES, JavaGateway, JavaPaimon
 

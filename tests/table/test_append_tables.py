@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from overtaking import overtaken
 
 import keytide as kt
 from keytide.definition.schema_evolution import AddColumn, SetOption
@@ -23,6 +22,7 @@ from keytide.format.manifest import ManifestEntry
 from keytide.snapshot.lineage import forget_lineages
 from keytide.store import open_store
 from keytide.write.bucket_writer import BucketWriter
+from overtaking import overtaken
 
 SCHEMA = pa.schema([("p", pa.string()), ("n", pa.int64()), ("v", pa.string())])
 LAYOUTS: list[tuple[list[str], dict[str, str]]] = [

@@ -10,13 +10,12 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from copies import copies_of
-from engine_histories import ENGINES, history, made, shown, write
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from overtaking import overtaken
 
 import keytide as kt
+from copies import copies_of
+from engine_histories import ENGINES, history, made, shown, write
 from keytide.catalogs.local_writes import append
 from keytide.commit.author import Author
 from keytide.compaction import compact as compaction
@@ -28,6 +27,7 @@ from keytide.read import merged_versions as read
 from keytide.store import Store, open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
 from keytide.tasks import Threads
+from overtaking import overtaken
 
 VECTORS = {"deletion-vectors.enabled": "true"}
 SCHEMA = pa.schema([("k", pa.int32()), ("s", pa.int32()), ("v", pa.string())])

@@ -10,11 +10,11 @@ import sys
 import time
 from pathlib import Path
 
-import detours
-import life
 import pytest
 
+import detours
 import keytide as kt
+import life
 
 LONG = [pytest.mark.soak, pytest.mark.timeout(7200)]
 

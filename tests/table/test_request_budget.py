@@ -16,9 +16,9 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 import pytest
-from copies import copies_of
 
 import keytide as kt
+from copies import copies_of
 from far import Requests, far_away
 from keytide.format.cache import forget_files
 from keytide.snapshot.lineage import forget_lineages

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from overtaking import overtaken
 
 import keytide as kt
 from keytide.changes.follower import Pace, Start, follow
 from keytide.definition.schema_evolution import RemoveOption, SetOption
 from keytide.format.data_file import FileReader, parquet
 from keytide.store import open_store
+from overtaking import overtaken
 
 VECTORS = {"deletion-vectors.enabled": "true"}
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int32()), ("s", pa.int32()), ("v", pa.string())])

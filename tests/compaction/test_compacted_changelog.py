@@ -1,0 +1,586 @@
+"""With `changelog-producer = full-compaction` compactions tell what became of keys.
+
+The law: whatever is written and compacted when, the changelog up to a snapshot, folded from nothing
+on, gives the rows that were told of by then, and a compaction in full tells of all of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from unittest import mock
+from uuid import uuid4
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+import engine_histories
+import keytide as kt
+from compacting import compact_newest
+from copies import copies_of
+from engine_histories import ENGINES, as_bags, history
+from keytide.compaction import compact as compaction
+from keytide.definition.schema_evolution import AddColumn, SetOption
+from keytide.format.manifest import FileKind, FileSource
+from keytide.format.snapshot import CommitKind
+from keytide.read import merged_versions as read
+from keytide.store import Store, open_store
+from keytide.store.faults import Action, Crash, Fault, FaultyStore
+from overtaking import overtaken
+from stops import faults_of, stops_of
+
+COLUMNS = {"p": "INT NOT NULL", "k": "INT NOT NULL", "s": "INT", "v": "STRING"}
+FULL = {"changelog-producer": "full-compaction"}
+LOOKUP = {"changelog-producer": "lookup"}
+UPPER = set(range(1, 6))
+MB = 1 << 20
+
+
+def made(
+    store: Store | None = None, types: Mapping[str, str] = COLUMNS, **options: str
+) -> kt.Table:
+    lake = kt.connect("", store=store or open_store(f"memory://{uuid4().hex}"))
+    own = {name.replace("__", ".").replace("_", "-"): text for name, text in options.items()}
+    fields = [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in COLUMNS.items()]
+    return lake.create_table("t", fields, ["p", "k"], ["p"], options=FULL | own)
+
+
+def rows_of(*rows: str) -> list[dict[str, Any]]:
+    """Rows as `kind p k s v`."""
+    words = [row.split() for row in rows]
+    return [
+        {"_row_kind": kind, "p": int(p), "k": int(k), "s": int(s), "v": v}
+        for kind, p, k, s, v in words
+    ]
+
+
+def write(table: kt.Table, *rows: str) -> None:
+    table.write(rows_of(*rows))
+    table.close()
+
+
+def told(table: kt.Table, start: int = 0, end: int | None = None) -> list[str]:
+    rows = table.changes(start, end, mode="changelog").to_pylist()
+    return [" ".join(map(str, row.values())) for row in rows]
+
+
+def shown(table: kt.Table) -> list[str]:
+    return sorted(" ".join(map(str, row.values())) for row in table.scan().to_pylist())
+
+
+def fold(changes: Iterable[str], rows: Sequence[str] = ()) -> list[str]:
+    """The rows after changes, each of which must meet what it says that it finds."""
+    held = {tuple(row.split()[:2]): row for row in rows}
+    before: tuple[str, ...] | None = None
+    for change in changes:
+        kind, row = change.split(" ", 1)
+        key = tuple(row.split()[:2])
+        assert (before == key) if kind == "+U" else (before is None), change
+        if kind in ("-U", "-D"):
+            assert held.pop(key) == row, change
+        else:
+            assert key not in held, change
+            held[key] = row
+        before = key if kind == "-U" else None
+    assert before is None
+    return sorted(held.values())
+
+
+# -- what is told ----------------------------------------------------------------------------------
+
+
+def test_each_write_is_told_unless_the_table_says_otherwise() -> None:
+    table = made()
+    write(table, "+I 0 1 0 a", "+I 0 2 0 b", "+U 0 3 0 c")
+    assert told(table) == ["+I 0 1 0 a", "+I 0 2 0 b", "+I 0 3 0 c"]
+    write(table, "+I 0 1 0 a2", "-D 0 2 9 x", "-D 0 4 0 y", "-U 0 3 8 z")
+    assert told(table, 2) == ["-U 0 1 0 a", "+U 0 1 0 a2", "-D 0 2 0 b", "-D 0 3 0 c"]
+    write(table, "-D 0 2 9 x", "+I 0 5 0 e", "-D 0 5 0 e")
+    assert told(table, 4) == []
+    kinds = [snapshot.commit_kind for snapshot in table.snapshots()]
+    assert kinds == [CommitKind.APPEND, CommitKind.COMPACT] * 3
+    counts = [snapshot.changelog_record_count for snapshot in table.snapshots()]
+    assert counts == [None, 3, None, 4, None, None]
+    assert table.verify().findings == ()
+
+
+def test_only_the_net_effect_of_commits_between_full_compactions_is_told() -> None:
+    table = made(full_compaction__delta_commits="3")
+    for v in "abcdefgh":
+        write(table, f"+I 0 1 0 {v}")
+    assert told(table) == ["+I 0 1 0 c", "-U 0 1 0 c", "+U 0 1 0 f"]
+    table.compact(full=True)
+    assert told(table)[3:] == ["-U 0 1 0 f", "+U 0 1 0 h"]
+    write(table, "-D 0 1 0 x")
+    write(table, "+I 0 1 0 i")
+    assert len(told(table)) == 5
+    write(table, "+I 1 1 0 j")
+    assert told(table)[5:] == ["-U 0 1 0 h", "+U 0 1 0 i", "+I 1 1 0 j"]
+
+
+def test_compactions_that_are_not_full_tell_nothing() -> None:
+    table = made(full_compaction__delta_commits="100", num_sorted_run__compaction_trigger="2")
+    for n in range(9):
+        write(table, *(f"+I 0 {k} 0 v{n}" for k in range(9 - n)))
+    assert any(s.commit_kind is CommitKind.COMPACT for s in table.snapshots())
+    before = fold(told(table))
+    write(table, "+I 0 1 0 w")
+    assert fold(told(table)) in (before, shown(table))
+    table.compact(full=True)
+    assert fold(told(table)) == shown(table)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ["-U 0 1 1 a", "+U 0 1 1 a", "-U 0 2 1 b", "+U 0 2 2 b", "-U 0 3 1 c", "+U 0 3 1 d"]),
+        ({"row-deduplicate": "true"}, ["-U 0 2 1 b", "+U 0 2 2 b", "-U 0 3 1 c", "+U 0 3 1 d"]),
+        (
+            {"row-deduplicate": "true", "row-deduplicate-ignore-fields": "s"},
+            ["-U 0 3 1 c", "+U 0 3 1 d"],
+        ),
+    ],
+)
+def test_equal_rows_are_told_unless_they_are_left_out(
+    options: dict[str, str], expected: list[str]
+) -> None:
+    table = made(**{f"changelog-producer.{key}": value for key, value in options.items()})
+    write(table, "+I 0 1 1 a", "+I 0 2 1 b", "+I 0 3 1 c")
+    write(table, "+I 0 1 1 a", "+I 0 2 2 b", "+I 0 3 1 d")
+    assert told(table, 2) == expected
+
+
+def test_deletes_that_are_kept_are_told_once() -> None:
+    table = made(sequence__field="s", tombstone__retention="0 s")
+    write(table, "+I 0 1 5 a")
+    write(table, "-D 0 1 7 a")
+    assert told(table) == ["+I 0 1 5 a", "-D 0 1 5 a"]
+    for late in ("+I 0 1 6 b", "-D 0 1 8 c"):
+        write(table, late)
+        assert told(table, 4) == []
+    table.compact(full=True)
+    table.compact(full=True)
+    assert told(table, 4) == []
+    assert [s.commit_kind for s in table.snapshots()[-1:]] == [CommitKind.COMPACT]
+
+
+def test_rows_are_told_as_the_table_shows_them() -> None:
+    table = made(**{"fields.v.default-value": "none"})
+    table.write([{"p": 0, "k": 1, "s": 1, "v": None}])
+    assert told(table) == ["+I 0 1 1 none"]
+    table.alter(AddColumn(("w",), kt.parse_sql_type("INT")))
+    table.write([{"p": 0, "k": 1, "s": 1, "v": "a", "w": 7}])
+    assert told(table, 2) == ["-U 0 1 1 none None", "+U 0 1 1 a 7"]
+
+
+def test_rows_of_an_overwrite_are_told_and_those_that_it_replaced_are_not() -> None:
+    table = made()
+    write(table, "+I 0 1 1 a", "+I 0 2 1 b")
+    table.overwrite(rows_of("+I 0 1 2 c"))
+    assert told(table, 2) == ["+I 0 1 2 c"]
+
+
+def test_new_table_is_told_with_the_rows_it_was_made_with() -> None:
+    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    with_changelog = "'changelog-producer' = 'full-compaction'"
+    lake.sql(
+        f"CREATE TABLE t (PRIMARY KEY (k) NOT ENFORCED) WITH ({with_changelog}) AS "
+        "SELECT * FROM (VALUES (1, 'a')) AS x(k, v)"
+    )
+    assert told(lake.table("t")) == ["+I 1 a"]
+
+
+def codecs_by_level(table: kt.Table) -> dict[int, set[str]]:
+    found = dict[int, set[str]]()
+    for entry in table.scan().live.entries:
+        store, path = table.scan().view.data_file(entry)
+        group = pq.read_metadata(store.open_input(path)).row_group(0)
+        codecs = {group.column(i).compression for i in range(group.num_columns)}
+        found[entry.file.level] = codecs
+    return found
+
+
+def test_runs_that_a_write_merges_are_packed_fast_and_those_of_the_highest_level_well() -> None:
+    table = made(**LOOKUP)
+    write(table, *(f"+I 0 {k} 0 a" for k in range(1000)))
+    for k in range(5):
+        write(table, f"+I 0 {k} 0 b")
+    merged = [e.file for e in table.scan().live.entries if e.file.row_count in range(2, 1000)]
+    assert [file.file_source for file in merged] == [FileSource.COMPACT]
+    assert {level: codecs for level, codecs in codecs_by_level(table).items() if level < 5} == {
+        level: {"LZ4"} for level in codecs_by_level(table) if level < 5
+    }
+    table.compact(full=True)
+    assert codecs_by_level(table) == {5: {"ZSTD"}}
+
+
+def test_large_file_is_moved_and_told() -> None:
+    table = made(target_file_size="1 b")
+    write(table, "+I 0 1 1 a", "+U 0 3 1 c")
+    names = {e.file.file_name for e in table.scan().live.entries}
+    appended = table.metadata.entries(table.metadata.delta_manifests(table.metadata.snapshot(1)))
+    assert names == {entry.file.file_name for entry in appended}
+    assert told(table) == ["+I 0 1 1 a", "+I 0 3 1 c"]
+    entries = table.metadata.entries(table.metadata.changelog_manifests(table.metadata.snapshot(2)))
+    assert [(e.kind, e.file.level, e.file.row_count) for e in entries] == [(FileKind.ADD, 5, 1)] * 2
+
+
+def test_pairs_stay_together_in_small_files() -> None:
+    table = made(target_file_size="1 b")
+    for v in "ab":
+        write(table, *(f"+I 0 {k} 0 {v}" for k in range(5)))
+    assert fold(told(table)) == shown(table)
+
+
+def test_table_with_more_levels_tells_on() -> None:
+    table = made()
+    write(table, "+I 0 1 0 a")
+    table.alter(SetOption("num-levels", "9"))
+    write(table, "+I 0 2 0 b")
+    assert told(table) == ["+I 0 1 0 a", "+I 0 2 0 b"]
+
+
+def test_changelog_that_nobody_makes_is_named() -> None:
+    with pytest.warns(kt.KeytideWarning, match=r"no effect.*'sequence.field' = 's'"):
+        table = made(merge_engine="partial-update", sequence__field="s")
+    write(table, "+I 0 1 0 a")
+    with pytest.raises(
+        kt.InvalidError, match=r"stores no changelog.*'sequence.field'.*mode='diff'"
+    ):
+        told(table)
+
+
+# -- what lookups tell -----------------------------------------------------------------------------
+
+
+def test_each_commit_is_told_with_the_rows_before_it() -> None:
+    table = made(**LOOKUP)
+    write(table, "+I 0 1 0 a", "+I 0 2 0 b", "+I 0 3 0 c", "+I 0 3 0 c2")
+    write(table, "+U 0 1 0 a2", "-U 0 2 0 x", "-D 0 9 0 y", "+I 0 8 0 z", "-D 0 8 0 z")
+    write(table, "+I 0 1 0 a3")
+    write(table, "-D 0 1 7 x", "+U 0 2 0 b2")
+    assert [told(table, n, n + 2) for n in (0, 2, 4, 6)] == [
+        ["+I 0 1 0 a", "+I 0 2 0 b", "+I 0 3 0 c2"],
+        ["-U 0 1 0 a", "+U 0 1 0 a2", "-D 0 2 0 b"],
+        ["-U 0 1 0 a2", "+U 0 1 0 a3"],
+        ["-D 0 1 0 a3", "+I 0 2 0 b2"],
+    ]
+    kinds = [snapshot.commit_kind for snapshot in table.snapshots()]
+    assert kinds == [CommitKind.APPEND, CommitKind.COMPACT] * 4
+    assert [s.changelog_record_count for s in table.snapshots()][1::2] == [3, 3, 2, 2]
+
+
+def test_look_ups_leave_older_files_as_they_are() -> None:
+    table = made(**LOOKUP)
+    write(table, *(f"+I 0 {k} 0 a" for k in range(1000)))
+    (first,) = table.scan().live.entries
+    for k in range(3):
+        write(table, f"+I 0 {k} 0 b")
+    levels = {e.file.file_name: e.file.level for e in table.scan().live.entries}
+    assert levels.pop(first.file.file_name) == 5
+    assert sorted(levels.values()) == [2, 3, 4]
+    assert told(table, 2) == [f"{kind} 0 {k} 0 {v}" for k in range(3) for kind, v in
+                              (("-U", "a"), ("+U", "b"))]  # fmt: skip
+
+
+def test_late_row_is_told_as_one_that_changes_nothing() -> None:
+    for deduplicates, pair in (("false", ["-U 0 1 7 a", "+U 0 1 7 a"]), ("true", [])):
+        options = {"changelog-producer.row-deduplicate": deduplicates}
+        table = made(**LOOKUP, sequence__field="s", **options)
+        write(table, "+I 0 1 7 a")
+        write(table, "+I 0 1 3 b", "-D 0 1 4 c")
+        assert told(table, 2) == pair
+        write(table, "-D 0 1 8 d")
+        write(table, "+I 0 1 5 e", "-D 0 1 9 f")
+        assert told(table, 4) == ["-D 0 1 7 a"]
+
+
+def test_first_row_is_told_once_and_lies_in_one_file() -> None:
+    table = made(**LOOKUP, merge_engine="first-row")
+    for v in "abc":
+        write(table, "+I 0 1 0 " + v, f"+I 0 {ord(v)} 0 {v}")
+    assert told(table) == ["+I 0 1 0 a", "+I 0 97 0 a", "+I 0 98 0 b", "+I 0 99 0 c"]
+    assert sum(e.file.row_count for e in table.scan().live.entries) == 4
+
+
+@pytest.mark.takes_turns
+@pytest.mark.parametrize(
+    ("options", "runs"),
+    [({"lookup-wait": "false"}, 4), ({"lookup-compact": "gentle"}, 4),
+     ({"lookup-compact": "gentle", "lookup-compact.max-interval": "2"}, 1)],
+)  # fmt: skip
+def test_telling_is_put_off_where_the_table_says_so(options: dict[str, str], runs: int) -> None:
+    table = made(**LOOKUP, **options)
+    for v in "abc":
+        write(table, f"+I 0 1 0 {v}")
+        if runs > 1:
+            assert told(table) == []
+    levels = [e.file.level for e in table.scan().live.entries]
+    assert levels.count(0) == runs - (runs > 1)
+    table.compact()
+    assert fold(told(table)) == ["0 1 0 c"]
+    for v in "defghijk":
+        write(table, f"+I 0 1 0 {v}")
+    assert len(told(table)) > 3
+
+
+def test_keys_that_do_not_fit_in_memory_are_looked_up_too() -> None:
+    table = made(**LOOKUP, read__memory="1 b")
+    write(table, *(f"+I 0 {k} 0 a" for k in range(50)))
+    write(table, *(f"+I 0 {k} 0 b" for k in range(40, 60)))
+    assert fold(told(table)) == shown(table)
+    assert len(told(table, 2)) == 30
+
+
+# -- the law ---------------------------------------------------------------------------------------
+
+PRODUCERS: dict[str, dict[str, str]] = {
+    "full-compaction": FULL,
+    "lookup": LOOKUP,
+    "lookup with vectors": {**LOOKUP, "deletion-vectors.enabled": "true"},
+}
+
+
+def folded(changes: Iterable[Mapping[str, Any]], held: dict[int, str]) -> dict[int, str]:
+    """The rows after changes, each of which must meet what it says that it finds."""
+    after, before = dict(held), None
+    for change in changes:
+        kind, key = change["_row_kind"], change["k"]
+        row = repr([value for name, value in change.items() if name != "_row_kind"])
+        assert before == (key if kind == "+U" else None)
+        if kind in ("-U", "-D"):
+            assert after.pop(key) == row
+        else:
+            assert key not in after
+            after[key] = row
+        before = key if kind == "-U" else None
+    assert before is None
+    return after
+
+
+def has_told_all(table: kt.Table) -> bool:
+    levels = {entry.file.level for entry in table.stored.newest_files().entries}
+    return levels <= ({5} if table.options["changelog-producer"] == "full-compaction" else UPPER)
+
+
+def check_history(engine: str, producer: str, data: st.DataObject) -> None:
+    kinds, options = ENGINES[engine]
+    if "first-row" in engine:
+        producer = "lookup"
+    chosen = {
+        "write-only": data.draw(st.sampled_from(["true", "false"]), "write-only"),
+        "target-file-size": data.draw(st.sampled_from(["1 b", "1 mb"])),
+        "num-sorted-run.compaction-trigger": data.draw(st.sampled_from(["2", "5"])),
+        "num-levels": "6",
+        "changelog-producer.row-deduplicate": data.draw(st.sampled_from(["true", "false"])),
+    }
+    if producer == "full-compaction":
+        chosen["full-compaction.delta-commits"] = data.draw(st.sampled_from(["1", "3"]))
+    table = engine_histories.made({**options, **PRODUCERS[producer], **chosen})
+    rows: dict[int, str] = {}
+    seen = 0
+    with (
+        mock.patch.object(read, "_BATCH_ROWS_MIN", data.draw(st.integers(1, 4))),
+        mock.patch.object(compaction, "_MEMORY_BYTES_MAX", data.draw(st.sampled_from([1, MB]))),
+    ):
+        for step in data.draw(history(kinds)):
+            if isinstance(step, int):
+                event(f"compaction: {compact_newest(table, step)}")
+            else:
+                engine_histories.write(table, step)
+            told = table.changes(seen, mode="changelog").to_pylist()
+            rows = folded(told, rows)
+            seen = table.snapshots()[-1].id if table.snapshots() else 0
+            if has_told_all(table):
+                event("told all")
+                shown = [dict(enumerate(ast.literal_eval(row))) for row in rows.values()]
+                assert as_bags(shown) == engine_histories.shown(table)
+    assert table.verify().findings == ()
+
+
+@pytest.mark.takes_turns
+@given(
+    engine=st.sampled_from(list(ENGINES)),
+    producer=st.sampled_from(list(PRODUCERS)),
+    data=st.data(),
+)
+def test_folded_changelog_is_the_table(engine: str, producer: str, data: st.DataObject) -> None:
+    check_history(engine, producer, data)
+
+
+steps = st.lists(
+    st.lists(
+        st.tuples(st.sampled_from(["+I", "+U", "-D"]), st.integers(0, 5)), min_size=1, max_size=4
+    )
+    | st.sampled_from(["rescale 1", "rescale 2", "rescale 3", "compact", "compact in full"]),
+    max_size=7,
+)
+
+
+@pytest.mark.takes_turns
+@pytest.mark.one_in(14)
+@pytest.mark.parametrize(
+    "producer",
+    [
+        *PRODUCERS.values(),
+        {**LOOKUP, "lookup-wait": "false"},
+        {**FULL, "full-compaction.delta-commits": "9"},
+    ],
+    ids=str,
+)
+@settings(max_examples=10)
+@given(steps=steps, order=st.sampled_from([{}, {"sequence.field": "s"}]))
+def test_rescaling_tells_nothing_again_and_forgets_nothing(
+    producer: dict[str, str], steps: list[Any], order: dict[str, str]
+) -> None:
+    table = made(bucket="2", **producer, **order)
+    for number, step in enumerate(steps):
+        if isinstance(step, list):
+            write(table, *(f"{kind} {k % 2} {k} {number} v{number}" for kind, k in step))
+        elif step.startswith("rescale"):
+            table.alter(SetOption("bucket", step.split()[1]))
+            before = shown(table)
+            table.rescale()
+            assert shown(table) == before
+        else:
+            table.compact(full=step == "compact in full")
+    table.compact(full=True)
+    assert fold(told(table)) == shown(table)
+    assert table.verify().is_healthy
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("producer", PRODUCERS)
+@pytest.mark.parametrize("engine", ENGINES)
+@settings(max_examples=60)
+@given(data=st.data())
+def test_folded_changelog_of_long_searches_is_the_table(
+    engine: str, producer: str, data: st.DataObject
+) -> None:
+    check_history(engine, producer, data)
+
+
+# -- failures and other writers --------------------------------------------------------------------
+
+NEW = ["+I 0 1 0 a2", "-D 0 2 0 b", "+I 1 3 0 c"]
+
+
+def untold(producer: dict[str, str]) -> Callable[[], Store]:
+    @copies_of
+    def copies(store: Store) -> None:
+        table = made(store, bucket="2", **producer)
+        write(table, "+I 0 1 0 a", "+I 0 2 0 b")
+        table.alter(SetOption("write-only", "true"))
+        write(table, *NEW)
+
+    return copies
+
+
+STORES = {name: untold(options) for name, options in PRODUCERS.items()}
+
+
+def opened(store: Store) -> kt.Table:
+    return kt.connect("", store=store).table("t")
+
+
+def compact(table: kt.Table) -> kt.CompactionResult:
+    """What tells of everything."""
+    return table.compact(full=table.options["changelog-producer"] == "full-compaction")
+
+
+def writes_of_compaction(producer: str) -> list[tuple[str, str, int]]:
+    store = FaultyStore(STORES[producer]())
+    compact(opened(store))
+    stops = stops_of(store.log, "put", "output", "create", "hint", "delete")
+    return [
+        (producer, *fault)
+        for fault in faults_of(stops, "crash", "fail", "lost-response", "interrupt")
+    ]
+
+
+PLACES = [place for producer in PRODUCERS for place in writes_of_compaction(producer)]
+
+
+def files(store: Store) -> set[str]:
+    return {
+        path.rsplit("/", 1)[-1]
+        for path in (info.path for info in store.list(""))
+        if "/data-" in path or "/changelog-" in path
+    }
+
+
+def named_files(table: kt.Table) -> set[str]:
+    metadata, named = table.metadata, set()
+    for snapshot in table.snapshots():
+        entries = (
+            *metadata.entries(metadata.manifests(snapshot)),
+            *metadata.entries(metadata.changelog_manifests(snapshot)),
+        )
+        named |= {entry.file.file_name for entry in entries}
+    return named
+
+
+@pytest.mark.parametrize(("producer", "operation", "nth", "action"), PLACES)
+def test_failure_anywhere_tells_everything_once(
+    producer: str, operation: Any, nth: int, action: Action
+) -> None:
+    store = STORES[producer]()
+    with suppress(kt.DataError, Crash, KeyboardInterrupt):
+        compact(opened(FaultyStore(store, [Fault(operation, nth=nth, action=action)])))
+    table = opened(store)
+    assert fold(told(table)) in (["0 1 0 a", "0 2 0 b"], ["0 1 0 a2", "1 3 0 c"])
+    assert named_files(table) <= files(store)
+    if action != "crash" and operation not in ("create", "hint", "delete"):
+        assert named_files(table) == files(store)
+    compact(table)
+    assert fold(told(table)) == shown(table) == ["0 1 0 a2", "1 3 0 c"]
+
+
+@pytest.mark.parametrize("producer", PRODUCERS)
+def test_of_two_compactions_one_tells(producer: str) -> None:
+    store = STORES[producer]()
+    late = overtaken(opened(store), lambda: compact(opened(store)))
+    assert compact(late).overtaken
+    table = opened(store)
+    assert fold(told(table)) == shown(table)
+    assert files(store) == named_files(table)
+
+
+@pytest.mark.parametrize("options", PRODUCERS.values(), ids=PRODUCERS)
+def test_rows_that_come_while_others_compact_are_told_too(options: dict[str, str]) -> None:
+    table = made(**options)
+    write(table, "+I 0 1 0 a")
+    other = kt.Table(table.metadata.store, table.name)
+    # The other writer's rows come between the write and its compaction, and are compacted first.
+    write(overtaken(table, lambda: None, lambda: write(other, "+I 0 1 0 c")), "+I 0 1 0 b")
+    assert fold(told(table)) == shown(table) == ["0 1 0 c"]
+
+
+@pytest.mark.parametrize("options", [LOOKUP, PRODUCERS["lookup with vectors"]])
+def test_write_that_is_made_again_is_told_if_it_was_not(options: dict[str, str]) -> None:
+    store = open_store(f"memory://{uuid4().hex}")
+    made(store, **options)
+    rows, author = rows_of("+I 0 1 0 a"), {"commit_user": "u", "commit_identifier": 1}
+    with suppress(Crash):
+        opened(FaultyStore(store, [Fault("output", nth=2, action="crash")])).write(rows, **author)
+    assert told(opened(store)) == []
+    assert not opened(store).write(rows, **author).is_new
+    assert told(opened(store)) == ["+I 0 1 0 a"]
+
+
+def test_failed_compaction_after_a_write_is_made_up_for_by_the_next_one() -> None:
+    store = open_store(f"memory://{uuid4().hex}")
+    table = made(store)
+    faulty = opened(FaultyStore(store, [Fault("output", nth=2)]))
+    with pytest.warns(kt.KeytideWarning, match="the rows are written, but the"):
+        write(faulty, "+I 0 1 0 a")
+    assert (told(table), shown(table)) == ([], ["0 1 0 a"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        write(table, "+I 1 1 0 b")
+    assert told(table) == ["+I 0 1 0 a", "+I 1 1 0 b"]
