@@ -40,20 +40,25 @@ def json_text(value: pl.Expr, type: pa.DataType) -> pl.Expr:
     if pa.types.is_map(type):
         key, item = pl.element().struct.field("key"), pl.element().struct.field("value")
         entry = pl.concat_str(
-            _json_key(key, type.key_type), pl.lit(":"), _json_or_null(item, type.item_type)
+            _json_key(key, type.key_type),
+            pl.lit(":"),
+            json_text(item, type.item_type).fill_null("null"),
         )
         entries = value.cast(_entries_type(type)).list.eval(entry)
         return _wrapped("{", entries.list.join(","), "}")
     if pa.types.is_fixed_size_list(type):
         return json_text(value.arr.to_list(), pa.list_(type.value_type))
     if pa.types.is_list(type):
-        element = _json_or_null(pl.element(), type.value_type)
+        element = json_text(pl.element(), type.value_type).fill_null("null")
         return _wrapped("[", value.list.eval(element).list.join(","), "]")
     if pa.types.is_struct(type):
         parts = []
         for index, field in enumerate(type):
             name = ("," if index else "{") + json.dumps(field.name, ensure_ascii=False) + ":"
-            parts += [pl.lit(name), _json_or_null(value.struct.field(field.name), field.type)]
+            parts += [
+                pl.lit(name),
+                json_text(value.struct.field(field.name), field.type).fill_null("null"),
+            ]
         json_object = pl.concat_str(*parts, pl.lit("}")) if parts else pl.lit("{}")
         return pl.when(value.is_not_null()).then(json_object)
     if pa.types.is_boolean(type) or pa.types.is_integer(type):
@@ -116,10 +121,6 @@ def _entries_type(type: pa.MapType) -> pl.List:
     return pl.List(pl.Struct({"key": key, "value": item}))
 
 
-def _json_or_null(value: pl.Expr, type: pa.DataType) -> pl.Expr:
-    return json_text(value, type).fill_null("null")
-
-
 def _json_key(value: pl.Expr, type: pa.DataType) -> pl.Expr:
     return _json_string(
         json_text(value, type) if pa.types.is_nested(type) else _plain_text(value, type)
@@ -160,7 +161,7 @@ def _moment_text(value: pl.Expr, type: pa.DataType, form: str) -> pl.Expr:
     """
     if pa.types.is_timestamp(type) and type.unit == "ns":
         return value.dt.to_string(form)  # all of its years have four digits
-    at, is_usual = _ticks(value), _is_usual(value, type)
+    at, is_usual = value.to_physical().cast(pl.Int64), _is_usual(value, type)
     cycle = _CYCLE_DAYS * _ticks_of_day(type)
     moved = pl.when(is_usual).then(at).otherwise(at % cycle)
     if pa.types.is_date(type):
@@ -178,11 +179,11 @@ def _moment_text(value: pl.Expr, type: pa.DataType, form: str) -> pl.Expr:
 def _is_usual(value: pl.Expr, type: pa.DataType) -> pl.Expr:
     """Whether dates or timestamps are in the years 1 to 9999."""
     ticks = _ticks_of_day(type)
-    return _ticks(value).is_between(_FIRST_DAY * ticks, (_DAYS_MAX + 1) * ticks - 1)
-
-
-def _ticks(value: pl.Expr) -> pl.Expr:
-    return value.to_physical().cast(pl.Int64)
+    return (
+        value.to_physical()
+        .cast(pl.Int64)
+        .is_between(_FIRST_DAY * ticks, (_DAYS_MAX + 1) * ticks - 1)
+    )
 
 
 def _ticks_of_day(type: pa.DataType) -> int:

@@ -50,7 +50,6 @@ from keytide.cli.output import (
 from keytide.definition.kind import require_key
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.format.schema import TableSchema
-from keytide.format.snapshot import Snapshot
 from keytide.lake.external_tables import ExternalTable
 from keytide.lake.lake import Lake
 from keytide.lake.opening import connect
@@ -243,7 +242,7 @@ def _stored(table: Table) -> dict[str, Any]:
     snapshot = parts[0].snapshot
     return {
         "snapshot_id": None if snapshot is None else snapshot.id,
-        "snapshot_time": None if snapshot is None else _time(snapshot).isoformat(),
+        "snapshot_time": None if snapshot is None else utc(snapshot.time_millis).isoformat(),
         "partitions": sum(stage.partitions for stage in everything),
         "buckets": sum(stage.buckets for stage in everything),
         "files": sum(stage.files for stage in everything),
@@ -259,7 +258,7 @@ def _snapshot_batches(table: Table) -> Iterator[pa.RecordBatch]:
             snapshot = table.metadata.snapshot(snapshot_id)
             row = {
                 "id": snapshot.id,
-                "time": _time(snapshot),
+                "time": utc(snapshot.time_millis),
                 "kind": snapshot.commit_kind.value,
                 "delta_versions": snapshot.delta_record_count,
                 "total_versions": snapshot.total_record_count,
@@ -267,10 +266,6 @@ def _snapshot_batches(table: Table) -> Iterator[pa.RecordBatch]:
                 "identifier": snapshot.commit_identifier,
             }
             yield pa.RecordBatch.from_pylist([row], schema=_SNAPSHOT_ROWS)
-
-
-def _time(snapshot: Snapshot) -> datetime:
-    return utc(snapshot.time_millis)
 
 
 # -- rows, and plans of reads ----------------------------------------------------------------------

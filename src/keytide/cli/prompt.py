@@ -73,24 +73,20 @@ class Names(Completer):
                 yield from columns
             elif owner.lower() in called:
                 yield from (f"{owner}.{column}" for column in columns)
-        yield from (_short(table, database) for table in known)
+        yield from (table.removeprefix(f"{database}.") for table in known)
         yield from KEYWORDS
 
 
 def _tables_in_text(text: str, known: list[str], database: str) -> Iterator[tuple[str, set[str]]]:
     """The tables that a text names, each with all of its names there, in lower case."""
     for table in known:
-        spellings = {table.lower(), _short(table, database).lower()}
+        spellings = {table.lower(), table.removeprefix(f"{database}.").lower()}
         spelt = "|".join(map(re.escape, spellings))
         mention = rf"(?<![\w.$])(?:{spelt})(?![\w.$])(?:(?:\s+as)?\s+(\w+))?"
         aliases = re.findall(mention, text, re.IGNORECASE)
         if aliases:
             last = table.rpartition(".")[2]
             yield table, {*spellings, last.lower(), *(alias.lower() for alias in aliases)}
-
-
-def _short(table: str, database: str) -> str:
-    return table.removeprefix(f"{database}.")
 
 
 # -- shortcuts: a backslash and a letter -----------------------------------------------------------

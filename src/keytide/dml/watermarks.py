@@ -22,7 +22,7 @@ __all__ = ["refuse_delete", "refuse_unset", "watermarks"]
 
 def refuse_delete(table: ChangedByKey) -> None:
     """Raise `UnsupportedError` if a delete would have to set the watermark."""
-    if _policy(table) == "explicit":
+    if table.view.options.dml_watermark == "explicit":
         raise UnsupportedError(
             f"{table}: '{keys.UPSERT_DML_WATERMARK}' is 'explicit', but a DELETE cannot set "
             f"{_named(table)}; write rows of kind -D, or UPDATE a tombstone column"
@@ -31,7 +31,9 @@ def refuse_delete(table: ChangedByKey) -> None:
 
 def refuse_unset(table: ChangedByKey, updated: Sequence[str]) -> None:
     """Raise `InvalidError` if an UPDATE does not set a watermark column that it must set."""
-    if _policy(table) == "explicit" and not set(table.view.options.watermark_key) <= set(updated):
+    if table.view.options.dml_watermark == "explicit" and not set(
+        table.view.options.watermark_key
+    ) <= set(updated):
         raise InvalidError(
             f"{table}: '{keys.UPSERT_DML_WATERMARK}' is 'explicit', so an UPDATE must set "
             f"{_named(table)}"
@@ -43,7 +45,7 @@ def watermarks(
 ) -> Mapping[str, pa.Array]:
     """The watermark columns of versions that replace `old`. Empty if they are copied or set."""
     columns = table.view.options.watermark_key
-    if _policy(table) != "statement-time" or set(columns) & set(updated):
+    if table.view.options.dml_watermark != "statement-time" or set(columns) & set(updated):
         return {}
     assert table.began_ns is not None
     (name,) = columns
@@ -56,10 +58,6 @@ def watermarks(
     stored = old.column(name)
     least = pc.add(stored.view(pa.int64()), table.fresher_by)
     return {name: pc.max_element_wise(least, ticks).view(stored.type)}
-
-
-def _policy(table: ChangedByKey) -> str:
-    return table.view.options.dml_watermark
 
 
 def _named(table: ChangedByKey) -> str:

@@ -106,7 +106,7 @@ def read_types(schema: Any, connector: str | None) -> Mapping[str, DataType]:
     """
     finer = connector in _FINE_CONNECTORS
     return {
-        member["field"]: STRING.with_nullable(_is_optional(member))
+        member["field"]: STRING.with_nullable(member.get("optional") is True)
         if finer and member.get("name") == _ZONED
         else _type_of(member)
         for member in _row_members(schema)
@@ -189,7 +189,7 @@ def _encoding_of(member: Mapping[str, Any], default: Encoding) -> Encoding:
         member = _as_member(member.get("items"))
     name = str(member.get("name"))
     if name == _DECIMAL:
-        return replace(default, decimal_scale=_scale(member), meaning="decimal")
+        return replace(default, decimal_scale=_parameter(member, "scale", 0), meaning="decimal")
     if name == _VARIABLE:
         return replace(default, decimal_scale=None, meaning="decimal")
     if name in _TEMPORAL_OF:
@@ -205,13 +205,9 @@ def _as_member(given: Any) -> Mapping[str, Any]:
     return given if isinstance(given, dict) else {}
 
 
-def _is_optional(member: Mapping[str, Any]) -> bool:
-    return member.get("optional") is True
-
-
 def _type_of(member: Mapping[str, Any], depth: int = 0) -> DataType:
     found = STRING if depth > _DEPTH_MAX else _nullable_type_of(member, depth + 1)
-    return found.with_nullable(_is_optional(member))
+    return found.with_nullable(member.get("optional") is True)
 
 
 _DEPTH_MAX = 50
@@ -223,7 +219,7 @@ def _nullable_type_of(member: Mapping[str, Any], depth: int) -> DataType:
     if name == _DECIMAL:
         # STRING for decimals that no table can store.
         precision = _parameter(member, "connect.decimal.precision", _DIGITS_MAX)
-        scale = _scale(member)
+        scale = _parameter(member, "scale", 0)
         if not 0 < precision <= _DIGITS_MAX or not 0 <= scale <= precision:
             return STRING
         return AtomicType("DECIMAL", precision=precision, scale=scale)
@@ -241,10 +237,6 @@ def _nullable_type_of(member: Mapping[str, Any], depth: int) -> DataType:
 
 
 _DIGITS_MAX = 38
-
-
-def _scale(member: Mapping[str, Any]) -> int:
-    return _parameter(member, "scale", 0)
 
 
 def _parameter(member: Mapping[str, Any], name: str, default: int) -> int:

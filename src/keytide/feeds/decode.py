@@ -314,12 +314,12 @@ def _images(
         # that the change did not affect the value, so the other image may contain it. A column that
         # is missing in a before image was not changed either.
         values = columns[name]
-        covered = _is_one_of(values.text, placeholders)
+        covered = values.text.is_in(placeholders).fill_null(False)
         is_before = steps["kind"].is_in(["-D", "-U"])
         gap = covered | (values.type.is_null() & is_before)
         if gap.any():
             [rest] = read_members(steps["rest"].set(~gap, None).to_arrow(), [pointer(name)])
-            known = gap & rest.type.is_not_null() & ~_is_one_of(rest.text, placeholders)
+            known = gap & rest.type.is_not_null() & ~rest.text.is_in(placeholders).fill_null(False)
             # NULL in the other image may only mean that it was not sent.
             known &= ~covered | rest.text.is_not_null()
             values = JsonValues(
@@ -338,10 +338,6 @@ def _images(
     never = pl.repeat(False, len(steps), dtype=pl.Boolean, eager=True)
     filled = {source.column: Image(columns[source.column], never) for source in spec.sequence}
     return images | filled
-
-
-def _is_one_of(text: pl.Series, placeholders: list[str]) -> pl.Series:
-    return text.is_in(placeholders).fill_null(False)
 
 
 # -- typed rows ------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def read_members(documents: pa.Array, pointers: Sequence[str]) -> list[JsonValue
         f" json_type(document, {paths}) AS types FROM documents)",
         documents=pa.table({"document": documents}),
     )
-    columns = [_strings(column) for column in found.columns]
+    columns = [pl.Series(values=column, dtype=pl.String) for column in found.columns]
     return [_unmarked(*pair) for pair in zip(columns[::2], columns[1::2], strict=True)]
 
 
@@ -95,7 +95,7 @@ def read_entries(values: JsonValues) -> tuple[pa.Array, JsonValues, JsonValues]:
         "SELECT unnest(json_keys(document)) FROM documents",
         documents=_documents(values, "OBJECT"),
     )
-    names = _strings(keys.column(0))
+    names = pl.Series(values=keys.column(0), dtype=pl.String)
     types = pl.repeat("VARCHAR", len(names), dtype=pl.String, eager=True)
     return lengths, JsonValues(names, types), items
 
@@ -191,9 +191,5 @@ def _read_parts(values: JsonValues, type_: str, path: str) -> tuple[pa.Array, Js
         " FROM documents",
         documents=documents,
     )
-    texts, types = (_strings(column) for column in parts.columns)
+    texts, types = (pl.Series(values=column, dtype=pl.String) for column in parts.columns)
     return lengths.column(0).combine_chunks(), _unmarked(texts, types)
-
-
-def _strings(column: pa.ChunkedArray) -> pl.Series:
-    return pl.Series(values=column, dtype=pl.String)

@@ -367,7 +367,7 @@ def difference(
             if name not in key and (compared is None or name in compared)
         ]
         told = told.with_columns((pl.col(_HAS_PARTNER) & _equals_next(others)).alias(_IS_EQUAL))
-        told = told.filter(~(pl.col(_IS_EQUAL) | _row_before(_IS_EQUAL)))
+        told = told.filter(~(pl.col(_IS_EQUAL) | pl.col(_IS_EQUAL).shift(1, fill_value=False)))
     return told.select(VALUE_KIND, *before.columns)
 
 
@@ -382,14 +382,12 @@ def _equals_next(columns: Sequence[str]) -> pl.Expr:
     return reduce(and_, equal, pl.lit(value=True))
 
 
-def _row_before(flag: str) -> pl.Expr:
-    return pl.col(flag).shift(1, fill_value=False)
-
-
 def _kind() -> pl.Expr:
     def either(paired: pl.Expr, pair: RowKind, alone: RowKind) -> pl.Expr:
         return pl.when(paired).then(pl.lit(pair, pl.Int8)).otherwise(pl.lit(alone, pl.Int8))
 
-    after = either(_row_before(_HAS_PARTNER), RowKind.UPDATE_AFTER, RowKind.INSERT)
+    after = either(
+        pl.col(_HAS_PARTNER).shift(1, fill_value=False), RowKind.UPDATE_AFTER, RowKind.INSERT
+    )
     before = either(pl.col(_HAS_PARTNER), RowKind.UPDATE_BEFORE, RowKind.DELETE)
     return pl.when(pl.col(_IS_AFTER)).then(after).otherwise(before).alias(VALUE_KIND)

@@ -234,7 +234,7 @@ class DeltaForm:
         }
         for name in places.values():
             path = content.path(name)
-            if _encoded_path(path) != path:
+            if quote(path, safe=_UNQUOTED) != path:
                 return (
                     f"{path} has deleted rows, and its path contains characters that must be "
                     "escaped in a URL, so some readers would not find the deletes"
@@ -390,7 +390,7 @@ class _Difference:
         files = self.content.files
         return [
             {
-                "path": _encoded_path(self.content.path(name)),
+                "path": quote(self.content.path(name), safe=_UNQUOTED),
                 "partitionValues": {},
                 "size": files[name].file.file_size,
                 "modificationTime": files[name].file.creation_time or 0,
@@ -446,10 +446,6 @@ class _NewVectors:
             "tags": {VECTOR_TAG: self.vectors[name].digest},
             "deletionVector": self.descriptors[name],
         }
-
-
-def _encoded_path(path: str) -> str:
-    return quote(path, safe=_UNQUOTED)
 
 
 def _protocol(view: TableView) -> Action:

@@ -109,7 +109,7 @@ def create_external(
             location=found.location,
             on_read=not wanted.fields,
             comment=wanted.comment,
-            time_millis=_now_ms(),
+            time_millis=(time.time_ns() // 1_000_000),
         )
         check_ties(found.format, TableOptions.parse(given))
         _check_types(made[0], source.schema)
@@ -135,7 +135,7 @@ def refresh_external(entry: PinnedTable) -> bool:
         return False
     try:
         there = source_of(schema, entry.store, anew=True).pin().schema
-        made, doubts = with_fields(schema, fields_of(there), _now_ms())
+        made, doubts = with_fields(schema, fields_of(there), (time.time_ns() // 1_000_000))
     except KeytideError as error:
         raise type(error)(f"table {entry.name}: {error}") from error
     if [(f.name, f.type) for f in made.fields] == [(f.name, f.type) for f in schema.fields]:
@@ -239,10 +239,6 @@ def _absolute(location: str) -> str:
     if "://" in location or location.startswith("file:"):
         return location
     return os.path.abspath(os.path.expanduser(location))
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 # -- adoption --------------------------------------------------------------------------------------

@@ -186,7 +186,7 @@ def spark_condition(predicate: Predicate, fields: Sequence[Field], schema: Struc
     by_name = {f.name: f for f in fields}
 
     def compared(name: str) -> Column:
-        return F.rtrim(column(name)) if _is_char(by_name[name]) else column(name)
+        return F.rtrim(column(name)) if (by_name[name].type.root == "CHAR") else column(name)
 
     def literal(name: str, value: Any) -> Column:
         field = by_name[name]
@@ -194,7 +194,7 @@ def spark_condition(predicate: Predicate, fields: Sequence[Field], schema: Struc
         if isinstance(type_, TimestampType | TimestampNTZType):
             micros = value * {"ms": 1000, "us": 1}[field.type.to_arrow().unit]
             return _time(micros, has_zone=isinstance(type_, TimestampType))
-        if _is_char(field):
+        if field.type.root == "CHAR":
             value = value.rstrip(" ")
         return F.lit(value).cast(type_)
 
@@ -230,10 +230,6 @@ _COMPARE: dict[str, Callable[[Column, Column], Column]] = {
     ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b,
 }
-
-
-def _is_char(field: Field) -> bool:
-    return field.type.root == "CHAR"
 
 
 def constant(value: pa.Scalar, type_: DataType) -> Column:

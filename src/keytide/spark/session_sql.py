@@ -439,7 +439,7 @@ class _Views:
         """Recreate the outdated views of a session."""
         if not self._of_sessions or is_connect(spark):
             return
-        known = self._of_sessions.get(_session_id(spark), {})
+        known = self._of_sessions.get(str(spark._jsparkSession.sessionUUID()), {})
         for view in list(known.values()):
             with suppress(*_ERRORS):
                 newest = view.newest
@@ -453,7 +453,7 @@ class _Views:
                     self._keep(spark, replace(view, seen=newest))
 
     def _keep(self, spark: Any, view: _View) -> None:
-        known = self._of_sessions.setdefault(_session_id(spark), {})
+        known = self._of_sessions.setdefault(str(spark._jsparkSession.sessionUUID()), {})
         known[view.name] = replace(view, plan=_plan_of(spark, view))
 
 
@@ -496,10 +496,6 @@ def _unquoted(text: str) -> str:
 
 
 # -- views in a classic session --------------------------------------------------------------------
-
-
-def _session_id(spark: Any) -> str:
-    return str(spark._jsparkSession.sessionUUID())
 
 
 def _full_name(spark: Any, view: _View) -> str:

@@ -289,7 +289,11 @@ def _defaults(known: Mapping[str, str]) -> dict[str, str]:
     if "spark.remote" in known:
         return shared
     master = known.get("spark.master", "local[*]")
-    return {"spark.master": master, **shared, **(_on_one_host() if _is_local(master) else {})}
+    return {
+        "spark.master": master,
+        **shared,
+        **(_on_one_host() if master.startswith("local") else {}),
+    }
 
 
 def _on_one_host() -> dict[str, str]:
@@ -299,10 +303,6 @@ def _on_one_host() -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
     }
-
-
-def _is_local(master: str) -> bool:
-    return master.startswith("local")
 
 
 def _key(name: str) -> str:
@@ -316,7 +316,7 @@ def _text(value: Any) -> str:
 
 def _use_this_python(known: Mapping[str, str], given: Mapping[str, str]) -> None:
     # Workers with another Python version cannot unpickle what this one pickles.
-    is_local = _is_local(known.get("spark.master", "local"))
+    is_local = known.get("spark.master", "local").startswith("local")
     settings = given if is_local else known
     for role in ("python", "driver.python"):
         variable = "PYSPARK_" + role.upper().replace(".", "_")

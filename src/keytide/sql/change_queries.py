@@ -389,7 +389,7 @@ def merge_query(
         for when in statement.whens
     ]
     chosen = [
-        exp.alias_(_as_condition(when.condition), _condition(i), quoted=True)
+        exp.alias_(_as_condition(when.condition), f"$condition_{i}", quoted=True)
         for i, when in enumerate(statement.whens)
         if when.condition is not None
     ]
@@ -502,8 +502,8 @@ def _choose_branch(tree: exp.Expr, alias: str, branches: Sequence[Branch]) -> No
     case = exp.Case()
     for number, branch in enumerate(branches):
         parts = [_applies(branch.kind, alias, source)]
-        if _condition(number) in given:
-            parts.append(exp.paren(given[_condition(number)].copy()))
+        if f"$condition_{number}" in given:
+            parts.append(exp.paren(given[f"$condition_{number}"].copy()))
         case = case.when(exp.and_(*parts), exp.Literal.number(number))
     chosen: list[exp.Expr] = [exp.alias_(case, CASE, quoted=True)]
     for number, branch in enumerate(branches):
@@ -561,7 +561,3 @@ def _as_condition(node: exp.Expr) -> exp.Expr:
     condition = exp.paren(node)
     condition.meta[CONDITION] = True
     return condition
-
-
-def _condition(number: int) -> str:
-    return f"$condition_{number}"

@@ -235,7 +235,9 @@ def _merge_statement(
     branches = [_when(texts, when) for when in whens]
     given: dict[str, Relation] = {}
     if isinstance(source, str):
-        using: exp.Expr = exp.Subquery(this=texts.query(source), alias=_alias(SOURCE))
+        using: exp.Expr = exp.Subquery(
+            this=texts.query(source), alias=exp.TableAlias(this=exp.to_identifier(SOURCE))
+        )
     else:
         given[SOURCE] = source
         using = _table(texts, (SOURCE,), SOURCE)
@@ -357,11 +359,9 @@ def _table(texts: CallText, parts: Sequence[str], alias: str) -> exp.Table:
     for name in names:
         name.meta.update(start=len(texts.text), end=len(texts.text))
     database = names[0] if len(names) > 1 else None
-    return exp.Table(this=names[-1], db=database, alias=_alias(alias))
-
-
-def _alias(name: str) -> exp.TableAlias:
-    return exp.TableAlias(this=exp.to_identifier(name))
+    return exp.Table(
+        this=names[-1], db=database, alias=exp.TableAlias(this=exp.to_identifier(alias))
+    )
 
 
 @contextmanager

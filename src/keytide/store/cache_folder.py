@@ -335,7 +335,9 @@ class _Total:
         self._descriptor = descriptor
         number, _, checksum = os.pread(descriptor, 64, 0).partition(b" ")
         # A damaged total could be too low for ever. The entries are counted again instead.
-        self.value = int(number) if number.isdigit() and checksum == _crc_text(number) else None
+        self.value = (
+            int(number) if number.isdigit() and checksum == (b"%08x" % zlib.crc32(number)) else None
+        )
 
     def add(self, change: int) -> None:
         if self.value is not None:
@@ -344,7 +346,7 @@ class _Total:
     def set(self, value: int) -> None:
         self.value = value
         number = b"%020d" % value
-        os.pwrite(self._descriptor, b"%s %s" % (number, _crc_text(number)), 0)
+        os.pwrite(self._descriptor, b"%s %s" % (number, (b"%08x" % zlib.crc32(number))), 0)
 
 
 class _Checked:
@@ -384,10 +386,6 @@ class _Health:
             is_first = root not in self._told
             self._told.add(root)
             return is_first
-
-
-def _crc_text(data: bytes) -> bytes:
-    return b"%08x" % zlib.crc32(data)
 
 
 def _cost(size: int) -> int:

@@ -123,7 +123,11 @@ class MetastoreWarehouse:
 
     def tables(self, database: str) -> list[str]:
         """See `Warehouse`. Tables of other formats are not included."""
-        return [table.name for table in self.registry.tables(database) if _is_paimon(table)]
+        return [
+            table.name
+            for table in self.registry.tables(database)
+            if (table.input_format == INPUT_FORMAT)
+        ]
 
     def likely_tables(self, database: str) -> list[str]:
         """See `Warehouse`."""
@@ -229,7 +233,7 @@ class MetastoreWarehouse:
 
     def _found(self, database: str, table: str) -> RegisteredTable | None:
         # Metastores ignore the case of names. Here only the registered name is valid.
-        if not _is_lower(database) or not _is_lower(table):
+        if database != database.lower() or table != table.lower():
             return None
         return self.registry.table(database, table)
 
@@ -241,7 +245,7 @@ class MetastoreWarehouse:
     def _place_of(self, database: str, found: RegisteredTable) -> str:
         """The location of a Paimon table. Raises `UnsupportedError` for other tables."""
         name = f"{database}.{found.name}"
-        if not _is_paimon(found):
+        if found.input_format != INPUT_FORMAT:
             kind = found.parameters.get("table_type") or found.input_format or found.kind
             raise UnsupportedError(
                 f"{name} in {self.uri} is not a Paimon table but {kind}; read it as an external "
@@ -282,16 +286,8 @@ class MetastoreWarehouse:
         self._store(folder).delete_tree(name)
 
 
-def _is_paimon(table: RegisteredTable) -> bool:
-    return table.input_format == INPUT_FORMAT
-
-
-def _is_lower(name: str) -> bool:
-    return name == name.lower()
-
-
 def _check_name(name: str) -> None:
-    if not _is_lower(name):
+    if not (name == name.lower()):
         raise InvalidError(f"{name!r}: names in a metastore are lower case; use {name.lower()!r}")
 
 

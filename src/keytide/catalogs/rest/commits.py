@@ -339,7 +339,7 @@ class RestCommits:
 
     def newest(self, store: Store, known: NumberedDocument | None) -> Sequence[NumberedDocument]:
         """See `Commits`. One request, and one to the store if the table has changed."""
-        if _is_branch(store):
+        if branch_of(store) != paths.MAIN_BRANCH:
             return FOLDER_COMMITS.newest(store, known)
         head = self._head(store)
         if head is None or known is None or known.number > head.number:
@@ -404,7 +404,11 @@ class RestCommits:
 
     def _id(self, store: Store) -> str:
         """The catalog's id of the table or the branch."""
-        return str(self.table.description(store).get("id")) if _is_branch(store) else self.table.id
+        return (
+            str(self.table.description(store).get("id"))
+            if (branch_of(store) != paths.MAIN_BRANCH)
+            else self.table.id
+        )
 
     def _sent(self, store: Store, body: Mapping[str, Any]) -> tuple[bool, LostAnswerError | None]:
         """Whether the catalog accepted a snapshot and, if that is unknown, the error."""
@@ -418,7 +422,7 @@ class RestCommits:
 
     def _head(self, store: Store) -> NumberedDocument | None:
         """The latest snapshot in Keytide's serialization."""
-        if _is_branch(store):
+        if branch_of(store) != paths.MAIN_BRANCH:
             return next(iter(FOLDER_COMMITS.newest(store, None)[-1:]), None)
         answer = self.table.get(store, "snapshot")
         if not answer.is_done:
@@ -463,10 +467,6 @@ def _statistics(change: PartitionChange) -> dict[str, Any]:
         "lastFileCreationTime": change.newest_file_ms,
         "totalBuckets": change.total_buckets,
     }
-
-
-def _is_branch(store: Store) -> bool:
-    return branch_of(store) != paths.MAIN_BRANCH
 
 
 def _commits_stored(store: Store, number: int) -> NumberedDocument | None:

@@ -289,7 +289,7 @@ class ListAgg(AggregateFunction):
 
     def fold(self, inputs: Inputs) -> pl.Series:
         """The combined strings."""
-        rows = inputs.frame().filter(_is_not_blank("value")).sort("key", "rank")
+        rows = inputs.frame().filter(pl.col("value").str.strip_chars() != "").sort("key", "rank")
         if self.distinct:
             # The first input of each key, then one row per token that is not yet present.
             tokens = (
@@ -302,7 +302,9 @@ class ListAgg(AggregateFunction):
             )
             # This includes the tokens of the first input, which is unchanged but counts as present.
             is_repeated = pl.struct("key", "token").is_first_distinct().not_()
-            news = tokens.filter(~pl.col("is_first") & ~is_repeated & _is_not_blank("token"))
+            news = tokens.filter(
+                ~pl.col("is_first") & ~is_repeated & (pl.col("token").str.strip_chars() != "")
+            )
             firsts = tokens.filter("is_first").unique("key", keep="first", maintain_order=True)
             columns = [pl.col("key"), pl.col("place")]
             rows = pl.concat(
@@ -314,10 +316,6 @@ class ListAgg(AggregateFunction):
         texts = rows.group_by("key", maintain_order=True).agg("value")
         lists = inputs.per_key(texts.with_columns(pl.col("value").list.join(self.delimiter)))
         return lists if self.nullable else lists.fill_null("")
-
-
-def _is_not_blank(name: str) -> pl.Expr:
-    return pl.col(name).str.strip_chars() != ""
 
 
 # -- maps ------------------------------------------------------------------------------------------
