@@ -219,7 +219,12 @@ class Sample:
             for name, values in seen.items()
             if name not in stated_types
             and values.text.is_not_null().any()
-            and not (name in known and _all_fit(values, known[name], encoding))
+            and not (
+                name in known
+                and bool(
+                    convert(values, known[name], encoding).null_count == values.text.null_count()
+                )
+            )
         }
         types |= {n: type for n, type in stated_types.items() if type != known.get(n)}
         return tuple(Field(-1, n, type) for n, type in types.items() if n not in DECODER_COLUMNS)
@@ -426,10 +431,6 @@ def _types_of_strings(text: pl.Series) -> Sequence[DataType]:
         return [AtomicType("DATE")]
     zoned = AtomicType("TIMESTAMP_LTZ", precision=6)
     return [zoned] if has_offset(text).any() else [AtomicType("TIMESTAMP", precision=6)]
-
-
-def _all_fit(values: JsonValues, type: DataType, encoding: Encoding) -> bool:
-    return bool(convert(values, type, encoding).null_count == values.text.null_count())
 
 
 def _fits(values: JsonValues, type: DataType) -> bool:

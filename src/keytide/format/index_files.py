@@ -452,14 +452,16 @@ def _index_file(found: Record) -> IndexFile:
         file_name=found["_FILE_NAME"],
         file_size=found["_FILE_SIZE"],
         row_count=found["_ROW_COUNT"],
-        ranges=None if ranges is None else tuple(_range(item) for item in ranges if item),
+        ranges=None
+        if ranges is None
+        else tuple(
+            VectorRange(item["f0"], item["f1"], item["f2"], item.get("_CARDINALITY"))
+            for item in ranges
+            if item
+        ),
         external_path=found.get("_EXTERNAL_PATH"),
         global_index=found.get("_GLOBAL_INDEX"),
     )
-
-
-def _range(found: Record) -> VectorRange:
-    return VectorRange(found["f0"], found["f1"], found["f2"], found.get("_CARDINALITY"))
 
 
 def _index_record(file: IndexFile) -> Record:

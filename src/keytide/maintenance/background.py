@@ -157,7 +157,11 @@ class CompactionRequest:
 
     def compact(self) -> None:
         """Compact what is due in the buckets until none has too many runs."""
-        runner = _with_half_of_cores(self.runner)
+        runner = (
+            Threads(max(1, self.runner.count // 2))
+            if isinstance(self.runner, Threads)
+            else self.runner
+        )
         for _ in range(_ROUNDS_MAX):
             done, live = compact_due(self.table, self.buckets, runner)
             if done.snapshot_id is not None:
@@ -177,11 +181,6 @@ class CompactionRequest:
         """The same with the buckets that waited before."""
         buckets = frozenset[BucketId]() if before is None else before.buckets
         return replace(self, buckets=self.buckets | buckets)
-
-
-def _with_half_of_cores(runner: TaskRunner) -> TaskRunner:
-    """The same runner, limited to half of the cores, so that the others are left to writers."""
-    return Threads(max(1, runner.count // 2)) if isinstance(runner, Threads) else runner
 
 
 @dataclass

@@ -293,7 +293,7 @@ class RestWarehouse:
         name = f"{database}.{table}"
         answer = self._described(database, table)
         if not answer.is_done:
-            return _unmade(name)
+            return TableMetadata(UncreatedStore.of(name), name)
         found = answer.document
         path = found.get("path")
         if not isinstance(path, str):
@@ -466,11 +466,6 @@ def _token(options: dict[str, str]) -> str | None:
             f"{TOKEN_VARIABLE} in the environment"
         )
     return token
-
-
-def _unmade(name: str) -> TableMetadata:
-    """Metadata of a table that does not exist, whose location would be unknown."""
-    return TableMetadata(UncreatedStore.of(name), name)
 
 
 def _refuse_others(name: str, path: str, found: Mapping[str, Any]) -> None:

@@ -251,8 +251,13 @@ class FileReader:
         those `names` that are read and have known bounds. Raises like `read`.
         """
         stored = {f.id: f for f in self.file_schema.fields}
-        alike = {f.name: stored[f.id].name for f in self.fields
-                 if f.name in names and f.id in stored and _is_alike(stored[f.id], f)}  # fmt: skip
+        alike = {
+            field.name: stored[field.id].name
+            for field in self.fields
+            if field.name in names
+            and field.id in stored
+            and stored[field.id].type.with_nullable(True) == field.type.with_nullable(True)
+        }
         with _naming_file(self.store, self.path):
             rows = pl.Series("rows", self._group_rows(), pl.Int64)
             ends = format_of(self.path).group_ends(
@@ -390,10 +395,6 @@ def _lazy_frames(
     """Plans of several reads, whose bytes are fetched in parallel."""
     calls = [partial(reader.lazy, *span, where) for reader, span in reads]
     return reads[0][0].store.together(calls) if reads else []
-
-
-def _is_alike(one: Field, other: Field) -> bool:
-    return one.type.with_nullable(True) == other.type.with_nullable(True)
 
 
 def spans_of(groups: pl.DataFrame, rows_max: int) -> list[Span]:
