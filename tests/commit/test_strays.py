@@ -94,6 +94,8 @@ def made(warehouse: str, kind: str, operation: str) -> tuple[kt.Table, StoredTab
 class Late:
     """A task that was killed, and ends its files after so many seconds. No time passes."""
 
+    monotonic = staticmethod(time.monotonic)
+
     def __init__(self, after_s: float, ends: Callable[[], object]) -> None:
         self.left_s, self.ends = after_s, ends
 

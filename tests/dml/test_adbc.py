@@ -852,7 +852,7 @@ def test_serializable_statement_that_fails_holds_nothing(
             strict.sql(text)
     assert items(database) == ITEMS
     connector: Connector = strict.catalog.attached["strict"]
-    assert connector.metadata.transactions._held == {}  # type: ignore[attr-defined]
+    assert connector.metadata.transactions._open_transactions == {}  # type: ignore[attr-defined]
     assert strict.sql("UPDATE db.items SET qty = 1").row_count == 4
 
 

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 from zipimport import zipimporter
 
 from keytide.errors import KeytideError, SetupError
-from keytide.spark.internals import is_connect
 
 # -- setup -----------------------------------------------------------------------------------------
 
@@ -141,6 +140,8 @@ def check_python(spark: Any) -> None:
     Checks local sessions only, and each one once. For a cluster, errors of its workers are
     explained when they occur.
     """
+    from keytide.spark.internals import is_connect  # it imports pyspark, which may be missing
+
     if is_connect(spark) or not spark.sparkContext.master.startswith("local"):
         return
     context = spark.sparkContext
