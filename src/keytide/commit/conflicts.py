@@ -105,7 +105,7 @@ def decide(
 def _conflicting_files(change: Change, live: LiveFiles) -> Iterator[str]:
     """What happened to the files that a change deletes, marks, moves or adds."""
     if change.converts and (change.source is None or change.source.snapshot != live.snapshot):
-        yield ("another commit changed the table while it was converted; run the conversion again")
+        yield "another commit changed the table while it was converted; run the conversion again"
     deleted = {entry.identity for entry in change.entries if entry.kind is FileKind.DELETE}
     marked = {entry.identity for entry in change.marked_files}
     present = live.present(deleted | marked)
@@ -135,7 +135,7 @@ def _conflicting_rows(
     dead rows.
     """
     if change.source is not None and _has_changed(change, change.source, live):
-        yield ("another writer changed rows that this commit is based on; run the operation again")
+        yield "another writer changed rows that this commit is based on; run the operation again"
     if any(each.is_conflict() for each in moved):
         yield (
             "another writer put keys of this commit into other buckets, or replaced the rows of "

@@ -86,7 +86,7 @@ def run_on_latest(
             if not tries:
                 raise ConflictError(
                     f"{conflict}; the statement changed nothing: run it again"
-                ) from (conflict)
+                ) from conflict
             tries -= 1
             catalog = catalog.anew()
         finally:

@@ -194,7 +194,7 @@ def _remember(store: Store, seen: LatestDocuments) -> None:
         if (
             known is None
             or known.lineage is not seen.lineage
-            or (_numbers(known) <= _numbers(newest))
+            or _numbers(known) <= _numbers(newest)
         ):
             _SEEN[store.identity] = newest
 

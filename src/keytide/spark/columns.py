@@ -186,7 +186,7 @@ def spark_condition(predicate: Predicate, fields: Sequence[Field], schema: Struc
     by_name = {f.name: f for f in fields}
 
     def compared(name: str) -> Column:
-        return F.rtrim(column(name)) if (by_name[name].type.root == "CHAR") else column(name)
+        return F.rtrim(column(name)) if by_name[name].type.root == "CHAR" else column(name)
 
     def literal(name: str, value: Any) -> Column:
         field = by_name[name]

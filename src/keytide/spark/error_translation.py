@@ -297,7 +297,7 @@ def both_errors(found: KeytideError, error: Exception, report: str) -> Exception
     """An error of both classes, with the message of `found` and Spark's full text."""
     name, known = type(found).__name__, type(error)
     # pyspark raises an unknown exception of the JVM in another form
-    sparks = PySparkException if (known.__name__ == "UnknownException") else known
+    sparks = PySparkException if known.__name__ == "UnknownException" else known
     ours: type[KeytideError] = getattr(errors, name)
     members = {"__module__": ours.__module__, "__doc__": ours.__doc__}
     both = _CLASSES.setdefault(

@@ -383,7 +383,7 @@ def _view_of(
         return None
     except (NotFoundError, UnsupportedError) as error:
         # Case is ignored, because the name was written in SQL.
-        view = catalog.find_view(whole) if (whole.count(".") < 2) else None
+        view = catalog.find_view(whole) if whole.count(".") < 2 else None
         if view is None and inside:
             raise type(error)(f"view {inside[-1].name} cannot be read: {error}") from error
         return view

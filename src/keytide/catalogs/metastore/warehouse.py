@@ -126,7 +126,7 @@ class MetastoreWarehouse:
         return [
             table.name
             for table in self.registry.tables(database)
-            if (table.input_format == INPUT_FORMAT)
+            if table.input_format == INPUT_FORMAT
         ]
 
     def likely_tables(self, database: str) -> list[str]:
@@ -287,7 +287,7 @@ class MetastoreWarehouse:
 
 
 def _check_name(name: str) -> None:
-    if not (name == name.lower()):
+    if not name == name.lower():
         raise InvalidError(f"{name!r}: names in a metastore are lower case; use {name.lower()!r}")
 
 

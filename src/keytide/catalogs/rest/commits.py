@@ -406,7 +406,7 @@ class RestCommits:
         """The catalog's id of the table or the branch."""
         return (
             str(self.table.description(store).get("id"))
-            if (branch_of(store) != paths.MAIN_BRANCH)
+            if branch_of(store) != paths.MAIN_BRANCH
             else self.table.id
         )
 
