@@ -39,7 +39,7 @@ import keytide as kt
 from keytide.commit.author import Author
 from keytide.commit.change import Change
 from keytide.commit.committer import Committed, Committer
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest_entry import ManifestEntry
 from keytide.lake.table import Table
 from keytide.write.bucket_writer import restamp
 from keytide.write.refusals import writable_view

@@ -38,7 +38,7 @@ from measure import import_lazily_loaded, peak_memory_mb, stopwatch
 from workload import SCHEMA, UPSERTS, Workload, digest, open_workload, prepare
 
 import keytide as kt
-from keytide.format.manifest import FileKind
+from keytide.format.manifest_entry import FileKind
 from keytide.format.snapshot import CommitKind
 
 TABLE = "bench.t"

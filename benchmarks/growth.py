@@ -74,7 +74,7 @@ from report import print_table
 import keytide as kt
 from keytide.format.binary_row import encode_rows
 from keytide.format.cache import FILES
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest_entry import ManifestEntry
 from keytide.types import AtomicType
 
 TABLE = "bench.t"

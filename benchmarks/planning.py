@@ -36,7 +36,7 @@ from report import print_table
 
 import keytide as kt
 from keytide.format.binary_row import encode_rows
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest_entry import ManifestEntry
 from keytide.read.plain_files import split_tasks
 from keytide.spark.capacity import Capacity, task_count
 from keytide.spark.read_plans import BinTask, bins_of_reads

@@ -36,7 +36,7 @@ from report import print_table
 from workload import SCHEMA, Workload, digest, open_workload, prepare
 
 from keytide.format.binary_row import decode_rows, encode_rows
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest_entry import ManifestEntry
 from keytide.types import AtomicType
 
 DELETE, UPDATE, MERGE, ONE = "DELETE of 1 %", "UPDATE of 1 %", "MERGE", "UPDATE of one row"

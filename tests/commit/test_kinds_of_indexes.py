@@ -25,7 +25,7 @@ from keytide.commit.transaction import Transaction
 from keytide.definition import kind
 from keytide.format import paths
 from keytide.format.index_files import IndexFile
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest_entry import ManifestEntry
 from keytide.read.runs import StoredVersions
 from keytide.read.sections import PlannedFile
 from keytide.snapshot.live_files import (

@@ -18,15 +18,8 @@ from keytide.commit.snapshot_files import MergeRules, Rewrite, pick
 from keytide.format import paths
 from keytide.format.binary_row import encode_rows
 from keytide.format.checksum import SEAL_KEY
-from keytide.format.manifest import (
-    DataFileMeta,
-    FileKind,
-    Identity,
-    ManifestEntry,
-    ManifestFileMeta,
-    decode_manifest,
-    summarize,
-)
+from keytide.format.manifest import ManifestFileMeta, decode_manifest, summarize
+from keytide.format.manifest_entry import DataFileMeta, FileKind, Identity, ManifestEntry
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.format.stats import EMPTY_STATS
 from keytide.maintenance.repair import MergedManifests, compact_manifest

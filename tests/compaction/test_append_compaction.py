@@ -18,7 +18,7 @@ import keytide as kt
 from keytide.commit.author import Author
 from keytide.commit.change import Change
 from keytide.compaction.append_tables import pack_tasks
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest_entry import ManifestEntry
 from keytide.format.snapshot import CommitKind
 from keytide.options import TableOptions
 from keytide.snapshot.live_files import DeadRows, by_index_key

@@ -26,7 +26,7 @@ from copies import copies_of
 from engine_histories import ENGINES, as_bags, history
 from keytide.compaction import compact as compaction
 from keytide.definition.schema_evolution import AddColumn, SetOption
-from keytide.format.manifest import FileKind, FileSource
+from keytide.format.manifest_entry import FileKind, FileSource
 from keytide.format.snapshot import CommitKind
 from keytide.read import merged_versions as read
 from keytide.store import Store, open_store

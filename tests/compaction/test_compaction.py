@@ -22,7 +22,7 @@ from keytide.compaction.rewrite import Ages, CompactTask
 from keytide.compaction.strategy import SortedRun, Unit
 from keytide.definition.schema_evolution import AddColumn, SetOption
 from keytide.format.data_file import FORMATS
-from keytide.format.manifest import FileKind
+from keytide.format.manifest_entry import FileKind
 from keytide.format.snapshot import CommitKind
 from keytide.maintenance import writes as upkeep_writing
 from keytide.store import Store, open_store

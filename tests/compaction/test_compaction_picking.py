@@ -19,7 +19,7 @@ from keytide.compaction.strategy import (
     sorted_runs,
 )
 from keytide.format.binary_row import EMPTY_ROW
-from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
+from keytide.format.manifest_entry import DataFileMeta, FileKind, ManifestEntry
 from keytide.format.stats import EMPTY_STATS
 
 NOW = 1_000_000

@@ -18,7 +18,7 @@ from keytide.commit.committer import Committed, Committer
 from keytide.definition.schema_evolution import SetOption
 from keytide.format import paths
 from keytide.format.binary_row import encode_rows
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest_entry import ManifestEntry
 from keytide.snapshot.state import TableView
 from keytide.store import open_store
 from keytide.write.bucket_writer import BucketWriter, SequenceBase, restamp

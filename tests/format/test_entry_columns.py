@@ -13,16 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keytide.format.checksum import HEADER_SEAL, SEAL_KEY, UNSEALED
-from keytide.format.manifest import (
-    DataFileMeta,
-    FileKind,
-    ManifestEntry,
-    copy_manifest,
-    decode_manifest,
-    encode_manifest,
-    open_manifests,
-)
-from keytide.format.manifest_entry import Entries
+from keytide.format.manifest import copy_manifest, decode_manifest, encode_manifest, open_manifests
+from keytide.format.manifest_entry import DataFileMeta, Entries, FileKind, ManifestEntry
 from keytide.format.stats import SimpleStats
 
 T = TypeVar("T")

@@ -18,9 +18,6 @@ import pytest
 from keytide.errors import DataError, UnsupportedError
 from keytide.format.binary_row import decode_rows, encode_rows
 from keytide.format.manifest import (
-    DataFileMeta,
-    FileKind,
-    ManifestEntry,
     ManifestFileMeta,
     copy_manifest,
     decode_manifest,
@@ -31,7 +28,13 @@ from keytide.format.manifest import (
     open_manifests,
     summarize,
 )
-from keytide.format.manifest_entry import Entries, without_pairs
+from keytide.format.manifest_entry import (
+    DataFileMeta,
+    Entries,
+    FileKind,
+    ManifestEntry,
+    without_pairs,
+)
 from keytide.format.snapshot import Snapshot
 from keytide.format.stats import EMPTY_STATS, SimpleStats
 from keytide.types import DataType, parse_sql_type, parse_type

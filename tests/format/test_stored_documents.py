@@ -26,15 +26,13 @@ from keytide.format.index_files import (
     encode_index_manifest,
 )
 from keytide.format.manifest import (
-    DataFileMeta,
-    FileKind,
-    ManifestEntry,
     ManifestFileMeta,
     decode_manifest,
     decode_manifest_list,
     encode_manifest,
     encode_manifest_list,
 )
+from keytide.format.manifest_entry import DataFileMeta, FileKind, ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind, Consumer, Snapshot, Tag
 from keytide.format.stats import SimpleStats

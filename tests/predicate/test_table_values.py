@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.predicate.literals import stored_column
+from keytide.predicate.value_columns import stored_column
 from keytide.types import Field
 from type_values import SCALARS, column_of, kind_of
 

@@ -16,7 +16,7 @@ from gate_doors import READING, ROWS, WRITING
 from keytide.commit.author import Author
 from keytide.commit.change import Change
 from keytide.format import paths
-from keytide.format.manifest import FileKind
+from keytide.format.manifest_entry import FileKind
 from keytide.format.snapshot import CommitKind
 from keytide.write.refusals import writable_view
 from keytide.write.task import TaskResult

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.format.manifest import FileKind, ManifestEntry, decode_manifest, encode_manifest
+from keytide.format.manifest import decode_manifest, encode_manifest
+from keytide.format.manifest_entry import FileKind, ManifestEntry
 from keytide.snapshot.live_files import BucketId, LiveFiles, files_of
 
 NAMES = "abcdefghijkl"

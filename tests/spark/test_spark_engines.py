@@ -15,7 +15,7 @@ import pytest
 import keytide as kt
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, RunWriter
-from keytide.format.manifest import FileKind, FileSource
+from keytide.format.manifest_entry import FileKind, FileSource
 from keytide.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.read.scan import Scan
 from keytide.read.sections import PlannedFile

@@ -15,7 +15,7 @@ from keytide.compaction import compact as compaction
 from keytide.compaction.strategy import Unit, sorted_runs
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import RunWriter
-from keytide.format.manifest import FileKind, FileSource, ManifestEntry
+from keytide.format.manifest_entry import FileKind, FileSource, ManifestEntry
 from keytide.format.snapshot import CommitKind
 from keytide.merge.engines import compacts_by_lookup
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND

@@ -7,7 +7,7 @@ from typing import Any
 
 import keytide as kt
 from keytide.format import paths
-from keytide.format.manifest import FileKind
+from keytide.format.manifest_entry import FileKind
 from keytide.format.snapshot import CommitKind, Consumer, Snapshot, Tag
 from keytide.maintenance.references import metadata_files
 from keytide.snapshot.metadata import TableMetadata

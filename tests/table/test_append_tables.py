@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.definition.schema_evolution import AddColumn, SetOption
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest_entry import ManifestEntry
 from keytide.snapshot.lineage import forget_lineages
 from keytide.store import open_store
 from keytide.write.bucket_writer import BucketWriter

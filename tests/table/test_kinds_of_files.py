@@ -25,8 +25,7 @@ import keytide as kt
 from keytide.base.row_kind import RowKind
 from keytide.format.binary_row import encode_rows
 from keytide.format.data_file import VALUE_KIND, WHOLE_FILE, FileReader, Span
-from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
-from keytide.format.manifest_entry import Entries
+from keytide.format.manifest_entry import DataFileMeta, Entries, FileKind, ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.format.stats import EMPTY_STATS
 from keytide.options import TableOptions

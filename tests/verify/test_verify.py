@@ -23,7 +23,7 @@ import keytide as kt
 from keytide.commit.author import Author
 from keytide.commit.change import Change
 from keytide.format.index_files import write_vectors
-from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
+from keytide.format.manifest_entry import DataFileMeta, FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.format.stats import SimpleStats
 from keytide.write.task import TaskResult

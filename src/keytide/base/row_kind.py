@@ -7,8 +7,6 @@ from enum import IntEnum
 from keytide.base.arguments import checked
 from keytide.errors import InvalidError
 
-__all__ = ["RETRACTS", "ROW_KIND", "RowKind"]
-
 ROW_KIND = "_row_kind"
 """The optional column of incoming rows that contains '+I', '-U', '+U' or '-D'."""
 

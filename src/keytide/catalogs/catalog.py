@@ -51,8 +51,6 @@ from keytide.tasks import Threads
 from keytide.types import Field, type_from_arrow
 from keytide.write.task import try_definition
 
-__all__ = ["DEFAULT_DATABASE", "SYSTEM_DATABASE", "Catalog", "NewTable", "fields_of", "open_stored"]
-
 DEFAULT_DATABASE = "default"
 SYSTEM_DATABASE = "sys"
 """The database name for calling procedures. It contains no tables."""

@@ -24,7 +24,7 @@ from keytide.errors import InvalidError, NotFoundError
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.binary_row import decode_rows
 from keytide.format.data_file import VALUE_KIND
-from keytide.format.manifest import FileSource, ManifestEntry
+from keytide.format.manifest_entry import FileSource, ManifestEntry
 from keytide.format.snapshot import Tag
 from keytide.maintenance.branches import branches_of
 from keytide.maintenance.history import consumers_of
@@ -37,8 +37,6 @@ from keytide.snapshot.live_files import files_of
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.stored_table import StoredTable
 from keytide.types import Field
-
-__all__ = ["SYSTEM_TABLES", "audit_log", "changes_log", "read_optimized", "system_table"]
 
 Row = dict[str, Any]
 

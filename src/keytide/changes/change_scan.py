@@ -24,7 +24,7 @@ from keytide.changes.stored_rows import (
     snapshot_or_changelog,
 )
 from keytide.errors import InvalidError, NotFoundError
-from keytide.format.manifest import FileKind
+from keytide.format.manifest_entry import FileKind
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.gate import refuse_readers

@@ -33,7 +33,7 @@ from keytide.changes.stored_rows import (
 from keytide.definition.option_changes import as_kind_of, keeps_stored_rows
 from keytide.format.arrow import polars_schema
 from keytide.format.index_files import IndexFile
-from keytide.format.manifest import Identity, ManifestEntry
+from keytide.format.manifest_entry import Identity, ManifestEntry
 from keytide.merge.engines import engine_class
 from keytide.merge.order import difference
 from keytide.merge.windows import key_windows

@@ -29,7 +29,7 @@ from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.format.data_file import VALUE_KIND
 from keytide.format.data_file.reader import evolved_column
 from keytide.format.index_files import VectorPlace, dead_in_one
-from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.format.manifest_entry import FileKind, ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.merge.order import with_kind

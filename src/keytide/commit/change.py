@@ -19,7 +19,7 @@ from keytide.commit.author import Author, Progress
 from keytide.errors import DataError
 from keytide.format.binary_row import encode_rows
 from keytide.format.index_files import Hashes, IndexFile, IndexKey
-from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.format.manifest_entry import FileKind, ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind, Operation
 from keytide.snapshot.dynamic_buckets import UNKNOWN, HashFiles, KeyPlaces, load_places

@@ -54,8 +54,7 @@ from keytide.errors import ConflictError, DataError, NotFoundError
 from keytide.format import paths
 from keytide.format.cache import METADATA
 from keytide.format.index_files import IndexFile, IndexKey
-from keytide.format.manifest import FileKind, ManifestEntry
-from keytide.format.manifest_entry import is_live
+from keytide.format.manifest_entry import FileKind, ManifestEntry, is_live
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.options import keys

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from keytide.commit.change import NOTHING_DEAD, Change, MovedKeys, moved_files
-from keytide.format.manifest import FileKind, Identity, ManifestEntry
+from keytide.format.manifest_entry import FileKind, Identity, ManifestEntry
 from keytide.format.snapshot import CommitKind
 from keytide.snapshot.live_files import BucketId, DeadRows, LiveFiles, number_after
 

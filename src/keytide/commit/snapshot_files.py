@@ -30,8 +30,6 @@ from keytide.format.index_files import (
     replace_index_files,
 )
 from keytide.format.manifest import (
-    FileKind,
-    ManifestEntry,
     ManifestFileMeta,
     copy_manifest,
     encode_manifest,
@@ -39,7 +37,7 @@ from keytide.format.manifest import (
     summarize,
     summarize_encoded,
 )
-from keytide.format.manifest_entry import Entries, without_pairs
+from keytide.format.manifest_entry import Entries, FileKind, ManifestEntry, without_pairs
 from keytide.format.partition import partition_values
 from keytide.format.paths import FileNames, MetadataFile
 from keytide.format.snapshot import Snapshot

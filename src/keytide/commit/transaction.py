@@ -24,7 +24,7 @@ from keytide.commit.change import Change, RestoredFiles, new_data_files
 from keytide.commit.committer import Committed, Committer, Redo
 from keytide.commit.conflicts import Conflict
 from keytide.errors import ConflictError, DataError, SetupError
-from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.format.manifest_entry import FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind, Operation, Snapshot
 from keytide.options import keys
 from keytide.read.lookup import create_lookup_file, creates_lookup_files

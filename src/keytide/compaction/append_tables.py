@@ -27,7 +27,7 @@ from keytide.compaction.rewrite import CompactedBucket
 from keytide.errors import InvalidError, NotFoundError
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
-from keytide.format.manifest import DataFileMeta, FileKind, FileSource, ManifestEntry
+from keytide.format.manifest_entry import DataFileMeta, FileKind, FileSource, ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.read.merged_versions import rows_in
 from keytide.read.plan import plan_files

@@ -35,7 +35,7 @@ from keytide.compaction.strategy import Rules, pick_all, sorted_runs
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
-from keytide.format.manifest import DataFileMeta, FileKind, FileSource, ManifestEntry
+from keytide.format.manifest_entry import DataFileMeta, FileKind, FileSource, ManifestEntry
 from keytide.merge.order import IS_ADD
 from keytide.options import keys
 from keytide.read.runs import prefetched

@@ -28,7 +28,7 @@ from keytide.compaction.row_buffer import Pile
 from keytide.compaction.strategy import Unit
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
-from keytide.format.manifest import DataFileMeta, FileSource, ManifestEntry
+from keytide.format.manifest_entry import DataFileMeta, FileSource, ManifestEntry
 from keytide.merge.layers import merge_runs, with_keys, without_contained, without_keys
 from keytide.merge.order import IS_ADD, difference
 from keytide.merge.windows import Batch, key_windows

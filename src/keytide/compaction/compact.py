@@ -36,7 +36,7 @@ from keytide.compaction.strategy import (
 )
 from keytide.compaction.unmerged_rows import ThinTask
 from keytide.format.data_file import local_wall_clock_ms
-from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.format.manifest_entry import FileKind, ManifestEntry
 from keytide.merge.engines import compacts_by_lookup
 from keytide.options import keys
 from keytide.read.merged_versions import Lifetime, drops_expired

@@ -21,7 +21,7 @@ from keytide.commit.transaction import Transaction
 from keytide.format import paths
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import VALUE_KIND
-from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.format.manifest_entry import FileKind, ManifestEntry
 from keytide.read.runs import StoredVersions
 from keytide.read.sections import PlannedFile
 from keytide.snapshot.live_files import LiveFiles

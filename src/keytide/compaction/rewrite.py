@@ -35,7 +35,7 @@ from keytide.compaction.strategy import Unit
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, read_note
 from keytide.format.index_files import IndexFile, VectorPlace, dead_positions
-from keytide.format.manifest import DataFileMeta, FileKind, FileSource, ManifestEntry
+from keytide.format.manifest_entry import DataFileMeta, FileKind, FileSource, ManifestEntry
 from keytide.merge.engines import compacts_by_lookup
 from keytide.merge.layers import OlderVersionsNeededError
 from keytide.merge.order import sorted_by_key

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from keytide.format.manifest import DataFileMeta
+from keytide.format.manifest_entry import DataFileMeta
 from keytide.snapshot.state import TableView
 from keytide.write.bucket_writer import stored_schema
 

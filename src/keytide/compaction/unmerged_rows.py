@@ -37,7 +37,7 @@ from keytide.format import paths
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import POSITION, SEQUENCE_NUMBER, VALUE_KIND
 from keytide.format.index_files import DELETION_VECTORS, KEY_INDEX, IndexFile, IndexKey
-from keytide.format.manifest import FileKind, FileSource, ManifestEntry
+from keytide.format.manifest_entry import FileKind, FileSource, ManifestEntry
 from keytide.key_index.indexed_keys import (
     NOTHING,
     Entries,

@@ -23,20 +23,6 @@ from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, keys, stored_names
 from keytide.types import Field
 
-__all__ = [
-    "checked_options",
-    "external_schema",
-    "format_of",
-    "given_options",
-    "is_read_on_demand",
-    "location_of",
-    "refuse_secret",
-    "refuse_secret_options",
-    "source_options",
-    "split_options",
-    "with_fields",
-]
-
 _IMPLIED = {
     keys.TYPE, keys.EXTERNAL_FORMAT, keys.EXTERNAL_LOCATION, keys.EXTERNAL_SCHEMA_ON_READ,
     keys.SEQUENCE_FIELD, keys.PRIMARY_KEY_NULLABLE,

@@ -69,8 +69,6 @@ from keytide.dml.spi import (
 from keytide.errors import ConflictError, InvalidError, UnsupportedError
 from keytide.predicate.predicate import Predicate
 
-__all__ = ["adbc_connector"]
-
 _SPOOL_BYTES = 64 << 20
 
 

@@ -60,8 +60,7 @@ from keytide.dml.spi import (
 from keytide.errors import ConnectorError, InvalidError
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import POSITION, VALUE_KIND
-from keytide.format.manifest import FileKind, FileSource, ManifestEntry
-from keytide.format.manifest_entry import Entries
+from keytide.format.manifest_entry import Entries, FileKind, FileSource, ManifestEntry
 from keytide.maintenance.writes import with_follow_ups
 from keytide.predicate.predicate import Predicate, columns_of, conjuncts
 from keytide.read.merged_versions import Rows, rows_in

@@ -23,8 +23,6 @@ from keytide.dml.databases import (
 )
 from keytide.errors import ConflictError, DataError, InvalidError, KeytideError
 
-__all__ = ["Insertion", "StagedRows", "apply_changes", "commit", "id_names", "value_names"]
-
 
 @dataclass(frozen=True)
 class StagedRows:

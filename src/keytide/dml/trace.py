@@ -33,8 +33,6 @@ from keytide.dml.spi import (
 )
 from keytide.show.explanations import Plan
 
-__all__ = ["Call", "Trace", "traced"]
-
 T = TypeVar("T")
 Worker = tuple[str, int]
 """`split` or `sink`, and its number."""

@@ -17,8 +17,6 @@ from keytide.errors import InvalidError, UnsupportedError
 from keytide.options import keys
 from keytide.types import AtomicType
 
-__all__ = ["refuse_delete", "refuse_unset", "watermarks"]
-
 
 def refuse_delete(table: ChangedByKey) -> None:
     """Raise `UnsupportedError` if a delete would have to set the watermark."""

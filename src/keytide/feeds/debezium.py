@@ -46,8 +46,6 @@ from keytide.types import (
     RowType,
 )
 
-__all__ = ["DEBEZIUM", "debezium_encoding"]
-
 
 @checked
 def debezium_encoding(

@@ -35,8 +35,6 @@ from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
 from keytide.types import Field, type_from_arrow
 
-__all__ = ["Truncation", "TruncationLookup", "recorded_truncation", "retry_after_truncation"]
-
 T = TypeVar("T")
 TruncationLookup: TypeAlias = "Callable[[Transaction], Truncation]"
 

@@ -25,20 +25,6 @@ from keytide.base.row_kind import RowKind
 from keytide.errors import DataError, InvalidError, UnsupportedError
 from keytide.types import AtomicType, DataType
 
-__all__ = [
-    "EMPTY_ROW",
-    "Bytes",
-    "Slots",
-    "conformed",
-    "decimal_halves",
-    "decode_rows",
-    "encode_rows",
-    "header_size_bytes",
-    "plain_words",
-    "slots_of",
-    "text_bytes",
-]
-
 Array = npt.NDArray[Any]
 
 EMPTY_ROW = bytes(12)

@@ -29,8 +29,6 @@ from keytide.format.binary_row import (
 from keytide.options import keys
 from keytide.types import DataType
 
-__all__ = ["bucket_ids", "murmur3", "row_hashes"]
-
 Array = npt.NDArray[Any]
 BlockFunction = Callable[[Sequence[pa.Array], Sequence[DataType]], Array]
 

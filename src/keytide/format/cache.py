@@ -18,8 +18,6 @@ from cachetools import LRUCache
 
 from keytide.store import Store
 
-__all__ = ["FILES", "METADATA", "Share", "forget_files", "version_of"]
-
 T = TypeVar("T")
 
 

@@ -29,21 +29,6 @@ import pyarrow.parquet as pq
 from keytide.base.process import cached_property, side_by_side
 from keytide.store import Store
 
-__all__ = [
-    "BLOCKS_KEY",
-    "DOCUMENT_SEAL",
-    "FOOTER_SEAL",
-    "HEADER_SEAL",
-    "SEAL_KEY",
-    "UNSEALED",
-    "BlockSink",
-    "byte_ranges",
-    "check_blocks",
-    "check_blocks_in",
-    "check_every_block",
-    "check_footer",
-]
-
 SEAL_KEY = "keytide.seal"
 BLOCKS_KEY = "keytide.blocks"
 UNSEALED = "keytide-crc32:00000000"

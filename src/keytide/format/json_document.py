@@ -20,21 +20,6 @@ from keytide.base.text import is_moment
 from keytide.errors import DataError, InvalidError, KeytideError
 from keytide.format.checksum import DOCUMENT_SEAL, SEAL_KEY, UNSEALED
 
-__all__ = [
-    "INTEGER",
-    "OBJECT",
-    "OBJECTS",
-    "TEXT",
-    "TEXTS",
-    "TEXT_BY_NAME",
-    "TIME",
-    "MemberType",
-    "member",
-    "optional_member",
-    "read_document",
-    "write_document",
-]
-
 T = TypeVar("T")
 
 

@@ -38,7 +38,6 @@ from keytide.format.manifest_entry import (
     DataFileMeta,
     Entries,
     FileKind,
-    FileSource,
     Identity,
     ManifestEntry,
 )
@@ -52,24 +51,6 @@ from keytide.format.stats import (
     unknown_stats,
 )
 from keytide.types import DataType
-
-__all__ = [
-    "DataFileMeta",
-    "FileKind",
-    "FileSource",
-    "Identity",
-    "ManifestEntry",
-    "ManifestFileMeta",
-    "copy_manifest",
-    "decode_manifest",
-    "decode_manifest_list",
-    "encode_manifest",
-    "encode_manifest_list",
-    "live_entries",
-    "open_manifests",
-    "summarize",
-    "summarize_encoded",
-]
 
 ENTRY_VERSION = 2
 

@@ -18,15 +18,6 @@ import pyarrow as pa
 from keytide.errors import InvalidError
 from keytide.types import AtomicType, DataType, Field
 
-__all__ = [
-    "DEFAULT_PARTITION_NAME",
-    "escape_path_name",
-    "partition_path",
-    "partition_paths",
-    "partition_values",
-    "unescape_path_name",
-]
-
 DEFAULT_PARTITION_NAME = "__DEFAULT_PARTITION__"
 """The directory name for NULL and blanks, unless ``partition.default-name`` is set."""
 

@@ -42,21 +42,6 @@ from keytide.types import (
     parse_field,
 )
 
-__all__ = [
-    "KEY_FIELD_ID_START",
-    "KEY_PREFIX",
-    "SCHEMA_VERSION",
-    "SEQUENCE_FIELD_ID",
-    "SYSTEM_NAMES",
-    "VALUE_KIND_FIELD_ID",
-    "TableSchema",
-    "all_fields",
-    "assign_field_ids",
-    "check_fields",
-    "highest_field_id",
-    "validate_schema",
-]
-
 # Persisted in schema and data files, so it must not change. Ids of system columns are as high as 31
 # bits allow and those of key columns begin halfway, so they never collide with ids of table
 # columns.

@@ -34,18 +34,6 @@ from keytide.format.json_document import (
     write_document,
 )
 
-__all__ = [
-    "BATCH_COMMIT_IDENTIFIER",
-    "FIRST_SNAPSHOT_ID",
-    "LAST_SNAPSHOT_ID",
-    "NO_WATERMARK",
-    "CommitKind",
-    "Consumer",
-    "Operation",
-    "Snapshot",
-    "Tag",
-]
-
 SNAPSHOT_VERSION = 3
 FIRST_SNAPSHOT_ID = 1
 LAST_SNAPSHOT_ID = 2**63 - 1

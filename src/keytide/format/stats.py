@@ -21,21 +21,6 @@ from keytide.errors import InvalidError
 from keytide.format.binary_row import EMPTY_ROW, encode_rows
 from keytide.types import AtomicType, DataType, Field
 
-__all__ = [
-    "EMPTY_STATS",
-    "ColumnStats",
-    "PieceStats",
-    "SimpleStats",
-    "StatsMode",
-    "collect_piece_stats",
-    "column_stats",
-    "has_statistics",
-    "row_stats",
-    "truncate_max",
-    "truncate_min",
-    "unknown_stats",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class SimpleStats:

@@ -50,7 +50,7 @@ from keytide.compaction.rewrite import CompactedBucket
 from keytide.compaction.unmerged_rows import IndexedPackTask, indexed_tasks, picks_of
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.data_file import local_wall_clock_ms
-from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.format.manifest_entry import FileKind, ManifestEntry
 from keytide.format.paths import BranchStore, main_store
 from keytide.maintenance import branches, partition_expiry, rollback
 from keytide.maintenance.background import BACKGROUND, TableChange, follow_up_newest, run_follow_ups

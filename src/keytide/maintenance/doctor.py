@@ -14,7 +14,7 @@ from keytide.commit.snapshot_files import wall_clock_ms
 from keytide.compaction.compact import why_not_compacted
 from keytide.compaction.strategy import sorted_runs
 from keytide.errors import DataError
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest_entry import ManifestEntry
 from keytide.maintenance.expiry import expire_snapshots, overdue
 from keytide.maintenance.history import consumers_of
 from keytide.maintenance.orphans import AGE_MIN_MS, orphan_files

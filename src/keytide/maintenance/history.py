@@ -21,7 +21,7 @@ from keytide.base.text import Moment, epoch_ms, utc
 from keytide.commit.change import new_data_files
 from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.format import paths
-from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.format.manifest_entry import FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind, Consumer, Snapshot
 from keytide.maintenance.references import restorer
 from keytide.snapshot.live_files import is_gone

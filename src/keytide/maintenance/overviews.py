@@ -19,7 +19,7 @@ from keytide.compaction.compact import Planner, why_not_compacted
 from keytide.compaction.strategy import SortedRun, Unit, sorted_runs
 from keytide.errors import KeytideError, NotFoundError
 from keytide.format.binary_row import decode_rows
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest_entry import ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.maintenance.branches import branches_of
 from keytide.maintenance.history import HistoryEntry, entries_before

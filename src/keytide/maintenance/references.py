@@ -42,8 +42,8 @@ from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.index_files import IndexFile
 from keytide.format.json_document import INTEGER, TEXTS, member, read_document, write_document
-from keytide.format.manifest import FileKind, ManifestEntry, ManifestFileMeta
-from keytide.format.manifest_entry import Entries, is_live
+from keytide.format.manifest import ManifestFileMeta
+from keytide.format.manifest_entry import Entries, FileKind, ManifestEntry, is_live
 from keytide.format.paths import BranchStore, branch_of, main_store
 from keytide.format.snapshot import Consumer, Snapshot, Tag
 from keytide.gate import refuse_cleaners

@@ -31,7 +31,7 @@ from keytide.format import paths
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import FileFilters, FileReader
 from keytide.format.file_index import BLOOM_FILTER, has_hash
-from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
+from keytide.format.manifest_entry import DataFileMeta, FileKind, ManifestEntry
 from keytide.format.paths import branch_of, index_name, index_name_among, later_index_name
 from keytide.format.snapshot import Snapshot, Tag
 from keytide.maintenance.background import BACKGROUND, TableChange, run_follow_ups

@@ -54,7 +54,7 @@ from keytide.definition.option_changes import ConvertedDefinition, as_kind_of, c
 from keytide.errors import ConflictError, InvalidError, KeytideError, UnsupportedError
 from keytide.format import paths
 from keytide.format.arrow import to_arrow
-from keytide.format.manifest import FileKind, ManifestEntry
+from keytide.format.manifest_entry import FileKind, ManifestEntry
 from keytide.format.schema import NO_UPSERTS, TableSchema
 from keytide.maintenance.background import BACKGROUND
 from keytide.maintenance.repair import commit_unchanged

@@ -32,7 +32,7 @@ from keytide.definition.option_changes import refuse_changes
 from keytide.errors import ConflictError, DataError, InvalidError, KeytideError, UnsupportedError
 from keytide.format import paths
 from keytide.format.index_files import DELETION_VECTORS, IndexFile
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest_entry import ManifestEntry
 from keytide.format.paths import FileNames
 from keytide.format.snapshot import Snapshot
 from keytide.maintenance.background import BACKGROUND

@@ -23,7 +23,7 @@ from keytide.compaction.compact import (
 )
 from keytide.compaction.postponed_buckets import place_postponed
 from keytide.errors import NotFoundError, UnsupportedError
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest_entry import ManifestEntry
 from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
 from keytide.maintenance.background import (
     BACKGROUND,

@@ -52,8 +52,6 @@ from keytide.merge.windows import KeySlices, Marks, Positions, merge_repeated, r
 from keytide.options import TableOptions, keys
 from keytide.types import Field
 
-__all__ = ["Aggregation"]
-
 
 @dataclass(frozen=True)
 class Aggregation(MergeEngine):

@@ -45,8 +45,6 @@ from keytide.merge.windows import KeySlices, Marks, merge_repeated, rows_with, t
 from keytide.options import TableOptions, keys
 from keytide.types import Field
 
-__all__ = ["OnRetract", "PartialUpdate"]
-
 
 class OnRetract(Enum):
     """What a table without sequence groups does with retracts."""

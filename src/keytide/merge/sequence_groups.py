@@ -63,8 +63,6 @@ from keytide.merge.windows import (
 from keytide.options import TableOptions, keys
 from keytide.types import Field
 
-__all__ = ["SequenceGroups"]
-
 
 @dataclass(frozen=True)
 class SequenceGroups(MergeEngine):

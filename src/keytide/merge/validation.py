@@ -17,8 +17,6 @@ from keytide.merge.order import padded_sequence
 from keytide.options import TableOptions, keys, option_of
 from keytide.types import Field, RowType
 
-__all__ = ["validate_merge_options"]
-
 
 def validate_merge_options(
     fields: Sequence[Field],

@@ -29,8 +29,6 @@ from keytide.predicate.predicate import (
 )
 from keytide.predicate.where import words_of
 
-__all__ = ["columns_of_arrow", "read_arrow_expression", "terms_of_arrow"]
-
 _COMPARE = {
     "equal": "=", "not_equal": "!=", "less": "<", "less_equal": "<=", "greater": ">",
     "greater_equal": ">=",

@@ -33,8 +33,6 @@ from keytide.predicate.predicate import (
 )
 from keytide.types import Field
 
-__all__ = ["balanced", "bounds_tell_of", "like_parts", "may_match", "row_filter"]
-
 T = TypeVar("T")
 
 

@@ -13,27 +13,6 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-__all__ = [
-    "DEPTH_MAX",
-    "And",
-    "Comparison",
-    "In",
-    "IsNull",
-    "Like",
-    "Not",
-    "Or",
-    "Predicate",
-    "columns_of",
-    "conjunction",
-    "conjuncts",
-    "depth_of",
-    "disjunction",
-    "equal_values",
-    "negation",
-    "plain",
-    "without_columns",
-]
-
 
 @dataclass(frozen=True)
 class Comparison:

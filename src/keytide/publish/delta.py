@@ -47,7 +47,7 @@ from keytide.format.delta_log import (
     vector_id,
 )
 from keytide.format.index_files import PortableVector
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest_entry import ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.publish.form import Content, digests_of, encoded, is_time_to_drop, kept_since_ms, shows
 from keytide.read.sections import value_bounds

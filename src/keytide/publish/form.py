@@ -22,7 +22,7 @@ from cachetools import LRUCache
 
 from keytide.base.process import cached_property
 from keytide.format.index_files import IndexFile, PortableVector, Vector, stored_vectors
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest_entry import ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.gate import why_not_plain

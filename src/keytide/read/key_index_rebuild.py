@@ -24,7 +24,7 @@ from keytide.errors import DataError, UnsupportedError
 from keytide.format import paths
 from keytide.format.cache import METADATA
 from keytide.format.index_files import IndexFile
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest_entry import ManifestEntry
 from keytide.key_index.indexed_keys import NOTHING, Entries, KeyHashes, Numbers, newest_of_each
 from keytide.key_index.sorted_runs import Head, IndexedFile, Run, write_run
 from keytide.predicate.row_expression import marking_column, with_tombstones

@@ -27,8 +27,6 @@ from keytide.read.scan import ReadTask
 from keytide.read.sections import PlannedFile, Run, Section, decoded, is_out_of_order
 from keytide.types import Field
 
-__all__ = ["TASK_BYTES", "by_key_range"]
-
 TASK_BYTES = 128 << 20
 """The size of the files that one of many tasks should read at most."""
 

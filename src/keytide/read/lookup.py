@@ -26,7 +26,7 @@ from keytide.errors import DataError
 from keytide.format.arrow import from_arrow
 from keytide.format.data_file import IS_DEAD, POSITION, VALUE_KIND
 from keytide.format.index_files import dead_positions
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest_entry import ManifestEntry
 from keytide.merge.engines import compacts_by_lookup
 from keytide.predicate.predicate import Comparison, Predicate, conjunction
 from keytide.read.lookup_files import LOOKUP_FILES, LookupFile, searched

@@ -30,8 +30,6 @@ from keytide.base.process import side_by_side
 from keytide.merge.layers import with_keys
 from keytide.merge.order import physical
 
-__all__ = ["LOOKUP_FILES", "Bounds", "LookupFile", "LookupFiles", "searched"]
-
 Places: TypeAlias = npt.NDArray[np.int64]
 
 # The number of data files without a lookup file that are remembered.

@@ -26,19 +26,6 @@ from keytide.types import (
     RowType,
 )
 
-__all__ = [
-    "OtherRows",
-    "PlainShape",
-    "PlainSplit",
-    "TypesRead",
-    "has_floats",
-    "local_file",
-    "reads_type",
-    "split_plain",
-    "split_tasks",
-    "stored_fields",
-]
-
 TypesRead: TypeAlias = "Callable[[AtomicType], bool]"
 """Whether another reader reads a stored scalar type in the same way as Keytide."""
 

@@ -24,8 +24,7 @@ from keytide.base.process import cached_property, without_collection
 from keytide.errors import DataError
 from keytide.format.data_file import Key
 from keytide.format.index_files import IndexFile, VectorPlace
-from keytide.format.manifest import ManifestEntry
-from keytide.format.manifest_entry import NO_ENTRIES, Entries
+from keytide.format.manifest_entry import NO_ENTRIES, Entries, ManifestEntry
 from keytide.predicate.literals import has_one_spelling
 from keytide.predicate.predicate import (
     Predicate,

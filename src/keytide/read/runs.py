@@ -45,7 +45,7 @@ from keytide.format.data_file import (
     spans_of,
     version_in,
 )
-from keytide.format.manifest import Identity
+from keytide.format.manifest_entry import Identity
 from keytide.format.schema import TableSchema
 from keytide.merge.layers import with_keys
 from keytide.merge.windows import SIDE_BY_SIDE, Batch, Together, key_windows

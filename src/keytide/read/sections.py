@@ -20,8 +20,7 @@ from keytide.base.process import scratch
 from keytide.format.arrow import polars_schema
 from keytide.format.binary_row import decode_rows
 from keytide.format.index_files import VectorPlace
-from keytide.format.manifest import DataFileMeta, ManifestEntry
-from keytide.format.manifest_entry import Entries
+from keytide.format.manifest_entry import DataFileMeta, Entries, ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.format.stats import EMPTY_STATS
 from keytide.merge.engines import compacts_by_lookup, engine_class

@@ -19,7 +19,7 @@ from keytide.base.text import counted
 from keytide.errors import UnsupportedError
 from keytide.format.arrow import polars_schema, to_arrow
 from keytide.format.data_file import POSITION
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest_entry import ManifestEntry
 from keytide.key_index.indexed_keys import NOTHING
 from keytide.merge.explanation import VERSION, Provenance, outcomes, provenance_of, shown
 from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND

@@ -27,8 +27,6 @@ from keytide.format.index_files import (
 from keytide.snapshot.live_files import EncodedIndex
 from keytide.store import Store
 
-__all__ = ["UNKNOWN", "HashFiles", "KeyPlaces", "PlacedKeys", "hash_files", "load_places"]
-
 UNKNOWN = -1
 """The bucket of a hash that is in no index file."""
 

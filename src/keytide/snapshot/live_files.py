@@ -45,8 +45,7 @@ from keytide.format.index_files import (
     stored_vectors,
     write_vectors,
 )
-from keytide.format.manifest import FileKind, Identity, ManifestEntry
-from keytide.format.manifest_entry import Entries, is_live
+from keytide.format.manifest_entry import Entries, FileKind, Identity, ManifestEntry, is_live
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.snapshot.metadata import TableMetadata
 from keytide.store import Store

@@ -32,13 +32,12 @@ from keytide.format.avro import EncodedRecords
 from keytide.format.cache import METADATA
 from keytide.format.index_files import DELETION_VECTORS, IndexFile, decode_index_manifest
 from keytide.format.manifest import (
-    FileKind,
     ManifestFileMeta,
     decode_manifest,
     decode_manifest_list,
     open_manifests,
 )
-from keytide.format.manifest_entry import Entries
+from keytide.format.manifest_entry import Entries, FileKind
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import FIRST_SNAPSHOT_ID, LAST_SNAPSHOT_ID, Snapshot, Tag
 from keytide.options import TableOptions, keys
@@ -61,8 +60,6 @@ from keytide.snapshot.lineage import (
     lineage_of,
 )
 from keytide.store import Store, created
-
-__all__ = ["Look", "TableMetadata", "sized_indexes", "sized_list", "sized_manifest"]
 
 # From this many manifests on, threads read them.
 _SIDE_BY_SIDE_MIN = 4

@@ -31,7 +31,7 @@ from keytide.format import paths
 from keytide.format.binary_row import decode_rows
 from keytide.format.data_file import FileReader
 from keytide.format.index_files import IndexFile
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest_entry import ManifestEntry
 from keytide.format.partition import partition_paths
 from keytide.format.paths import FileNames, main_store, new_uuid
 from keytide.format.schema import TableSchema

@@ -19,9 +19,6 @@ from keytide.predicate.predicate import Predicate, conjunction, conjuncts
 from keytide.sources.parquet import column_type, matching_rows
 from keytide.sources.source import Place
 
-__all__ = ["OPTIONS", "DatabaseSource", "open_source"]
-
-
 OPTIONS = ("table",)
 """The options of a definition: the table name."""
 

@@ -30,8 +30,6 @@ from keytide.sources.source import Place
 from keytide.store import ObjectInfo, Store, store_of_file
 from keytide.types import Field, type_from_arrow
 
-__all__ = ["FolderSource", "csv_folder", "json_folder", "parquet_folder"]
-
 # Measured size of the facts about a file, per column.
 _FACTS_BYTES = 200
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"

@@ -20,16 +20,6 @@ import pyarrow as pa
 from keytide.predicate.predicate import Predicate
 from keytide.store import Store
 
-__all__ = [
-    "AppendableSource",
-    "PinnedSource",
-    "Place",
-    "Source",
-    "SourceOptions",
-    "SourcePart",
-    "in_no_order",
-]
-
 
 class SourcePart(Protocol):
     """Rows that are read together. Can be pickled. `repr` shows no secret.

@@ -54,8 +54,6 @@ from keytide.spark.worker import check_python
 from keytide.types import arrow_schema
 from keytide.write.task import TaskResult
 
-__all__ = ["FlowStream", "apply_events"]
-
 
 @dataclass(frozen=True)
 class FlowStream:

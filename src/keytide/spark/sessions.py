@@ -34,8 +34,8 @@ from keytide.spark.internals import (
     spark_home,
     wrap_writers,
 )
+from keytide.spark.option_rules import STREAM
 from keytide.spark.session_sql import renew_views
-from keytide.spark.source_options import STREAM
 from keytide.spark.worker import check_python
 
 # -- the Java runtime ------------------------------------------------------------------------------

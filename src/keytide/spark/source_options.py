@@ -36,8 +36,6 @@ from keytide.spark.option_rules import (
 )
 from keytide.store import CacheFolder
 
-__all__ = ["STREAM", "SourceOptions"]
-
 _CACHE_NAMES = "cache", "cache-bytes"
 
 _OF_A_CATALOG = {"owner", "provider"}

@@ -24,8 +24,6 @@ from keytide.sql.local_row_changes import LocalMergeHost, LocalRowHost
 from keytide.sql.relations import BoundQuery
 from keytide.sql.result import LocalResult, Result
 
-__all__ = ["LocalEngine"]
-
 
 @dataclass(frozen=True)
 class LocalEngine:

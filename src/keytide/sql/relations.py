@@ -65,8 +65,6 @@ from keytide.sql.relation import (
 from keytide.sql.statements import CALLER_ROWS, Query
 from keytide.types import Field, RowType, quoted
 
-__all__ = ["BoundQuery", "bind"]
-
 READ_OPTIONS = {
     keys.SCAN_SNAPSHOT_ID: "snapshot_id",
     keys.SCAN_TAG_NAME: "tag",

@@ -14,44 +14,6 @@ from keytide.predicate.condition import Condition
 from keytide.sql.relation import Relation
 from keytide.types import Field
 
-__all__ = [
-    "CALLER_ROWS",
-    "AddConstraint",
-    "AlterTable",
-    "ApplyEvents",
-    "Call",
-    "CommentOn",
-    "CreateDatabase",
-    "CreateExternalTable",
-    "CreateTable",
-    "CreateVersionName",
-    "CreateView",
-    "Delete",
-    "Describe",
-    "DescribeDatabase",
-    "DescribeHistory",
-    "DropConstraint",
-    "DropDatabase",
-    "DropTable",
-    "DropVersionName",
-    "DropView",
-    "Explain",
-    "Insert",
-    "Merge",
-    "NamePolicy",
-    "Query",
-    "RenameTable",
-    "Rows",
-    "Show",
-    "Statement",
-    "Truncate",
-    "Update",
-    "Use",
-    "VersionNameKind",
-    "When",
-]
-
-
 CALLER_ROWS = "given"
 """The mark, in the meta of a table node, for rows that are passed with the query."""
 

@@ -34,8 +34,6 @@ from uuid import uuid4
 
 from keytide.base.arguments import warn_caller
 
-__all__ = ["CacheFolder", "Piece"]
-
 Piece = bytes | memoryview
 """Bytes to store."""
 

@@ -30,8 +30,6 @@ from keytide.base.process import refuse_forked_child
 from keytide.store.cache_folder import CacheFolder
 from keytide.store.interface import ObjectInfo, SeekableReader, Store
 
-__all__ = ["BLOCK_BYTES", "WHOLE_BYTES_MAX", "CachedStore"]
-
 T = TypeVar("T")
 
 WHOLE_BYTES_MAX = 64 << 20

@@ -26,8 +26,6 @@ import pyarrow as pa
 from keytide.errors import DataError, InvalidError
 from keytide.store.interface import ObjectInfo, Store, buffered, storage_error
 
-__all__ = ["Action", "Crash", "Fault", "FaultyStore", "Operation"]
-
 Operation = Literal[
     "create", "put", "output", "hint", "delete", "read", "input", "exists", "size", "list", "write"
 ]

@@ -14,8 +14,6 @@ from keytide.store.interface import Store, check_path
 from keytide.store.local import LocalStore
 from keytide.store.object_store import ObjectStore, open_object_store
 
-__all__ = ["is_inside", "is_stored_inside", "open_store", "store_of_file", "takes_options"]
-
 
 def open_store(location: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Store:
     """The store at `location`. Nothing is read or written yet.

@@ -14,16 +14,6 @@ from keytide.lake.table import Table
 from keytide.snapshot.stored_table import PinnedTable
 from keytide.types import Field
 
-__all__ = [
-    "ColumnLine",
-    "Figures",
-    "Overview",
-    "SchemaStep",
-    "differences",
-    "figures_of",
-    "overview_of",
-]
-
 _SCHEMAS_SHOWN = 30
 
 

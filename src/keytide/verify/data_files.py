@@ -31,7 +31,7 @@ from keytide.format.index_files import (
     decode_index_manifest,
     read_vectors,
 )
-from keytide.format.manifest import DataFileMeta, ManifestEntry
+from keytide.format.manifest_entry import DataFileMeta, ManifestEntry
 from keytide.format.schema import KEY_PREFIX, SYSTEM_NAMES
 from keytide.format.snapshot import CommitKind
 from keytide.key_index.sorted_runs import Head

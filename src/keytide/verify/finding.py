@@ -10,8 +10,6 @@ from keytide.base import record
 from keytide.base.text import counted
 from keytide.errors import DataError, InvalidError, NotFoundError, SetupError, UnsupportedError
 
-__all__ = ["Finding", "Findings", "Verification"]
-
 RESTORE = "Restore the file from a backup, or read a snapshot that does not refer to it"
 REWRITE = "Overwrite the damaged part with rows from their source, or read an older snapshot"
 

@@ -18,13 +18,12 @@ from keytide.base.text import held_by_python
 from keytide.errors import InvalidError
 from keytide.format import paths
 from keytide.format.manifest import (
-    FileKind,
-    ManifestEntry,
     ManifestFileMeta,
     decode_manifest,
     decode_manifest_list,
     summarize,
 )
+from keytide.format.manifest_entry import FileKind, ManifestEntry
 from keytide.format.paths import BranchStore
 from keytide.format.schema import TableSchema, all_fields, highest_field_id, validate_schema
 from keytide.format.snapshot import Consumer, Snapshot, Tag

@@ -23,13 +23,8 @@ from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.bucket import row_hashes
 from keytide.format.data_file import VALUE_KIND, FileReader
 from keytide.format.index_files import HASH, IndexFile
-from keytide.format.manifest import (
-    FileKind,
-    Identity,
-    ManifestEntry,
-    ManifestFileMeta,
-    live_entries,
-)
+from keytide.format.manifest import ManifestFileMeta, live_entries
+from keytide.format.manifest_entry import FileKind, Identity, ManifestEntry
 from keytide.format.snapshot import Snapshot
 from keytide.read.runs import StoredVersions
 from keytide.read.scan import Scan

@@ -13,7 +13,7 @@ from keytide.changes.stored_rows import changelog_list
 from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.format import paths
 from keytide.format.index_files import KEY_INDEX
-from keytide.format.manifest import DataFileMeta, ManifestEntry
+from keytide.format.manifest_entry import DataFileMeta, ManifestEntry
 from keytide.format.paths import main_store
 from keytide.format.snapshot import Snapshot
 from keytide.merge.functions.registry import registered_functions
@@ -38,8 +38,6 @@ from keytide.verify.rows import (
     check_one_row_per_key,
     history_of,
 )
-
-__all__ = ["Progress", "verify_table"]
 
 Progress = Callable[[int, int], None]
 """Called with the number of checked files and the total number of files."""

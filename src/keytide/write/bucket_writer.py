@@ -37,7 +37,7 @@ from keytide.format.data_file import (
     FileReader,
     RunWriter,
 )
-from keytide.format.manifest import DataFileMeta, FileKind, ManifestEntry
+from keytide.format.manifest_entry import DataFileMeta, FileKind, ManifestEntry
 from keytide.format.paths import index_name
 from keytide.merge.explanation import shown
 from keytide.merge.layers import layers

@@ -28,7 +28,7 @@ from keytide.format.arrow import polars_schema, to_arrow
 from keytide.format.bucket import bucket_ids
 from keytide.format.data_file import VALUE_KIND
 from keytide.format.index_files import Hashes, IndexFile
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest_entry import ManifestEntry
 from keytide.key_index.indexed_keys import NOTHING, Entries, Numbers
 from keytide.key_index.sorted_runs import Head, IndexedFile
 from keytide.merge.engine import PartitionChangePolicy

@@ -27,7 +27,7 @@ from keytide.base.text import counted
 from keytide.errors import UnsupportedError
 from keytide.format.arrow import from_arrow
 from keytide.format.index_files import Hashes, IndexKey
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest_entry import ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.merge.order import is_late, with_ranks
 from keytide.merge.refusal import named_rows

@@ -23,7 +23,7 @@ from pyroaring import BitMap64
 
 from keytide.errors import UnsupportedError
 from keytide.format.index_files import DELETION_VECTORS, KEY_INDEX, IndexFile, IndexKey
-from keytide.format.manifest import ManifestEntry
+from keytide.format.manifest_entry import ManifestEntry
 from keytide.key_index.indexed_keys import NOTHING, Entries, Numbers, newest_of_each
 from keytide.key_index.sorted_runs import DamagedRunError
 from keytide.merge.order import IS_ADD, VALUE_KIND

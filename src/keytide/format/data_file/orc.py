@@ -33,8 +33,6 @@ from keytide.format.schema import TableSchema
 from keytide.options.keys import FILE_FORMAT
 from keytide.store import Store
 
-__all__ = ["check_columns", "group_ends", "group_rows", "note", "stored_file", "write"]
-
 _STRIPE_BYTES = 64 << 20
 _CODECS = {"gzip": "zlib", "none": "uncompressed"}
 

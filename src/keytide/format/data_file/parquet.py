@@ -47,8 +47,6 @@ from keytide.format.parquet_encoding import bounded_leaves, codecs, dictionary_c
 from keytide.format.schema import TableSchema
 from keytide.store import Store
 
-__all__ = ["check_columns", "group_ends", "group_rows", "note", "stored_file", "write"]
-
 # Planning a lazy read of a smaller file takes longer than reading all of it.
 _LAZY_FILE_BYTES_MIN = 128 << 10
 

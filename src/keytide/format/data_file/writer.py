@@ -32,7 +32,7 @@ from keytide.format.data_file.file_format import (
     physical_schema,
 )
 from keytide.format.data_file.reader import FORMATS
-from keytide.format.manifest import DataFileMeta, FileSource
+from keytide.format.manifest_entry import DataFileMeta, FileSource
 from keytide.format.parquet_encoding import BALANCED
 from keytide.format.schema import TableSchema
 from keytide.format.stats import collect_piece_stats

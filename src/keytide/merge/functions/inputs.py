@@ -15,8 +15,6 @@ from keytide.merge.refusal import Refusal
 from keytide.merge.windows import KeySlices, Marks, Positions, take
 from keytide.options import keys
 
-__all__ = ["AggregateFunction", "AggregatedColumn", "Inputs", "leaves_null", "unsound"]
-
 # Lower than every rank.
 _NEVER = np.iinfo(np.int64).min
 

@@ -31,8 +31,6 @@ from dataclasses import dataclass
 import numpy as np
 from pyroaring import BitMap, BitMap64
 
-__all__ = ["decode_bitmap64", "encode_bitmap32", "encode_bitmap64"]
-
 _RUNS, _BITS, _NUMBERS = 0, 1, 2
 _LEAF = 4
 _CHILDREN_MAX = (4, 16, 48, 256)
