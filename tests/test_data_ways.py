@@ -17,19 +17,19 @@ LIMITS = {
     # At most so many modules, returns to one that was left, and looks at the store. A module that
     # has several steps of an operation is entered again for each that follows another module's.
     "a Polars frame written": (20, 9, 10),
-    "a Polars frame scanned": (15, 11, 2),
+    "a Polars frame scanned": (14, 12, 2),
     "a pandas frame written": (20, 9, 10),
-    "a pandas frame scanned": (16, 13, 2),
+    "a pandas frame scanned": (14, 15, 2),
     "an Arrow table written": (20, 9, 10),
-    "an Arrow table scanned": (16, 13, 2),
+    "an Arrow table scanned": (14, 15, 2),
     # 60 returns before the rooms, see docs/design/0006-rooms.md. The place of a change in the order
     # of its source is a room of its own.
-    "change messages applied": (29, 34, 3),
-    "DELETE by key": (31, 43, 11),
-    "DELETE in SQL": (31, 43, 11),
-    "SELECT": (20, 32, 4),
-    "changes": (11, 3, 2),
-    "compaction": (22, 26, 15),
+    "change messages applied": (27, 36, 3),
+    "DELETE by key": (30, 44, 11),
+    "DELETE in SQL": (30, 44, 11),
+    "SELECT": (19, 32, 4),
+    "changes": (9, 4, 2),
+    "compaction": (20, 28, 15),
 }
 
 

@@ -24,7 +24,7 @@ import json, os, sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 import keytide as kt
-from keytide.spark import external
+from keytide.spark import external_merge
 from pyspark.sql.connect.streaming.readwriter import DataStreamWriter
 
 warehouse, source, page = sys.argv[1:]
@@ -66,7 +66,7 @@ on_spark = kt.connect(warehouse, spark=spark)
 query = "SELECT '{keytide_0}' AS text, count(*) AS n FROM t a JOIN t b ON a.id = b.id"
 found["sql"] = on_spark.sql(f"{query} WHERE a.id < 5").to_pylist()
 
-external._SMALL_BYTES = -1  # every table is large
+external_merge._SMALL_BYTES = -1  # every table is large
 os.mkdir(f"{source}-theirs")
 for number, versions in enumerate([{"id": [1, 2, 3], "w": [1, 1, 1]}, {"id": [1, 2], "w": [2, 1]}]):
     texts = [f"{number}{n}" for n in versions["id"]]

@@ -163,7 +163,7 @@ def _row(tag: NamedTag) -> dict[str, object]:
 branch = group("branch", "Manage the branches of a table.")
 
 BranchName = Annotated[
-    str, typer.Argument(metavar="NAME", help="BranchName of the branch.", show_default=False)
+    str, typer.Argument(metavar="NAME", help="Name of the branch.", show_default=False)
 ]
 
 _BRANCH_ROWS = pa.schema(
@@ -294,7 +294,7 @@ def _branch_row(info: BranchInfo) -> dict[str, object]:
 consumer = group("consumer", "Manage consumers: stored positions of readers.")
 
 ConsumerName = Annotated[
-    str, typer.Argument(metavar="NAME", help="ConsumerName of the consumer.", show_default=False)
+    str, typer.Argument(metavar="NAME", help="Name of the consumer.", show_default=False)
 ]
 
 

@@ -50,7 +50,7 @@ from keytide.spark.dataframe_writes import add_missing_columns, append, author_i
 from keytide.spark.error_translation import on_driver
 from keytide.spark.internals import is_connect, refuse_other_servers, runs_batch_function
 from keytide.spark.runner import Executors, SizedRunner
-from keytide.spark.worker import check_python
+from keytide.spark.worker_python import check_python
 from keytide.types import arrow_schema
 from keytide.write.task import TaskResult
 

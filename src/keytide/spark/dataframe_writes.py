@@ -51,7 +51,7 @@ from keytide.spark.option_rules import PARTITIONS, WHERE_REPLACED, OptionValues
 from keytide.spark.read_plans import BinTask
 from keytide.spark.row_batches import BufferedTask, stored_row_bytes
 from keytide.spark.runner import Executors, SizedRunner
-from keytide.spark.worker import check_python
+from keytide.spark.worker_python import check_python
 from keytide.types import arrow_schema
 from keytide.write.input_rows import incoming_rows, padded_schema
 from keytide.write.partition_spec import (

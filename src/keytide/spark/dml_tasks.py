@@ -22,7 +22,7 @@ from keytide.spark.columns import (
 )
 from keytide.spark.external_merge import merged_to_spark
 from keytide.spark.runner import Executors
-from keytide.spark.worker import check_python
+from keytide.spark.worker_python import check_python
 from keytide.sql.assignment import stored_values
 from keytide.sql.merged_rows import MatchedRows, MergedRows, PassThrough
 from keytide.types import Field

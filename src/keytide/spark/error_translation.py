@@ -35,7 +35,7 @@ from keytide.errors import DataError, KeytideError, NotFoundError, SetupError, U
 from keytide.format.data_file import missing_file
 from keytide.snapshot.state import TableView
 from keytide.spark.internals import convert_errors, is_apache_spark, is_connect
-from keytide.spark.worker import WAY_OUT
+from keytide.spark.worker_python import WAY_OUT
 from keytide.store.interface import storage_error
 from keytide.store.local import HOW_TO_SHARE
 

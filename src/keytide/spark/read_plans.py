@@ -57,7 +57,7 @@ from keytide.spark.stored_files import (
     locate_in,
     on_local_disk,
 )
-from keytide.spark.worker import check_python
+from keytide.spark.worker_python import check_python
 from keytide.store.interface import Store, storage_error
 from keytide.types import AtomicType, Field, arrow_schema, quoted
 

@@ -44,7 +44,7 @@ from keytide.spark.dml_tasks import (
 from keytide.spark.error_translation import on_driver, reason_of
 from keytide.spark.internals import is_apache_spark
 from keytide.spark.runner import Cluster, Executors
-from keytide.spark.worker import check_python
+from keytide.spark.worker_python import check_python
 from keytide.sql.change_queries import RowQuery
 from keytide.sql.merged_rows import PassThrough
 from keytide.tasks import FeedTask

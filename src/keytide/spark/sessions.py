@@ -36,7 +36,7 @@ from keytide.spark.internals import (
 )
 from keytide.spark.option_rules import STREAM
 from keytide.spark.session_sql import renew_views
-from keytide.spark.worker import check_python
+from keytide.spark.worker_python import check_python
 
 # -- the Java runtime ------------------------------------------------------------------------------
 

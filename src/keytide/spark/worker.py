@@ -1,13 +1,9 @@
-"""Setup and checks of the Python processes in which Spark runs tasks.
-
-The checks are of the Python version, and that it can import keytide.
-"""
+"""Setup of the Python processes in which Spark runs tasks."""
 
 from __future__ import annotations
 
 import gc
 import os
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable
@@ -16,10 +12,7 @@ from inspect import isgeneratorfunction
 from typing import Any, TypeVar
 from zipimport import zipimporter
 
-from keytide.errors import KeytideError, SetupError
-
-# -- setup -----------------------------------------------------------------------------------------
-
+from keytide.errors import KeytideError
 
 C = TypeVar("C", bound=type)
 
@@ -113,73 +106,3 @@ def _list_once(archives: set[str]) -> None:
             list_anew(self)
 
     setattr(zipimporter, "invalidate_caches", invalidate_caches)  # noqa: B010  # not for assignment
-
-
-# -- checks ----------------------------------------------------------------------------------------
-
-
-WAY_OUT = (
-    "create the session with kt.spark.session(), or set PYSPARK_PYTHON to a Python of the same "
-    "version with keytide installed before you create the session. On a cluster, install keytide "
-    "on every host, or send an environment with spark-submit --archives, and name its Python in "
-    "spark.pyspark.python"
-)
-
-_NEEDED = ("keytide", "polars", "pyarrow")
-_QUESTION = f"""
-import importlib.util, sys
-lacking = [name for name in {_NEEDED} if importlib.util.find_spec(name) is None]
-print("%d.%d" % sys.version_info[:2], *lacking)
-"""
-_ANSWER_SECONDS_MAX = 60
-
-
-def check_python(spark: Any) -> None:
-    """Raise `SetupError` if tasks would fail in the Python that the session starts for them.
-
-    Checks local sessions only, and each one once. For a cluster, errors of its workers are
-    explained when they occur.
-    """
-    from keytide.spark.internals import is_connect  # it imports pyspark, which may be missing
-
-    if is_connect(spark) or not spark.sparkContext.master.startswith("local"):
-        return
-    context = spark.sparkContext
-    own_path = spark.conf.get("spark.executorEnv.PYTHONPATH", "")
-    _check(context.pythonExec, own_path)
-
-
-@cache
-def _check(executable: str, path: str) -> None:
-    version, *lacking = _answer(executable, path)
-    this = "{}.{}".format(*sys.version_info[:2])
-    if version != this:
-        raise SetupError(
-            f"Spark runs tasks with {executable!r}, which is Python {version}, but this is "
-            f"Python {this}: {WAY_OUT}"
-        )
-    if lacking:
-        raise SetupError(
-            f"Spark runs tasks with {executable!r}, which cannot import {', '.join(lacking)}: "
-            f"{WAY_OUT}"
-        )
-
-
-def _answer(executable: str, path: str) -> list[str]:
-    """The version of a Python executable, and the modules that it lacks."""
-    paths = [path, os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    try:
-        done = subprocess.run(
-            [executable, "-c", _QUESTION],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=_ANSWER_SECONDS_MAX,
-            env=environment,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise SetupError(
-            f"Spark runs tasks with {executable!r}, which cannot be run ({error}): {WAY_OUT}"
-        ) from error
-    return done.stdout.split()
