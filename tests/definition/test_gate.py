@@ -17,8 +17,9 @@ from gate_doors import CLEANING, READING, ROWS, WRITING, Door
 from keytide.definition.schema_evolution import RemoveOption, SetOption
 from keytide.format import paths
 from keytide.format.cache import forget_files
-from keytide.gate import FEATURES, HARMLESS, TYPES, Feature, Needs, feature_of, is_harmless
+from keytide.gate import TYPES
 from keytide.options import SECTIONS, Refused, option_of
+from keytide.options.features import FEATURES, HARMLESS, Feature, Needs, feature_of, is_harmless
 from keytide.snapshot.lineage import forget_lineages
 from own_options import ELSEWHERE
 

@@ -16,9 +16,9 @@ import keytide as kt
 from keytide.definition.__main__ import document
 from keytide.definition.schema_evolution import RemoveOption, SetOption
 from keytide.format import paths
-from keytide.gate import feature_of
 from keytide.merge.engines import engines_with
 from keytide.options import SECTIONS, ForOthers, Option, Refused, TableOptions, stored_name
+from keytide.options.features import feature_of
 from keytide.options.values import ACTS
 from keytide.store import open_store
 

@@ -11,8 +11,8 @@ from java_judge import JavaPaimon
 import keytide as kt
 from feature_cases import FEATURE_TABLES, as_json
 from feature_checks import assert_read_right_or_refused
-from keytide.gate import feature_of, is_harmless
 from keytide.options import option_of
+from keytide.options.features import feature_of, is_harmless
 
 OPTIONS = Path(__file__).parents[1] / "data" / "paimon-2.0.0-options.tsv"
 

@@ -179,7 +179,7 @@ def test_running_session_is_returned_with_new_settings(spark: Any) -> None:
 
 LISTING = """
 import importlib, sys, zipfile
-from keytide.spark.worker import settle
+from keytide.spark.worker import set_up
 
 def add(archive, module, text=""):
     with zipfile.ZipFile(f"{sys.argv[1]}/{archive}.zip", "a") as file:
@@ -193,7 +193,7 @@ add("other", "other_first")
 sys.path.append(f"{sys.argv[1]}/other.zip")
 for archive in ("kept", "other"):
     importlib.import_module(f"{archive}_first")
-settle()
+set_up()
 for archive in ("kept", "other"):
     add(archive, f"{archive}_second")
     print(can_import(f"{archive}_second"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keytide.gate import Needs
+from keytide.options.features import Needs
 
 __all__ = ["FEATURE_TABLES", "OUTSIDE", "FeatureTable", "as_json"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import keytide as kt
 from feature_cases import FeatureTable, as_json
 from gate_doors import CLEANING, OF_BOTH_BRANCHES, READING, WRITING
-from keytide.gate import Needs
+from keytide.options.features import Needs
 
 __all__ = ["assert_read_right_or_refused"]
 
