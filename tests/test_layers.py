@@ -71,7 +71,7 @@ def test_imports_wherever_they_are_written_go_in_no_circle(graph: Graph) -> None
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        ("keytide.store.local", "from keytide.read import scans"),
+        ("keytide.store.local", "from keytide.read import scan"),
         ("keytide.store.local", "import keytide.spark.read_plans"),
         ("keytide.read.requests", "def f():\n    from keytide.lake import table"),
         ("keytide.format.paths", "NAME = 'keytide.sql.execution'"),
