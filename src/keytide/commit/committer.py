@@ -78,9 +78,6 @@ from keytide.snapshot.state import TableView
 from keytide.telemetry import span
 from keytide.write.task import TaskResult
 
-# -- commits: the only place where snapshots are created -------------------------------------------
-
-
 # -- commits ---------------------------------------------------------------------------------------
 
 

@@ -76,7 +76,7 @@ def run_on_latest(
     tries: int | None = None
     while True:
         try:
-            find, limit = _finder(catalog, name, session)
+            find, limit = target_finder(catalog, name, session)
             tries = limit if tries is None else tries
             target = find()
             if trace is not None:
@@ -101,7 +101,7 @@ def _isolation(catalog: AttachedCatalog, name: str, asked: Isolation) -> Isolati
     return asked if own == "snapshot" else own
 
 
-def _finder(
+def target_finder(
     catalog: AttachedCatalog, name: str, session: ConnectorSession
 ) -> tuple[Callable[[], Target], int]:
     """A function that returns the table's current state, and the number of allowed conflicts."""

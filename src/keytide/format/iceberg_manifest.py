@@ -25,9 +25,6 @@ from keytide.base.process import cached_property
 from keytide.errors import DataError
 from keytide.format.index_files import PortableVector, Vector
 
-# -- manifests of Apache Iceberg tables, and the files that mark rows as dead ----------------------
-
-
 # -- manifests and manifest lists ------------------------------------------------------------------
 
 

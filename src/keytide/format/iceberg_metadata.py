@@ -21,9 +21,6 @@ from keytide.format.iceberg_manifest import DATA, DELETES, Manifest
 from keytide.format.schema import KEY_FIELD_ID_START
 from keytide.types import ArrayType, AtomicType, DataType, Field, MapType, MultisetType, RowType
 
-# -- metadata of Apache Iceberg tables: versions, columns and bounds -------------------------------
-
-
 # -- columns ---------------------------------------------------------------------------------------
 
 

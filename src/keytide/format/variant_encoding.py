@@ -19,9 +19,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# -- the binary form of VARIANT values -------------------------------------------------------------
-
-
 # -- byte ranges of different lengths in one array -------------------------------------------------
 
 

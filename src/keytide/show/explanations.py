@@ -73,10 +73,7 @@ class Plan:
     children: tuple[Plan, ...] = ()
 
 
-# -- the steps of a plan, and what pruning leaves --------------------------------------------------
-
-
-# -- A picture of the files that remain after each pruning step ------------------------------------
+# -- the picture of pruning steps ------------------------------------------------------------------
 
 
 _LEFT, _RIGHT = 110.0, 230.0

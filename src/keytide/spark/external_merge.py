@@ -66,9 +66,6 @@ from keytide.spark.stored_files import Locate, locate_in
 from keytide.store.interface import Store
 from keytide.types import AtomicType, arrow_schema, quoted, type_from_arrow
 
-# -- external tables on Spark: versions are shuffled by key and merged in tasks --------------------
-
-
 # -- the shuffle of versions -----------------------------------------------------------------------
 
 

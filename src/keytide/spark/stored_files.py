@@ -29,9 +29,6 @@ from keytide.errors import InvalidError
 from keytide.spark.internals import is_apache_spark
 from keytide.store.interface import Store
 
-# -- files that Spark reads itself -----------------------------------------------------------------
-
-
 # -- file systems of a session ---------------------------------------------------------------------
 
 

@@ -36,7 +36,7 @@ from keytide.dml.engine import (
     change_rows,
     merge_rows,
 )
-from keytide.dml.row_statements import Target, _finder, run_on_latest
+from keytide.dml.row_statements import Target, run_on_latest, target_finder
 from keytide.dml.spi import (
     ColumnHandle,
     ConnectorSession,
@@ -345,7 +345,7 @@ def explain_change(
     catalog: AttachedCatalog, engine: Engine, statement: Delete | Update | Merge
 ) -> PlanResult:
     """The plan of a statement, without reading or changing rows. Raises as the statement."""
-    target = _finder(catalog, statement.table, ConnectorSession())[0]()
+    target = target_finder(catalog, statement.table, ConnectorSession())[0]()
     if isinstance(statement, Merge) and statement.evolves:
         lines = _evolving_lines(evolution_of(catalog, engine, statement), target, engine)
     elif isinstance(statement, Merge):

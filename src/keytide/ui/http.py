@@ -44,9 +44,6 @@ from keytide.sql.local_query import Stop
 from keytide.tasks import Threads
 from keytide.types import quoted
 
-# -- requests and answers --------------------------------------------------------------------------
-
-
 # -- access ----------------------------------------------------------------------------------------
 
 

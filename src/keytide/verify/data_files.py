@@ -44,9 +44,6 @@ from keytide.types import arrow_schema
 from keytide.verify.finding import REWRITE, Findings
 from keytide.verify.rows import SnapshotFiles
 
-# -- verification of files -------------------------------------------------------------------------
-
-
 # -- data files ------------------------------------------------------------------------------------
 
 

@@ -287,7 +287,7 @@ class MetastoreWarehouse:
 
 
 def _check_name(name: str) -> None:
-    if not name == name.lower():
+    if name != name.lower():
         raise InvalidError(f"{name!r}: names in a metastore are lower case; use {name.lower()!r}")
 
 
