@@ -21,7 +21,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -29,7 +28,7 @@ import pyarrow.parquet as pq
 from copier import Copier
 
 import keytide as kt
-from keytide.spark.ingest import IngestReport, ingest
+from keytide.feeds.feed import IngestReport
 
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE.parent / "demo-output"
@@ -84,20 +83,18 @@ def main() -> int:
     started = time.perf_counter()
     OUTPUT.mkdir(exist_ok=True)
     spark = kt.spark.session()
-    lake = kt.connect(WAREHOUSE)
+    lake = kt.connect(WAREHOUSE, spark=spark)
     copier = Copier(lake, WAREHOUSE, ORDERS, OUTPUT / "checkpoints" / "copy")
     all_equal = True
     try:
         for feed in FEEDS:
             print(f"\n== {feed.name}")
-            show(run(spark, feed, str(feed.files / "changes-*.jsonl.gz"), "checkpoints"))
+            show(run(lake, feed, str(feed.files / "changes-*.jsonl.gz"), "checkpoints"))
             all_equal &= compare(lake.table(f"shop.{feed.name}"), feed)
             if feed is FEEDS[0]:
                 copier.start()  # copies while the other feeds are loaded
         print("\n== the last file of orders again, as an at-least-once feed would send it")
-        again = run(
-            spark, FEEDS[0], str(FEEDS[0].files / "changes-006*"), f"again-{time.time_ns()}"
-        )
+        again = run(lake, FEEDS[0], str(FEEDS[0].files / "changes-006*"), f"again-{time.time_ns()}")
         show(again)
         all_equal &= compare(lake.table(ORDERS), FEEDS[0])
     finally:
@@ -110,11 +107,10 @@ def main() -> int:
     return 0 if all_equal else 1
 
 
-def run(spark: Any, feed: Feed, source: str, checkpoints: str) -> IngestReport:
-    return ingest(
-        warehouse=str(WAREHOUSE),
-        table=f"shop.{feed.name}",
-        source=source,
+def run(lake: kt.Lake, feed: Feed, source: str, checkpoints: str) -> IngestReport:
+    return lake.ingest(
+        f"shop.{feed.name}",
+        source,
         format="debezium-json",
         schema=feed.columns,
         primary_key=feed.primary_key,
@@ -123,7 +119,6 @@ def run(spark: Any, feed: Feed, source: str, checkpoints: str) -> IngestReport:
         empty_as_null=feed.empty_as_null,
         checkpoint=str(OUTPUT / checkpoints / feed.name),
         max_files_per_batch=1,
-        spark=spark,
     )
 
 

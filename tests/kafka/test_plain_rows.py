@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.feeds.feed import FeedRequest, columns_of
-from keytide.feeds.kafka.ingest import KafkaRequest, TopicOptions, feed_topics
+from keytide.feeds.kafka.ingest import KafkaRequest, feed_topics
 from keytide.feeds.kafka.topics import rows_with_keys
 
 Message = tuple[bytes | None, bytes | None]
@@ -23,7 +23,7 @@ def fed(lake: kt.Lake, *messages: Message, **feed: Any) -> Any:
     """All messages go into the table by one run."""
     kafka = FakeKafka({"t": FakeTopic(partitions=[list(messages)])})
     request = FeedRequest(lake.uri, "t", "kafka://fake/t", "json", **feed)
-    return feed_topics(KafkaRequest.of(request, TopicOptions()), lake.catalog, kafka)
+    return feed_topics(KafkaRequest.of(request), lake.catalog, kafka)
 
 
 def rows(lake: kt.Lake) -> list[tuple[Any, ...]]:
@@ -91,10 +91,11 @@ def test_a_sequence_field_orders_rows_and_deletes_have_to_have_it(lake: kt.Lake)
 def test_new_members_become_columns_with_merge_schema(lake: kt.Lake) -> None:
     fed(lake, (b'{"id": 1}', b'{"a": 1}'))
     kafka = FakeKafka({"t": FakeTopic(partitions=[[(b'{"id": 2}', b'{"b": "new"}')]])})
-    request = FeedRequest(lake.uri, "t", "kafka://fake/t", "json", merge_schema=True)
-    options = TopicOptions(if_lost="earliest")
+    request = FeedRequest(
+        lake.uri, "t", "kafka://fake/t", "json", merge_schema=True, if_lost="earliest"
+    )
     kafka.held["t"].id = "again"
-    feed_topics(KafkaRequest.of(request, options), lake.catalog, kafka)
+    feed_topics(KafkaRequest.of(request), lake.catalog, kafka)
     found = lake.table("t").scan(["id", "a", "b"]).to_pylist()
     assert sorted(map(str, (tuple(row.values()) for row in found))) == [
         "(1, 1, None)",

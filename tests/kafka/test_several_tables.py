@@ -11,7 +11,7 @@ from fake import FakeKafka, FakeTopic, change
 import keytide as kt
 from keytide.feeds.feed import FeedRequest
 from keytide.feeds.kafka import ingest
-from keytide.feeds.kafka.ingest import IngestListeners, KafkaRequest, TopicOptions, feed_tables
+from keytide.feeds.kafka.ingest import IngestListeners, KafkaRequest, feed_tables
 from keytide.feeds.kafka.offsets import stored_topics
 from keytide.feeds.kafka.topics import KafkaAddress, resolve_patterns, topics_by_table
 
@@ -25,11 +25,13 @@ def fed(
     lake: kt.Lake, held: dict[str, FakeTopic], template: str = "shop.{table}", topics: str = "*",
     listeners: IngestListeners | None = None, starting_offsets: str | None = None, **feed: Any,
 ) -> Any:  # fmt: skip
-    given = {"primary_key": ("id",), **feed}
+    given = {"primary_key": ("id",), "starting_offsets": starting_offsets, **feed}
     request = FeedRequest(lake.uri, template, f"kafka://fake/{topics}", "debezium-json", **given)
-    asked = KafkaRequest.of(request, TopicOptions(starting_offsets))
     return feed_tables(
-        asked, lake.catalog, lambda size: FakeKafka(held), listeners or IngestListeners()
+        KafkaRequest.of(request),
+        lake.catalog,
+        lambda size: FakeKafka(held),
+        listeners or IngestListeners(),
     )
 
 

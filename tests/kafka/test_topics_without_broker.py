@@ -17,7 +17,7 @@ import keytide as kt
 from keytide.feeds.feed import FeedRequest
 from keytide.feeds.kafka import ingest as topics
 from keytide.feeds.kafka.client import Messages, Topic, read_properties
-from keytide.feeds.kafka.ingest import KafkaRequest, TopicOptions
+from keytide.feeds.kafka.ingest import KafkaRequest
 from keytide.feeds.kafka.offsets import TopicOffsets, stored_offsets, stored_topics
 from keytide.feeds.kafka.start import Start, lag_of, start_offsets
 from keytide.feeds.kafka.topics import KafkaAddress, key_columns
@@ -153,10 +153,11 @@ class Shop:
         given = {"primary_key": ("id",), **feed}
         request = KafkaRequest.of(
             FeedRequest(
-                self.warehouse, "shop.people", f"kafka://fake/{names}", "debezium-json", **given
-            ),
-            TopicOptions(starting_offsets, {}, messages_max, if_lost),
-        )
+                self.warehouse, "shop.people", f"kafka://fake/{names}", "debezium-json",
+                starting_offsets=starting_offsets, max_messages_per_batch=messages_max,
+                if_lost=if_lost, **given,
+            )
+        )  # fmt: skip
         catalog = kt.connect(self.warehouse).catalog
         return topics.feed_topics(request, catalog, kafka or self.kafka)
 

@@ -44,18 +44,14 @@ class Feed:
         (self.folder / "feed" / name).write_bytes(gzip.compress(data) if ".gz" in name else data)
 
     def run(self, checkpoint: str = "first", **overrides: Any) -> Any:
-        from keytide.spark.ingest import ingest
-
-        return ingest(
+        return kt.connect(self.warehouse, spark=self.spark).ingest(
             **{
-                "warehouse": self.warehouse,
                 "table": "shop.people",
                 "source": str(self.folder / "feed"),
                 "format": "debezium-json",
                 "schema": COLUMNS,
                 "primary_key": ["id"],
                 "checkpoint": str(self.folder / checkpoint),
-                "spark": self.spark,
                 "options": self.options,
                 # A key index compares several sequence fields as clocks of several producers.
                 "sequence_by": ["source.lsn"] if self.options else [],

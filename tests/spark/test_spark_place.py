@@ -17,7 +17,6 @@ import pytest
 
 import keytide as kt
 from keytide.spark.capacity import SETTING, WorkPlace, bytes_of_rows
-from keytide.spark.ingest import ingest
 from keytide.spark.runner import Cluster, Executors, SizedRunner
 
 pytestmark = pytest.mark.spark
@@ -207,9 +206,9 @@ def test_small_batch_of_a_change_feed_is_applied_by_the_driver(
     (tmp_path / "feed").mkdir()
     change = {"op": "c", "after": {"id": 1, "v": "a"}, "source": {"lsn": 1}}
     (tmp_path / "feed" / "a.json").write_text(f"{json.dumps(change)}\nnothing\n")
-    report = ingest(
-        warehouse=warehouse, table="f", source=str(tmp_path / "feed"), format="debezium-json",
-        schema="id BIGINT, v STRING", primary_key=["id"], spark=spark,
+    report = kt.connect(warehouse, spark=spark).ingest(
+        "f", str(tmp_path / "feed"), format="debezium-json",
+        schema="id BIGINT, v STRING", primary_key=["id"],
     )  # fmt: skip
     assert (report.applied, report.rejected) == (1, 1)
     assert kt.connect(warehouse).table("f").scan(["id", "v"]).to_pylist() == [{"id": 1, "v": "a"}]

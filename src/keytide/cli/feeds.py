@@ -253,7 +253,7 @@ def ingest(
     """
     # Change feeds import DuckDB, which other commands do not need.
     from keytide.feeds.feed import FeedRequest
-    from keytide.feeds.kafka.ingest import KafkaRequest, TopicOptions
+    from keytide.feeds.kafka.ingest import KafkaRequest
     from keytide.feeds.kafka.topics import is_kafka, is_template
 
     refuse_cache("ingest")
@@ -277,12 +277,10 @@ def ingest(
         encoding=_encoding(encoding),
         epochs=tuple(epoch or ()),
         source_table=source_table,
-    )
-    of_topics = TopicOptions(
-        starting_offsets,
-        _properties(consumer_property, consumer_config),
-        max_messages_per_batch,
-        None if if_lost is None else if_lost.value,
+        max_messages_per_batch=max_messages_per_batch,
+        starting_offsets=starting_offsets,
+        consumer_properties=_properties(consumer_property, consumer_config),
+        if_lost=None if if_lost is None else if_lost.value,
     )
     if is_kafka(source):
         if spark is not None:
@@ -290,7 +288,7 @@ def ingest(
                 f"--spark {spark} does not apply to Kafka topics, which this process reads; "
                 "remove it"
             )
-        of_tables = KafkaRequest.of(request, of_topics)
+        of_tables = KafkaRequest.of(request)
         if is_template(name):
             _report_tables(_run_tables(of_tables))
             return
@@ -300,7 +298,7 @@ def ingest(
             raise typer.BadParameter(
                 f"{name}: a table template requires Kafka topics; files can load only one table"
             )
-        of_topics.check_unused(source)
+        request.refuse_topic_options()
         report = _run_files(request, spark)
     _report_totals(report)
 

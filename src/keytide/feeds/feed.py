@@ -279,10 +279,11 @@ def _check_known(what: str, names: Iterable[str], known: Sequence[str]) -> None:
 class FeedRequest:
     """A feed as the user requests it.
 
-    `columns` None and empty tuples mean that the table or the feed defines them. `continuous` runs
-    until it is stopped. Otherwise the run ends when all files are read. `merge_schema` adds new
-    columns of the feed to the table. `encoding`, `epochs` and
-    `source_table` are as in `FeedSpec` and `default_sequence`. Raises `InvalidError` for an
+    `columns` None and empty sequences mean that the table or the feed defines them. `continuous`
+    runs until it is stopped. Otherwise the run ends when all is read that existed at its start.
+    `merge_schema` adds new columns of the feed to the table. `encoding`, `epochs` and
+    `source_table` are as in `FeedSpec` and `default_sequence`. `checkpoint` and
+    `max_files_per_batch` are for files, the last four for topics. Raises `InvalidError` for an
     `encoding` of another type.
     """
 
@@ -291,19 +292,23 @@ class FeedRequest:
     source: str
     format: str
     columns: tuple[Field, ...] | None = None
-    primary_key: tuple[str, ...] = ()
-    partition_by: tuple[str, ...] = ()
-    sequence_by: tuple[str, ...] = ()
+    primary_key: Sequence[str] = ()
+    partition_by: Sequence[str] = ()
+    sequence_by: Sequence[str] = ()
     options: Mapping[str, str] = field(default_factory=dict)
-    empty_as_null: tuple[str, ...] = ()
+    empty_as_null: Sequence[str] = ()
     checkpoint: str | None = None
     dead_letter: str | None = None
     max_files_per_batch: int | None = None
     continuous: bool = False
     merge_schema: bool = False
     encoding: Encoding | None = None
-    epochs: tuple[str, ...] = ()
+    epochs: Sequence[str] = ()
     source_table: str | None = None
+    max_messages_per_batch: int | None = None
+    starting_offsets: str | None = None
+    consumer_properties: Mapping[str, str] = field(default_factory=dict)
+    if_lost: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.encoding, Encoding | None):
@@ -311,6 +316,21 @@ class FeedRequest:
                 f"encoding is {shown(self.encoding)}; expected a keytide.cdc.Encoding, such as "
                 "debezium_encoding(decimal_handling_mode='precise')"
             )
+
+    def refuse_topic_options(self) -> None:
+        """Raises `InvalidError` for an option that a feed of files does not use."""
+        given = {
+            "starting offsets": self.starting_offsets,
+            "consumer properties": self.consumer_properties or None,
+            "a number of messages per batch": self.max_messages_per_batch,
+            "what to do if offsets are lost": self.if_lost,
+        }
+        for what, value in given.items():
+            if value is not None:
+                raise InvalidError(
+                    f"{what} ({value!r}) are only for topics, and {self.source!r} is not a topic; "
+                    "remove them, or use kafka://host:port/topic"
+                )
 
 
 def columns_of(schema: str | Sequence[Field] | None) -> tuple[Field, ...] | None:

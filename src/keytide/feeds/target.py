@@ -80,7 +80,7 @@ def feed_target(
     _refuse_rowkind_field(request.table, options)
     known = Origin.of(options)
     epochs = extended(known.epochs, parse_epochs(request.epochs), request.table)
-    sample = Sample(messages, request.format, request.sequence_by, epochs)
+    sample = Sample(messages, request.format, tuple(request.sequence_by), epochs)
     origin = request.source_table or known.source_table or sample.origin()
     if table is None:
         return _create(catalog, request, sample, origin)

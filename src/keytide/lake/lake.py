@@ -750,8 +750,12 @@ class Lake:
         was recreated, are errors, unless `if_lost` says where to continue. `consumer_properties`
         are properties of librdkafka.
 
-        **Files** are read by the lake's Spark session. Progress is stored in `checkpoint`, see
-        `keytide.spark.ingest.ingest`.
+        **Files** contain one JSON message per line, optionally gzipped, and only a line feed ends a
+        line. They are read by the lake's Spark session. The folder `checkpoint` stores the
+        progress: with the same one, each file is applied once, and a repeated batch changes
+        nothing. By default it is next to the tables of a local warehouse. `max_files_per_batch`
+        limits a batch; the task that writes a bucket holds all changes of it in memory. With
+        `merge_schema`, each batch is read twice.
 
         Committed batches stay complete after any error. Raises:
 
@@ -765,7 +769,6 @@ class Lake:
         - What writes raise.
         """
         from keytide.feeds.feed import FeedRequest, columns_of
-        from keytide.feeds.kafka.ingest import TopicOptions
         from keytide.lake.placement import feed
 
         request = FeedRequest(
@@ -774,24 +777,25 @@ class Lake:
             source=source,
             format=format,
             columns=columns_of(schema),
-            primary_key=tuple(primary_key),
-            partition_by=tuple(partition_by),
-            sequence_by=tuple(sequence_by),
-            options=dict(options or {}),
-            empty_as_null=tuple(empty_as_null),
+            primary_key=primary_key,
+            partition_by=partition_by,
+            sequence_by=sequence_by,
+            options=options or {},
+            empty_as_null=empty_as_null,
             checkpoint=checkpoint,
             dead_letter=dead_letter,
             max_files_per_batch=max_files_per_batch,
             continuous=continuous,
             merge_schema=merge_schema,
             encoding=encoding,
-            epochs=tuple(epochs),
+            epochs=epochs,
             source_table=source_table,
+            max_messages_per_batch=max_messages_per_batch,
+            starting_offsets=starting_offsets,
+            consumer_properties=consumer_properties or {},
+            if_lost=if_lost,
         )
-        of_topics = TopicOptions(
-            starting_offsets, dict(consumer_properties or {}), max_messages_per_batch, if_lost
-        )
-        return feed(request, of_topics, self._catalog, self._spark, on_batch)
+        return feed(request, self._catalog, self._spark, on_batch)
 
     @checked
     def ingest_tables(
@@ -847,7 +851,7 @@ class Lake:
         - `SetupError` when a library is not installed.
         """
         from keytide.feeds.feed import FeedRequest
-        from keytide.feeds.kafka.ingest import IngestListeners, TopicOptions
+        from keytide.feeds.kafka.ingest import IngestListeners
         from keytide.lake.placement import feed_tables
 
         request = FeedRequest(
@@ -855,22 +859,23 @@ class Lake:
             table=tables,
             source=source,
             format=format,
-            primary_key=tuple(primary_key),
-            partition_by=tuple(partition_by),
-            sequence_by=tuple(sequence_by),
-            options=dict(options or {}),
-            empty_as_null=tuple(empty_as_null),
+            primary_key=primary_key,
+            partition_by=partition_by,
+            sequence_by=sequence_by,
+            options=options or {},
+            empty_as_null=empty_as_null,
             dead_letter=dead_letter,
             continuous=continuous,
             merge_schema=merge_schema,
             encoding=encoding,
-            epochs=tuple(epochs),
+            epochs=epochs,
             source_table=source_table,
+            max_messages_per_batch=max_messages_per_batch,
+            starting_offsets=starting_offsets,
+            consumer_properties=consumer_properties or {},
+            if_lost=if_lost,
         )
-        of_topics = TopicOptions(
-            starting_offsets, dict(consumer_properties or {}), max_messages_per_batch, if_lost
-        )
-        return feed_tables(request, of_topics, self._catalog, IngestListeners(on_batch, on_failure))
+        return feed_tables(request, self._catalog, IngestListeners(on_batch, on_failure))
 
     @checked
     def sql(self, text: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> Result:

@@ -17,7 +17,7 @@ from keytide.errors import InvalidError, SetupError
 if TYPE_CHECKING:
     from keytide.dml.deletion import HostFor
     from keytide.feeds.feed import BatchReport, FeedRequest, IngestReport
-    from keytide.feeds.kafka.ingest import IngestListeners, TablesReport, TopicOptions
+    from keytide.feeds.kafka.ingest import IngestListeners, TablesReport
     from keytide.sql.query_engine import Engine
 
 
@@ -53,7 +53,6 @@ def delete_host_of(spark: Any) -> HostFor:
 
 def feed(
     request: FeedRequest,
-    options: TopicOptions,
     catalog: Catalog,
     spark: Any = None,
     on_batch: Callable[[BatchReport], None] | None = None,
@@ -71,8 +70,8 @@ def feed(
             f"table {request.table!r} is a template for several tables; use Lake.ingest_tables"
         )
     if is_kafka(request.source):
-        return run_topics(KafkaRequest.of(request, options), on_batch, catalog)
-    options.check_unused(request.source)
+        return run_topics(KafkaRequest.of(request), on_batch, catalog)
+    request.refuse_topic_options()
     if spark is None:
         raise SetupError(
             f"files such as {request.source} are read by Spark; open the lake with a Spark "
@@ -83,10 +82,8 @@ def feed(
     return run_files(request, spark, on_batch, catalog)
 
 
-def feed_tables(
-    request: FeedRequest, options: TopicOptions, catalog: Catalog, listeners: IngestListeners
-) -> TablesReport:
+def feed_tables(request: FeedRequest, catalog: Catalog, listeners: IngestListeners) -> TablesReport:
     """Run `Lake.ingest_tables`. Raises what it raises."""
     from keytide.feeds.kafka.ingest import KafkaRequest, run_feeds
 
-    return run_feeds(KafkaRequest.of(request, options), catalog, listeners)
+    return run_feeds(KafkaRequest.of(request), catalog, listeners)

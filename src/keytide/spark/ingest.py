@@ -10,10 +10,9 @@ for each.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +27,6 @@ from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.feeds.apply import ChangeCounts, ChangeWriter, WrittenChanges, adapt_to_table
-from keytide.feeds.conversion import Encoding
 from keytide.feeds.decode import decode
 from keytide.feeds.feed import (
     UNAVAILABLE_COLUMN,
@@ -36,7 +34,6 @@ from keytide.feeds.feed import (
     FeedRequest,
     FeedSpec,
     IngestReport,
-    columns_of,
 )
 from keytide.feeds.flow_writer import has_omitted_column, with_omitted_column
 from keytide.feeds.inference import Sample, combined_columns, feed_growth
@@ -70,7 +67,6 @@ from keytide.spark.feed_files import (
 )
 from keytide.spark.internals import is_connect, refuse_other_servers
 from keytide.spark.runner import Executors, SizedRunner
-from keytide.spark.sessions import session
 from keytide.store import open_store
 from keytide.types import BYTES, STRING, AtomicType, Field, parse_sql_type
 from keytide.write.layout import Layout
@@ -196,89 +192,20 @@ def _as_text(raw: Column) -> Column:
 _BUCKET, _RAW, _REASON, _SKIPPED = map(scratch, ("bucket", "raw", "reason", "skipped"))
 
 
-def ingest(
-    *,
-    warehouse: str | Path,
-    table: str,
-    source: str,
-    format: str,
-    schema: str | Sequence[Field] | None = None,
-    primary_key: Sequence[str] = (),
-    partition_by: Sequence[str] = (),
-    sequence_by: Sequence[str] = (),
-    options: Mapping[str, str] | None = None,
-    empty_as_null: Sequence[str] = (),
-    checkpoint: str | None = None,
-    dead_letter: str | None = None,
-    max_files_per_batch: int | None = None,
-    continuous: bool = False,
-    merge_schema: bool = False,
-    encoding: Encoding | None = None,
-    epochs: Sequence[str] = (),
-    source_table: str | None = None,
-    spark: SparkSession | None = None,
-    on_batch: Callable[[BatchReport], None] | None = None,
-) -> IngestReport:
-    """Load files of change data into a table: one JSON message per line, optionally gzipped.
-
-    - `source` is a folder, a file or a glob. Only a line feed ends a line.
-    - `table` is opened, or created from `schema` (SQL text or fields) and `primary_key`, or from
-      what the first messages contain.
-    - `sequence_by` names the fields of a message that order changes, such as `source.lsn`, when the
-      usual ones of the format do not.
-    - `dead_letter` names a table for messages that cannot be applied. It stores each of them byte
-      for byte (`raw`), with the reason.
-    - `checkpoint` is the folder that stores the progress. By default it is next to the tables of a
-      local warehouse.
-    - `max_files_per_batch` limits a batch. A micro-batch is decoded in pieces, but the task that
-      writes a bucket holds all its changes in memory.
-    - `merge_schema` adds missing columns before each batch that has new fields. New columns are
-      nullable and come last. They have the types that the messages declare, or the types of the
-      values in the batch. Types are widened when messages declare wider ones or values do not fit,
-      as in `Table.write`. Each batch is then read twice. Without `merge_schema`, fields that have
-      no column are ignored.
-    - `encoding`, `epochs` and `source_table` are as in `Lake.ingest`.
-    - `continuous` keeps running until it is stopped. Otherwise the call returns once every file is
-      applied.
-    - `on_batch` is called on the driver after each batch.
-
-    Delivery is exactly-once: with the same checkpoint, each file is applied once, and repeating an
-    interrupted batch has no effect on what it had already committed.
-
-    Raises `InvalidError` for a feed or definition with contradictions, `NotFoundError` when there
-    is no file, `DataError` for a file that Spark cannot read, such as a truncated one,
-    `UnsupportedError` on Spark Connect, and what the batches raise, as Keytide errors.
-    """
-    request = FeedRequest(
-        warehouse=str(warehouse),
-        table=table,
-        source=source,
-        format=format,
-        columns=columns_of(schema),
-        primary_key=tuple(primary_key),
-        partition_by=tuple(partition_by),
-        sequence_by=tuple(sequence_by),
-        options=dict(options or {}),
-        empty_as_null=tuple(empty_as_null),
-        checkpoint=checkpoint,
-        dead_letter=dead_letter,
-        max_files_per_batch=max_files_per_batch,
-        continuous=continuous,
-        merge_schema=merge_schema,
-        encoding=encoding,
-        epochs=tuple(epochs),
-        source_table=source_table,
-    )
-    return run_feed(request, spark or session(), on_batch)
-
-
 def run_feed(
     request: FeedRequest,
     spark: SparkSession,
     on_batch: Callable[[BatchReport], None] | None = None,
     catalog: Catalog | None = None,
 ) -> IngestReport:
-    """Run a request as `ingest` does. Raises what it raises."""
+    """Load the files of a request, as `Lake.ingest` describes.
+
+    Delivery is exactly-once: with the same checkpoint, each file is applied once, and repeating an
+    interrupted batch has no effect on what it had already committed. `on_batch` is called on the
+    driver. Raises `InvalidError` for a feed or definition with contradictions, `NotFoundError` when
+    there is no file, `DataError` for a file that Spark cannot read, such as a truncated one,
+    `UnsupportedError` on Spark Connect, and what the batches raise.
+    """
     refuse_other_servers(
         spark,
         f"table {request.table}: ingest of files",

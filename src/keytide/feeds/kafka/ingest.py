@@ -135,31 +135,6 @@ BATCH_MESSAGES_MAX = 100_000
 
 
 @dataclass(frozen=True)
-class TopicOptions:
-    """Options for feeds of topics that feeds of files do not have. None means not given."""
-
-    starting_offsets: str | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
-    messages_max: int | None = None
-    if_lost: str | None = None
-
-    def check_unused(self, source: str) -> None:
-        """Raises `InvalidError` for an option that a feed of files does not use."""
-        given = {
-            "starting offsets": self.starting_offsets,
-            "consumer properties": self.properties or None,
-            "a number of messages per batch": self.messages_max,
-            "what to do if offsets are lost": self.if_lost,
-        }
-        for what, value in given.items():
-            if value is not None:
-                raise InvalidError(
-                    f"{what} ({value!r}) are only for topics, and {source!r} is not a topic; "
-                    "remove them, or use kafka://host:port/topic"
-                )
-
-
-@dataclass(frozen=True)
 class KafkaRequest:
     """The feed, and where it begins in which topics.
 
@@ -174,7 +149,7 @@ class KafkaRequest:
     if_lost: IfLost = "fail"
 
     @classmethod
-    def of(cls, feed: FeedRequest, options: TopicOptions) -> KafkaRequest:
+    def of(cls, feed: FeedRequest) -> KafkaRequest:
         """Parse the request. Raises `InvalidError` for an invalid one, or one for files."""
         if feed.checkpoint is not None:
             raise InvalidError(
@@ -186,16 +161,17 @@ class KafkaRequest:
                 f"a number of files per batch ({feed.max_files_per_batch}) is only for files; "
                 "set the number of messages per batch instead"
             )
-        limit = BATCH_MESSAGES_MAX if options.messages_max is None else options.messages_max
+        limit = feed.max_messages_per_batch
+        limit = BATCH_MESSAGES_MAX if limit is None else limit
         if limit < 1:
             raise InvalidError(f"{limit} messages per batch; expected 1 or more")
         return cls(
             feed,
             KafkaAddress.parse(feed.source),
-            Start.parse(options.starting_offsets or "earliest"),
-            dict(options.properties),
+            Start.parse(feed.starting_offsets or "earliest"),
+            feed.consumer_properties,
             limit,
-            checked_if_lost(options.if_lost or "fail"),
+            checked_if_lost(feed.if_lost or "fail"),
         )
 
 
