@@ -201,7 +201,7 @@ def test_two_feeds_of_one_topic_at_once_apply_each_message_once(
     lake.create_table("shop.people", columns, ["id"], options={"sequence.field": "_lsn"})
     asked = command(
         lake, "shop.people", broker.source(topic), "--primary-key", "id",
-        "--max-messages-per-batch", "20",
+        "--sequence-by", "source.lsn", "--max-messages-per-batch", "20",
     )  # fmt: skip
     both = [
         subprocess.Popen(asked, env=environment(), stderr=subprocess.PIPE, text=True)
@@ -338,7 +338,8 @@ def test_feeds_of_maxwell_and_canal_come_by_topics_too(
 ) -> None:
     broker.create(topic)
     row = {"id": 1, "name": "a"}
-    maxwell = {"type": "insert", "ts": 5, "xid": 1, "data": row, "primary_key_columns": ["id"]}
+    maxwell = {"type": "insert", "position": "mysql-bin.000001:40", "ts": 5, "xid": 1,
+               "data": row, "primary_key_columns": ["id"]}  # fmt: skip
     types = {"id": "bigint", "name": "varchar(9)"}
     canal = {"type": "INSERT", "isDdl": False, "es": 5, "id": 1, "pkNames": ["id"],
              "mysqlType": types, "data": [{"id": "1", "name": "a"}]}  # fmt: skip
@@ -371,7 +372,7 @@ def test_nobody_at_an_address_is_said(lake: kt.Lake, monkeypatch: pytest.MonkeyP
     from keytide.feeds.kafka import client
 
     monkeypatch.setitem(client._TIMEOUT, "request_timeout", 1)
-    with pytest.raises(kt.DataError, match=r"no broker of 127\.0\.0\.1:1 answers"):
+    with pytest.raises(kt.DataError, match=r"no broker of 127\.0\.0\.1:1 responds"):
         lake.ingest("shop.people", "kafka://127.0.0.1:1/t", format="debezium-json")
 
 
