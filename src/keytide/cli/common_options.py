@@ -184,17 +184,13 @@ class CacheArguments(TypedDict):
     cache_bytes: str | None
 
 
-_CACHE_ARGUMENTS: ContextVar[CacheArguments] = ContextVar("cache")
-
-
-def set_cache(cache: str | None, cache_bytes: str | None) -> None:
-    """Set the cache for the next command."""
-    _CACHE_ARGUMENTS.set({"cache": cache, "cache_bytes": cache_bytes})
+CACHE_ARGUMENTS: ContextVar[CacheArguments] = ContextVar("cache")
+"""What the command line sets for the next command."""
 
 
 def cache_arguments() -> CacheArguments:
     """The cache that the command line sets."""
-    return _CACHE_ARGUMENTS.get({"cache": None, "cache_bytes": None})
+    return CACHE_ARGUMENTS.get({"cache": None, "cache_bytes": None})
 
 
 def refuse_cache(command: str) -> None:
@@ -224,7 +220,16 @@ def open_named_table(table: str, warehouse: str | None) -> Table:
     without a warehouse is a usage error.
     """
     if is_path(table) or (not warehouse and os.path.isdir(table)):
-        return _table_at(table, warehouse)
+        try:
+            return open_table(full_path(table), **cache_arguments())
+        except NotFoundError as error:
+            way = hint_to_enter(table)
+            if not way and warehouse and not os.path.isabs(table):
+                way = (
+                    f"this is a path, not a table of {warehouse}, where a table is named "
+                    "database.table"
+                )
+            raise NotFoundError(f"{error}; {way}" if way else str(error)) from error
     if not warehouse:
         raise typer.BadParameter(
             f"{_NO_WAREHOUSE}, or write the table's path (./{table} in the current directory)"
@@ -288,18 +293,6 @@ def full_path(path: str) -> str:
     return os.path.abspath(os.path.expanduser(path))
 
 
-def _table_at(path: str, warehouse: str | None) -> Table:
-    try:
-        return open_table(full_path(path), **cache_arguments())
-    except NotFoundError as error:
-        way = hint_to_enter(path)
-        if not way and warehouse and not os.path.isabs(path):
-            way = (
-                f"this is a path, not a table of {warehouse}, where a table is named database.table"
-            )
-        raise NotFoundError(f"{error}; {way}" if way else str(error)) from error
-
-
 # -- commands derived from table methods -----------------------------------------------------------
 
 
@@ -324,12 +317,12 @@ def command(
     said = {**_OPTIONS, **options}
     _, *declared = inspect.signature(verb, eval_str=True).parameters.values()
     own = [_parameter("table", TableArgument), _parameter("warehouse", Warehouse, None)]
-    own += [
-        _parameter(
-            each.name, Annotated[_parameter_type(each.annotation), said[each.name]], each.default
-        )
-        for each in declared
-    ]
+    for each in declared:
+        # A string can express some types, such as a time.
+        type_, choices = each.annotation, get_args(each.annotation)
+        if str in choices:
+            type_ = str | None if type(None) in choices else str
+        own.append(_parameter(each.name, Annotated[type_, said[each.name]], each.default))
     own += [_parameter("format", FormatOption, Format.TABLE)]
     parameters = sorted(own, key=lambda each: each.default is not each.empty)
 
@@ -349,14 +342,6 @@ def command(
 def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> Any:
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return inspect.Parameter(name, kind, annotation=annotation, default=default)
-
-
-def _parameter_type(annotation: Any) -> Any:
-    """The type of an argument: a string for all types that a string can express, such as a time."""
-    choices = get_args(annotation)
-    if str not in choices:
-        return annotation
-    return str | None if type(None) in choices else str
 
 
 # -- execution in threads of this process, or as Spark jobs ----------------------------------------

@@ -36,7 +36,6 @@ from keytide.cli.common_options import (
 )
 from keytide.cli.output import (
     Format,
-    Grid,
     Paragraph,
     Part,
     Properties,
@@ -49,7 +48,6 @@ from keytide.cli.output import (
 )
 from keytide.definition.kind import require_key
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
-from keytide.format.schema import TableSchema
 from keytide.lake.external_tables import ExternalTable
 from keytide.lake.lake import Lake
 from keytide.lake.opening import connect
@@ -58,9 +56,7 @@ from keytide.maintenance.history import HistoryEntry, entries_of
 from keytide.predicate.literals import scalar_of_text
 from keytide.read.fallback import FallbackExplanation
 from keytide.read.scan import Explanation
-from keytide.read.why import Why
 from keytide.sources.scan import ExternalExplanation
-from keytide.types import Field
 
 # -- lists and descriptions of tables, and their snapshots -----------------------------------------
 
@@ -108,8 +104,17 @@ def ls(
         place, database = None, place
     address = required_warehouse(warehouse) if place is None else full_path(place)
     lake = connect(address, **cache_arguments())
-    if not list_tables(lake, database, format):
-        note(f"no tables in {lake.uri}{_hint(place, database)}")
+    if list_tables(lake, database, format):
+        return
+
+    # Which database was searched, and what the user may have meant.
+    hint = f", database {database}" if database else ""
+    if place is not None and database is None:
+        way = hint_to_enter(place)
+        hint = f"; {way}" if way else ""
+    elif place is None and os.path.isdir(str(database)):
+        hint += f"; to list the local folder of that name, use ./{database}"
+    note(f"no tables in {lake.uri}{hint}")
 
 
 def describe(
@@ -175,7 +180,18 @@ def list_tables(lake: Lake, database: str | None, format: Format) -> int:
 def describe_table(found: Table | ExternalTable, format: Format) -> None:
     """Write a table's columns, keys and options, and the size of the stored data."""
     schema = found.table_schema
-    columns = _columns(schema)
+    roles = {"primary": schema.primary_keys, "partition": schema.partition_keys}
+    columns = [
+        {
+            "column": f.name,
+            "type": f.type.with_nullable(True).sql(),
+            "nullable": f.type.nullable,
+            "key": ", ".join(role for role, names in roles.items() if f.name in names),
+            "default": f.default_value,
+            "description": f.description,
+        }
+        for f in schema.fields
+    ]
     if format is Format.CSV:
         rows = pa.Table.from_pylist(columns)
         write_rows(rows.to_batches(), rows.schema, format, limit=len(columns))
@@ -188,52 +204,15 @@ def describe_table(found: Table | ExternalTable, format: Format) -> None:
     keys = {"primary_key": schema.primary_keys, "partition_by": schema.partition_keys}
     options = dict(schema.options) if isinstance(found, Table) else found.options
     document = {**about, **keys, "columns": columns, "options": options, **stored}
-    shown: list[Part] = [Properties(_description(about | stored)), _BLANK, grid(columns)]
+    said = {name: value for name, value in (about | stored).items() if value is not None}
+    if "snapshot_id" in said:
+        said["snapshot_id"] = str(said["snapshot_id"])  # a name, so its digits have no commas
+        time = datetime.fromisoformat(said["snapshot_time"]).replace(tzinfo=None)
+        said["snapshot_time"] = f"{time.isoformat(' ', 'milliseconds')}Z"
+    shown: list[Part] = [Properties(said), _BLANK, grid(columns)]
     if options:
         shown += [_BLANK, Properties(options)]
     write_document(document, shown, format)
-
-
-def _hint(place: str | None, database: str | None) -> str:
-    """Which database was searched, and what the user may have meant."""
-    within = f", database {database}" if database else ""
-    if place is not None and database is None:
-        way = hint_to_enter(place)
-        return f"; {way}" if way else ""
-    if place is None and os.path.isdir(str(database)):
-        return f"{within}; to list the local folder of that name, use ./{database}"
-    return within
-
-
-def _description(about: Mapping[str, Any]) -> dict[str, Any]:
-    """The properties to show. An id is a name, so its digits have no commas."""
-    said = {name: value for name, value in about.items() if value is not None}
-    if "snapshot_id" in said:
-        said["snapshot_id"] = str(said["snapshot_id"])
-        time = datetime.fromisoformat(said["snapshot_time"]).replace(tzinfo=None)
-        said["snapshot_time"] = f"{time.isoformat(' ', 'milliseconds')}Z"
-    return said
-
-
-def _columns(schema: TableSchema) -> list[dict[str, Any]]:
-    return [
-        {
-            "column": f.name,
-            "type": f.type.with_nullable(True).sql(),
-            "nullable": f.type.nullable,
-            "key": ", ".join(_roles(f.name, schema)),
-            "default": f.default_value,
-            "description": f.description,
-        }
-        for f in schema.fields
-    ]
-
-
-def _roles(column: str, schema: TableSchema) -> Iterator[str]:
-    if column in schema.primary_keys:
-        yield "primary"
-    if column in schema.partition_keys:
-        yield "partition"
 
 
 def _stored(table: Table) -> dict[str, Any]:
@@ -353,7 +332,20 @@ def why(
     if format is Format.CSV:
         write_rows(versions.to_batches(), versions.schema, format)
         return
-    write_document(_story_document(story), [Paragraph(str(story))], format)
+    stored, row = records(versions), story.row
+    if row is not None:
+        columns = [field for field in versions.schema if field.name in row]
+        (row,) = records(pa.Table.from_pylist([row], schema=pa.schema(columns)))
+    document = {
+        "table": story.table,
+        "key": {name: stored[0][name] for name in story.key},
+        "snapshot_id": story.snapshot_id,
+        "merge_engine": story.merge_engine,
+        "versions": stored,
+        "row": row,
+        "taken": story.taken,
+    }
+    write_document(document, [Paragraph(str(story))], format)
 
 
 def explain(
@@ -376,44 +368,33 @@ def explain(
     found = open_readable_table(table, warehouse)
     when = _when(found, snapshot_id, tag, as_of)
     explained = found.scan(names(columns) or None, where, **when).explain()
+    lines: list[dict[str, Any]] = []
+    shown: list[Part] = []
     if isinstance(explained, ExternalExplanation):
-        _write_explained(explained, format)
-        return
-    if isinstance(explained, FallbackExplanation):
-        _write_plans({"first": explained.first, "fallback": explained.fallback}, format)
-        return
-    stages = _stages(explained)
+        document = asdict(explained)
+        lines, shown = [document], [Paragraph(str(explained))]
+    elif isinstance(explained, FallbackExplanation):
+        document = {}
+        for branch, plan in (("first", explained.first), ("fallback", explained.fallback)):
+            document[branch], stages = _plan_document(plan, shown)
+            lines += [{"table": plan.table, **stage} for stage in stages]
+    else:
+        document, lines = _plan_document(explained, shown)
     if format is Format.CSV:
-        rows = pa.Table.from_pylist(stages)
+        rows = pa.Table.from_pylist(lines)
         write_rows(rows.to_batches(), rows.schema, format)
-        return
-    document = {**asdict(explained), "funnel": stages}
-    write_document(document, _explanation_parts(explained, stages), format)
+    else:
+        write_document(document, shown, format)
 
 
-def _write_plans(plans: Mapping[str, Explanation], format: Format) -> None:
-    """Write the plans of several branches."""
-    if format is Format.CSV:
-        stages = [{"table": p.table, **stage} for p in plans.values() for stage in _stages(p)]
-        rows = pa.Table.from_pylist(stages)
-        write_rows(rows.to_batches(), rows.schema, format)
-        return
-    document = {name: {**asdict(p), "funnel": _stages(p)} for name, p in plans.items()}
-    shown = [part for plan in plans.values() for part in _explanation_parts(plan, _stages(plan))]
-    write_document(document, shown, format)
-
-
-def _stages(explained: Explanation) -> list[dict[str, Any]]:
-    return [asdict(stage) for stage in explained.funnel.stages]
-
-
-def _write_explained(explained: ExternalExplanation, format: Format) -> None:
-    document = asdict(explained)
-    if format is Format.CSV:
-        rows = pa.Table.from_pylist([document])
-        write_rows(rows.to_batches(), rows.schema, format)
-        return
-    write_document(document, [Paragraph(str(explained))], format)
+def _plan_document(
+    plan: Explanation, shown: list[Part]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A plan as a document, and its stages. Adds what people read of it to `shown`."""
+    stages = [asdict(stage) for stage in plan.funnel.stages]
+    title, *_, merging = str(plan).splitlines()
+    shown += [Paragraph(title, "bold"), grid(stages), Paragraph(merging)]
+    return {**asdict(plan), "funnel": stages}, stages
 
 
 def _when(
@@ -430,31 +411,6 @@ def _when(
     return {"version": snapshot_id if tag is None else tag}
 
 
-def _explanation_parts(
-    explained: Explanation, stages: list[dict[str, Any]]
-) -> tuple[Paragraph, Grid, Paragraph]:
-    title, *_, merging = str(explained).splitlines()
-    return Paragraph(title, "bold"), grid(stages), Paragraph(merging)
-
-
-def _story_document(story: Why) -> dict[str, Any]:
-    versions = story.to_arrow()
-    stored = records(versions)
-    row = story.row
-    if row is not None:
-        columns = [field for field in versions.schema if field.name in row]
-        (row,) = records(pa.Table.from_pylist([row], schema=pa.schema(columns)))
-    return {
-        "table": story.table,
-        "key": {name: stored[0][name] for name in story.key},
-        "snapshot_id": story.snapshot_id,
-        "merge_engine": story.merge_engine,
-        "versions": stored,
-        "row": row,
-        "taken": story.taken,
-    }
-
-
 def _values_text(values: Mapping[str, Any], texts: Sequence[str]) -> str:
     return ", ".join(f"{name} = {text}" for name, text in zip(values, texts, strict=True))
 
@@ -467,17 +423,16 @@ def _key_of(table: Table | ExternalTable, texts: list[str]) -> dict[str, Any]:
             f"the primary key of {table.name} is {', '.join(schema.primary_keys)}; found "
             f"{counted(len(texts), 'value')}: {' '.join(texts)}"
         )
-    fields = schema.select(schema.primary_keys)
-    return {f.name: _parsed(text, f, table.name) for f, text in zip(fields, texts, strict=True)}
-
-
-def _parsed(text: str, field: Field, table: str) -> Any:
-    if not pa.types.is_binary(field.type.to_arrow()):
-        return scalar_of_text(text, field, table)
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise InvalidError(
-            f"table {table}: key column {field.name!r} is {field.type.sql()}, found {text!r}; "
-            f"write its bytes as base64: {error}"
-        ) from error
+    key: dict[str, Any] = {}
+    for field, text in zip(schema.select(schema.primary_keys), texts, strict=True):
+        if not pa.types.is_binary(field.type.to_arrow()):
+            key[field.name] = scalar_of_text(text, field, table.name)
+            continue
+        try:
+            key[field.name] = base64.b64decode(text, validate=True)
+        except binascii.Error as error:
+            raise InvalidError(
+                f"table {table.name}: key column {field.name!r} is {field.type.sql()}, found "
+                f"{text!r}; write its bytes as base64: {error}"
+            ) from error
+    return key

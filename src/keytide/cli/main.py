@@ -21,12 +21,12 @@ import keytide
 from keytide.base.process import require
 from keytide.base.text import counted
 from keytide.cli.common_options import (
+    CACHE_ARGUMENTS,
     FormatOption,
     Limit,
     Warehouse,
     cache_arguments,
     required_warehouse,
-    set_cache,
 )
 from keytide.cli.feeds import ingest, lag
 from keytide.cli.inspection import describe, explain, get, history, ls, scan, snapshots, why
@@ -50,7 +50,6 @@ from keytide.cli.tags_and_branches import branch, consumer, tag
 from keytide.errors import InvalidError, KeytideError
 from keytide.lake.lake import Lake
 from keytide.lake.opening import connect
-from keytide.sql.result import Result
 
 # -- `keytide sql`: statements from an argument, a file, a pipe, or a prompt -----------------------
 
@@ -92,7 +91,12 @@ def sql(
     address = required_warehouse(warehouse)
     lake = connect(address, allow_external_files=allow_external_files, **cache_arguments())
     if file is not None:
-        text = _text_of(file)
+        try:
+            text = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidError(f"{file} is not UTF-8 text; save it as UTF-8 ({error})") from error
+        except OSError as error:
+            raise InvalidError(f"{file} cannot be read: {error}") from error
     if text is None and sys.stdin.isatty():
         from keytide.cli.prompt import run_prompt  # most runs do not need these libraries
 
@@ -104,24 +108,11 @@ def sql(
 def run_text(lake: Lake, text: str, format: Format, limit: int | None) -> None:
     """Run statements and write the result of each."""
     for result in lake.sql_results(text):
-        _write(result, format, limit)
-
-
-def _text_of(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidError(f"{file} is not UTF-8 text; save it as UTF-8 ({error})") from error
-    except OSError as error:
-        raise InvalidError(f"{file} cannot be read: {error}") from error
-
-
-def _write(result: Result, format: Format, limit: int | None) -> None:
-    rows = result.to_arrow()
-    if rows.num_columns:
-        write_rows(rows.to_batches(), rows.schema, format, limit)
-    else:
-        note(f"{counted(result.row_count, 'row')} changed" if result.row_count else "done")
+        rows = result.to_arrow()
+        if rows.num_columns:
+            write_rows(rows.to_batches(), rows.schema, format, limit)
+        else:
+            note(f"{counted(result.row_count, 'row')} changed" if result.row_count else "done")
 
 
 # -- `keytide ui`: a lake in a browser -------------------------------------------------------------
@@ -261,7 +252,7 @@ def _keytide(
 
     Example: keytide scan /data/lake/shop.db/orders --limit 10
     """
-    set_cache(cache, cache_bytes)
+    CACHE_ARGUMENTS.set({"cache": cache, "cache_bytes": cache_bytes})
 
 
 for _command in (

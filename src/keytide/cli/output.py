@@ -109,35 +109,27 @@ class Grid:
         cells = [cell for column in self.columns for cell in column.cells]
         value = cells[0] if len(cells) == 1 else None
         if vertical or (self.columns and not widths):
-            yield from self._blocks(width)
-        elif value is not None and ("\n" in value or cell_len(value) > widths[0]):
+            names = [column.name for column in self.columns]
+            for number, row in enumerate(zip(*(c.cells for c in self.columns), strict=True), 1):
+                if number > 1:
+                    yield Text()
+                yield Text(f"row {number}", "dim")
+                yield from _block(names, row, width)
+            return
+        if value is not None and ("\n" in value or cell_len(value) > widths[0]):
             yield Text(visible(self.columns[0].name), "bold")
             yield from map(Text, _folded(value, width))
-        else:
-            yield from self._table(widths)
-
-            columns = self.columns[len(widths) :]
-            if columns:
-                names = ", ".join(visible(column.name) for column in columns)
-                yield from _wrapped(f"not shown: {names}", "dim", width)
-                yield from _wrapped(
-                    r"--format vertical, or \x at the prompt, shows them", "dim", width
-                )
-
-    def _table(self, widths: Sequence[int]) -> Iterator[Text]:
-        shown = self.columns[: len(widths)]
+            return
+        shown, others = self.columns[: len(widths)], self.columns[len(widths) :]
         contents = [column.content for column in shown]
         yield _row([Text(visible(column.name), "bold") for column in shown], widths, contents)
-        for cells in zip(*(column.cells for column in shown), strict=True):
-            yield _row(list(map(_cell, cells)), widths, contents)
-
-    def _blocks(self, width: int | None) -> Iterator[Text]:
-        names = [column.name for column in self.columns]
-        for number, cells in enumerate(zip(*(c.cells for c in self.columns), strict=True), 1):
-            if number > 1:
-                yield Text()
-            yield Text(f"row {number}", "dim")
-            yield from _block(names, cells, width)
+        for row in zip(*(column.cells for column in shown), strict=True):
+            yield _row(list(map(_cell, row)), widths, contents)
+        if others:
+            left_out = ", ".join(visible(column.name) for column in others)
+            yield from _wrapped(f"not shown: {left_out}", "dim", width)
+            hint = r"--format vertical, or \x at the prompt, shows them"
+            yield from _wrapped(hint, "dim", width)
 
 
 @dataclass(frozen=True)
@@ -187,28 +179,24 @@ def fitted_widths(columns: Sequence[Column], width: int | None) -> list[int]:
     wished = [column.width for column in columns]
     if width is None:
         return wished
-    least = [_least_width(column, wish) for column, wish in zip(columns, wished, strict=True)]
+    least = []
+    for column, wish in zip(columns, wished, strict=True):
+        is_text = column.content is Content.TEXT
+        short = max(cell_len(visible(column.name)), min(wish, _TEXT_WIDTH_MIN))
+        least.append(short if is_text else wish)
     ends = accumulate(each + _GAP for each in least)
     room = max(width, WIDTH_MIN) + _GAP
     fitting = [end for end in ends if end <= room]
-    return _widened(least[: len(fitting)], wished, room - max(fitting, default=0))
 
-
-def _widened(widths: Sequence[int], wished: Sequence[int], room: int) -> list[int]:
-    """The widths after the remaining width is distributed, first to columns that need little."""
-    grown = list(widths)
-    by_need = sorted(range(len(grown)), key=lambda i: wished[i] - grown[i])
-    for left, i in zip(range(len(grown), 0, -1), by_need, strict=True):
-        more = min(wished[i] - grown[i], room // left)
-        grown[i] += more
+    # The remaining width goes first to columns that need little.
+    widths = least[: len(fitting)]
+    room -= max(fitting, default=0)
+    by_need = sorted(range(len(widths)), key=lambda i: wished[i] - widths[i])
+    for left, i in zip(range(len(widths), 0, -1), by_need, strict=True):
+        more = min(wished[i] - widths[i], room // left)
+        widths[i] += more
         room -= more
-    return grown
-
-
-def _least_width(column: Column, wish: int) -> int:
-    if column.content is not Content.TEXT:
-        return wish
-    return max(cell_len(visible(column.name)), min(wish, _TEXT_WIDTH_MIN))
+    return widths
 
 
 def _row(cells: Sequence[Text], widths: Sequence[int], contents: Sequence[Content]) -> Text:
@@ -305,12 +293,27 @@ def write_rows(
     """
     check_spelled(schema)
     if format in (Format.TABLE, Format.VERTICAL):
-        _write_table(batches, schema, format, TABLE_ROWS if limit is None else limit)
+        limit = TABLE_ROWS if limit is None else limit
+        one_more = pa.Table.from_batches(_first(batches, limit + 1), schema=schema)
+        shown = one_more.slice(0, min(limit, one_more.num_rows))  # a limit can be any number
+        _print([Grid(_columns(shown))], format)
+        if one_more.num_rows > limit:
+            note(
+                f"{counted(limit, 'row')} shown; use --limit to see more, or --format json or csv "
+                "for all rows"
+            )
+        if not one_more.num_rows:
+            note("no rows")
         return
     encode = json_lines if format is Format.JSON else csv_lines
     # The header is written with the first rows, so that a failed scan writes nothing.
     header = csv_header(schema) if format is Format.CSV else b""
-    for batch in _first(_small_batches(batches), limit):
+    small = (
+        batch.slice(offset, _BATCH_ROWS)
+        for batch in batches
+        for offset in range(0, batch.num_rows, _BATCH_ROWS)
+    )
+    for batch in _first(small, limit):
         _write(header + encode(batch))
         header = b""
     _write(header)
@@ -351,35 +354,17 @@ def note(message: str) -> None:
 # -- tables ----------------------------------------------------------------------------------------
 
 
-def _write_table(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, format: Format, limit: int
-) -> None:
-    one_more = pa.Table.from_batches(_first(batches, limit + 1), schema=schema)
-    shown = one_more.slice(0, min(limit, one_more.num_rows))  # a limit can be any number
-    _print([Grid(_columns(shown))], format)
-    if one_more.num_rows > limit:
-        note(
-            f"{counted(limit, 'row')} shown; use --limit to see more, or --format json or csv "
-            "for all rows"
-        )
-    if not one_more.num_rows:
-        note("no rows")
-
-
 def _columns(rows: pa.Table) -> list[Column]:
     texts = frame_of(rows).select(
         cell_text(pl.nth(i), field.type).alias(str(i)) for i, field in enumerate(rows.schema)
     )
-    return [
-        Column(field.name, texts.to_series(i).to_list(), _content(field.type))
-        for i, field in enumerate(rows.schema)
-    ]
-
-
-def _content(type: pa.DataType) -> Content:
-    if pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_decimal(type):
-        return Content.FIGURE
-    return Content.TIME if pa.types.is_temporal(type) else Content.TEXT
+    columns = []
+    for i, (name, type_) in enumerate(zip(rows.schema.names, rows.schema.types, strict=True)):
+        content = Content.TIME if pa.types.is_temporal(type_) else Content.TEXT
+        if pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_):
+            content = Content.FIGURE
+        columns.append(Column(name, texts.to_series(i).to_list(), content))
+    return columns
 
 
 def _print(parts: Sequence[Part], format: Format) -> None:
@@ -409,12 +394,6 @@ def _first(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.
         left -= batch.num_rows
         if left <= 0:
             return
-
-
-def _small_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for offset in range(0, batch.num_rows, _BATCH_ROWS):
-            yield batch.slice(offset, _BATCH_ROWS)
 
 
 def _write(data: bytes) -> None:
@@ -494,7 +473,15 @@ class Show(Protocol):
 def progress_bar(what: str) -> Iterator[Show]:
     """A progress bar. Without a terminal, a line from time to time."""
     if not sys.stderr.isatty():
-        yield _Lines(what).show
+        told_at = time.monotonic()
+
+        def tell(done: int, total: int, rows: int = 0) -> None:
+            nonlocal told_at
+            if time.monotonic() - told_at >= SECONDS_BETWEEN_LINES:
+                told_at = time.monotonic()
+                note(f"{done:,} of {total:,} {what}{_of_rows(rows)}")
+
+        yield tell
         return
     with Progress(
         BarColumn(),
@@ -535,20 +522,6 @@ def heartbeat(tell: Callable[[], str]) -> Iterator[None]:
     finally:
         is_over.set()
         thread.join()
-
-
-class _Lines:
-    """Writes the progress as a line from time to time."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._told_at = time.monotonic()
-
-    def show(self, done: int, total: int, rows: int = 0) -> None:
-        """Write the line, if it is time."""
-        if time.monotonic() - self._told_at >= SECONDS_BETWEEN_LINES:
-            self._told_at = time.monotonic()
-            note(f"{done:,} of {total:,} {self._what}{_of_rows(rows)}")
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,15 @@ class Names(Completer):
     def _names(self, text: str, word: str) -> Iterator[str]:
         known, database = self._lake.catalog.tables(), self._lake.database
         owner, dot, _ = word.rpartition(".")
-        for table, called in _tables_in_text(text, known, database):
+        for table in known:
+            spellings = {table.lower(), table.removeprefix(f"{database}.").lower()}
+            spelt = "|".join(map(re.escape, spellings))
+            mention = rf"(?<![\w.$])(?:{spelt})(?![\w.$])(?:(?:\s+as)?\s+(\w+))?"
+            aliases = re.findall(mention, text, re.IGNORECASE)
+            if not aliases:
+                continue
+            last = table.rpartition(".")[2]
+            called = {*spellings, last.lower(), *(alias.lower() for alias in aliases)}
             columns = self._lake.table(table).schema.names
             if not dot:
                 yield from columns
@@ -75,18 +83,6 @@ class Names(Completer):
                 yield from (f"{owner}.{column}" for column in columns)
         yield from (table.removeprefix(f"{database}.") for table in known)
         yield from KEYWORDS
-
-
-def _tables_in_text(text: str, known: list[str], database: str) -> Iterator[tuple[str, set[str]]]:
-    """The tables that a text names, each with all of its names there, in lower case."""
-    for table in known:
-        spellings = {table.lower(), table.removeprefix(f"{database}.").lower()}
-        spelt = "|".join(map(re.escape, spellings))
-        mention = rf"(?<![\w.$])(?:{spelt})(?![\w.$])(?:(?:\s+as)?\s+(\w+))?"
-        aliases = re.findall(mention, text, re.IGNORECASE)
-        if aliases:
-            last = table.rpartition(".")[2]
-            yield table, {*spellings, last.lower(), *(alias.lower() for alias in aliases)}
 
 
 # -- shortcuts: a backslash and a letter -----------------------------------------------------------
@@ -170,24 +166,18 @@ def run_prompt(
         if not typed and line.strip().rstrip("; ").lower() in EXIT_COMMANDS:
             return
         typed = f"{typed}\n{line}" if typed else line.strip()
-        if is_shortcut(typed) or typed.rstrip().endswith(";"):
-            format = _run_input(lake, run, typed, format)
-            typed = ""
-
-
-def _run_input(
-    lake: Lake, run: Callable[[str, Format], None], typed: str, format: Format
-) -> Format:
-    """Run the typed text. Returns the output format to use from then on."""
-    try:
-        if is_shortcut(typed):
-            return run_shortcut(typed, lake, format)
-        run(typed, format)
-    except KeytideError as error:
-        note(f"error: {error}")
-    except KeyboardInterrupt:
-        note("stopped")
-    return format
+        if not is_shortcut(typed) and not typed.rstrip().endswith(";"):
+            continue
+        try:
+            if is_shortcut(typed):
+                format = run_shortcut(typed, lake, format)
+            else:
+                run(typed, format)
+        except KeytideError as error:
+            note(f"error: {error}")
+        except KeyboardInterrupt:
+            note("stopped")
+        typed = ""
 
 
 def _history() -> History:

@@ -73,7 +73,8 @@ class RowQuery:
     def constants(self) -> pa.Table | None:
         """The new values as one row, None unless all of them are plain literals."""
         values = [value.unalias() for value in self.bound.tree.expressions]
-        if not all(map(_is_literal, values)):
+        unsigned = (value.this if isinstance(value, exp.Neg) else value for value in values)
+        if not all(isinstance(v, exp.Literal | exp.Boolean | exp.Null) for v in unsigned):
             return None
         texts = (value.sql(dialect=Keytide) for value in values)
         return literal_rows(tokenize(f"({', '.join(texts)})")) if values else pa.table({})
@@ -98,18 +99,6 @@ class RowQuery:
         """
         columns = found.columns[: len(self.fields)]
         return stored_values(columns, self.fields, self.table)
-
-    @contextmanager
-    def engine_errors(self, *errors: type[Exception]) -> Iterator[None]:
-        """A context that converts errors of an engine to errors of the statement."""
-        with engine_errors(self.bound, *errors):
-            yield
-
-
-def _is_literal(value: exp.Expr) -> bool:
-    if isinstance(value, exp.Neg):
-        value = value.this
-    return isinstance(value, exp.Literal | exp.Boolean | exp.Null)
 
 
 @contextmanager
@@ -216,15 +205,6 @@ class Match:
             if any(is_kind(target[name]) and is_kind(source[other]) for is_kind in _KINDS)
         }
 
-    def keeps(self, column: str, value: exp.Expr, source: str) -> bool:
-        """Whether the value for a column is the one it is matched by. `source` is the alias."""
-        return (
-            self.view is not None
-            and isinstance(value, exp.Column)
-            and value.table.lower() == source.lower()
-            and self.columns.get(column, "").lower() == value.name.lower()
-        )
-
 
 def match_of(
     join: exp.Join, target: str, fields: Sequence[Field], relations: Sequence[Relation]
@@ -233,40 +213,32 @@ def match_of(
     source, condition = join.this, join.args["on"].unnest()
     relation = next((r for r in relations if r.view == source.name), None)
     terms = list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
-    pairs = _equal_columns(terms, target, source.alias_or_name, _by_name(fields))
-    if isinstance(source, exp.Subquery | exp.Values):
-        return Match({field.name: other for field, other in pairs})
-    if not isinstance(source, exp.Table) or relation is None or source.args.get("sample"):
-        return Match({})
-    others = _by_name(relation.fields)
-    found = {
-        field.name: others[other.lower()].name
-        for field, other in pairs
-        if other.lower() in others and _is_exact(field, others[other.lower()])
-    }
-    return Match(found, len(found) == len(terms), relation.view)
 
-
-def _equal_columns(
-    terms: Sequence[exp.Expr], target: str, source: str, fields: Mapping[str, Field]
-) -> Iterator[tuple[Field, str]]:
-    """Pairs of equal target and source columns whose types have only one representation."""
+    # Pairs of equal target and source columns whose types have only one representation.
+    by_name = {field.name.lower(): field for field in fields}
+    pairs: list[tuple[Field, str]] = []
     for term in terms:
         plain = term.unnest()
         columns = (plain.this, plain.expression) if isinstance(plain, exp.EQ) else ()
         by_side = {c.table.lower(): c.name for c in columns if isinstance(c, exp.Column)}
-        field = fields.get(by_side.get(target.lower(), "").lower())
-        if field is not None and source.lower() in by_side and has_one_spelling(field.type):
-            yield field, by_side[source.lower()]
+        field = by_name.get(by_side.get(target.lower(), "").lower())
+        other = by_side.get(source.alias_or_name.lower())
+        if field is not None and other is not None and has_one_spelling(field.type):
+            pairs.append((field, other))
 
-
-def _is_exact(one: Field, other: Field) -> bool:
-    are_texts = {field.type.root == "VARCHAR" for field in (one, other)}
-    return len(are_texts) == 1 and all(has_one_spelling(field.type) for field in (one, other))
-
-
-def _by_name(fields: Sequence[Field]) -> dict[str, Field]:
-    return {field.name.lower(): field for field in fields}
+    if isinstance(source, exp.Subquery | exp.Values):
+        return Match({field.name: other for field, other in pairs})
+    if not isinstance(source, exp.Table) or relation is None or source.args.get("sample"):
+        return Match({})
+    others = {field.name.lower(): field for field in relation.fields}
+    found = {}
+    for field, name in pairs:
+        other_field = others.get(name.lower())
+        if other_field is None or not has_one_spelling(other_field.type):
+            continue
+        if (field.type.root == "VARCHAR") == (other_field.type.root == "VARCHAR"):
+            found[field.name] = other_field.name
+    return Match(found, len(found) == len(terms), relation.view)
 
 
 # -- MERGE -----------------------------------------------------------------------------------------
@@ -349,18 +321,10 @@ class MergeQuery:
             chosen.append(exp.alias_(column, name, quoted=True))
         inner = self.bound.tree.copy()
         inner.set("expressions", chosen)
-        outer = (
-            exp.select("*")
-            .from_(exp.Subquery(this=inner, alias=exp.TableAlias(this=exp.to_identifier("merged"))))
-            .where(_is_not_null(_column(CASE)))
-        )
+        has_case = exp.Not(this=exp.Is(this=exp.column(CASE, quoted=True), expression=exp.null()))
+        merged = exp.Subquery(this=inner, alias=exp.TableAlias(this=exp.to_identifier("merged")))
+        outer = exp.select("*").from_(merged).where(has_case)
         return replace(self.bound, tree=outer).text_for(dialect, *rewrites)
-
-    @contextmanager
-    def engine_errors(self, *errors: type[Exception]) -> Iterator[None]:
-        """A context that converts errors of an engine to errors of the statement."""
-        with engine_errors(self.bound, *errors):
-            yield
 
 
 # -- the query of a statement ----------------------------------------------------------------------
@@ -388,11 +352,12 @@ def merge_query(
         _values(when, source.alias_or_name, table, all_given if when.values is None else fields)
         for when in statement.whens
     ]
-    chosen = [
-        exp.alias_(_as_condition(when.condition), f"$condition_{i}", quoted=True)
-        for i, when in enumerate(statement.whens)
-        if when.condition is not None
-    ]
+    chosen: list[exp.Expr] = []
+    for i, when in enumerate(statement.whens):
+        if when.condition is not None:
+            condition = exp.paren(when.condition)
+            condition.meta[CONDITION] = True
+            chosen.append(exp.alias_(condition, f"$condition_{i}", quoted=True))
     chosen += [
         exp.alias_(value.copy(), value_name(i, j), quoted=True)
         for i, values in enumerate(given)
@@ -406,17 +371,12 @@ def merge_query(
         _branch(when, values, match, source.alias_or_name)
         for when, values in zip(statement.whens, given, strict=True)
     )
-    sides = {
-        alias: target,
-        source.alias_or_name: next(
-            (relation for relation in bound.relations if relation.view == match.view), None
-        ),
-    }
+    matched = next((each for each in bound.relations if each.view == match.view), None)
+    sides = {alias: target, source.alias_or_name: matched}
     is_plain = match.is_all and _moves_columns_only(statement.whens, given, sides)
-    made = MergedRows(table, branches)
-    query = MergeQuery(bound, target.view, alias, target, made, match, is_plain)
     _choose_branch(bound.tree, alias, branches)
-    return query
+    made = MergedRows(table, branches)
+    return MergeQuery(bound, target.view, alias, target, made, match, is_plain)
 
 
 def _moves_columns_only(
@@ -466,9 +426,16 @@ def _refuse_short_source(
 def _branch(
     when: When, values: Sequence[tuple[Field, exp.Expr]], match: Match, source: str
 ) -> Branch:
-    fields = tuple(field for field, _ in values)
-    matched = frozenset(f.name for f, value in values if match.keeps(f.name, value, source))
-    return Branch(when.kind, when.action, fields, matched)
+    """The clause with the columns it sets. `source` is the alias of the other table."""
+    matched = frozenset(  # the columns whose values are those that they are matched by
+        field.name
+        for field, value in values
+        if match.view is not None
+        and isinstance(value, exp.Column)
+        and value.table.lower() == source.lower()
+        and match.columns.get(field.name, "").lower() == value.name.lower()
+    )
+    return Branch(when.kind, when.action, tuple(field for field, _ in values), matched)
 
 
 def _values(
@@ -493,12 +460,19 @@ def _values(
 
 def _choose_branch(tree: exp.Expr, alias: str, branches: Sequence[Branch]) -> None:
     """Add the number of the WHEN that applies to a bound join. Only its values are computed."""
-    given = {e.alias: _without_alias(e) for e in tree.expressions}
-    join = tree.args["joins"][0]
+    given: dict[str, exp.Expr] = {}
+    for value in tree.expressions:
+        inside = value.copy() if isinstance(value, exp.Subquery) else value.this
+        if isinstance(value, exp.Subquery):
+            inside.set("alias", None)
+        given[value.alias] = inside
+    source = None
     if any(branch.kind == "NOT MATCHED BY SOURCE" for branch in branches):
-        source = _marked(join)
-    else:
-        source = None
+        # A column of the source that is set for every row.
+        join = tree.args["joins"][0]
+        source = str(join.this.alias_or_name)
+        mark = exp.alias_(exp.true(), _SOURCE, quoted=True)
+        join.set("this", exp.select("*", mark).from_(join.this.copy()).subquery(source))
     case = exp.Case()
     for number, branch in enumerate(branches):
         parts = [_applies(branch.kind, alias, source)]
@@ -512,29 +486,11 @@ def _choose_branch(tree: exp.Expr, alias: str, branches: Sequence[Branch]) -> No
             # Refer to the value by name, so that a random value is drawn once. Engines do not allow
             # this next to a subquery.
             has_query = given[name].find(exp.Query) or case.find(exp.Query)
-            chooses = case.copy() if has_query else _column(CASE)
+            chooses = case.copy() if has_query else exp.column(CASE, quoted=True)
             test = exp.EQ(this=chooses, expression=exp.Literal.number(number))
             only = exp.Case().when(test, given[name].copy())
             chosen.append(exp.alias_(only, name, quoted=True))
     tree.set("expressions", chosen)
-
-
-def _without_alias(node: exp.Expr) -> exp.Expr:
-    if not isinstance(node, exp.Subquery):
-        inside: exp.Expr = node.this
-        return inside
-    plain = node.copy()
-    plain.set("alias", None)
-    return plain
-
-
-def _marked(join: exp.Join) -> str:
-    """Add a column to the source that is set for every row. Returns its name."""
-    source = join.this
-    name = str(source.alias_or_name)
-    marked = exp.select("*", exp.alias_(exp.true(), _SOURCE, quoted=True)).from_(source.copy())
-    join.set("this", marked.subquery(name))
-    return name
 
 
 def _applies(kind: str, alias: str, source: str | None) -> exp.Expr:
@@ -543,21 +499,7 @@ def _applies(kind: str, alias: str, source: str | None) -> exp.Expr:
         return exp.Is(this=target, expression=exp.null())
     if kind == "NOT MATCHED BY SOURCE":
         return exp.Is(this=exp.column(_SOURCE, table=source, quoted=True), expression=exp.null())
-    is_matched = _is_not_null(target)
-    if source is None:
-        return is_matched
-    return exp.and_(is_matched, _is_not_null(exp.column(_SOURCE, table=source, quoted=True)))
-
-
-def _is_not_null(column: exp.Expr) -> exp.Expr:
-    return exp.Not(this=exp.Is(this=column, expression=exp.null()))
-
-
-def _column(name: str) -> exp.Column:
-    return exp.column(name, quoted=True)
-
-
-def _as_condition(node: exp.Expr) -> exp.Expr:
-    condition = exp.paren(node)
-    condition.meta[CONDITION] = True
-    return condition
+    present = [target]
+    if source is not None:
+        present.append(exp.column(_SOURCE, table=source, quoted=True))
+    return exp.and_(*(exp.Not(this=exp.Is(this=c, expression=exp.null())) for c in present))

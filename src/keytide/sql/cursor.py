@@ -68,18 +68,6 @@ def parse_tree(text: str, tokens: Sequence[Token], start: int, into: Any = None)
         raise error_at(text, start, "the SQL text cannot be parsed from here") from error
     if tree is None:
         raise error_at(text, start, "the SQL text cannot be parsed here: expected an expression")
-    _refuse_unused_tokens(text, tokens, tree, into)
-    return tree
-
-
-def _parsed(text: str, tokens: Sequence[Token], into: Any) -> exp.Expr | None:
-    parser, part = Keytide().parser(), without_repeated_parentheses(tokens)
-    [tree] = parser.parse_into(into, part, text) if into else parser.parse(part, text)
-    return tree
-
-
-def _refuse_unused_tokens(text: str, tokens: Sequence[Token], tree: exp.Expr, into: Any) -> None:
-    """Raise `InvalidError` for tokens that the parser consumed without using them in its tree."""
 
     def parse(other: Sequence[Token]) -> exp.Expr | None:
         try:
@@ -87,10 +75,18 @@ def _refuse_unused_tokens(text: str, tokens: Sequence[Token], tree: exp.Expr, in
         except (SqlglotError, *PARSER_SLIPS):
             return None
 
-    found = unused_token(tokens, tree, parse)
-    if found is not None:
-        index, why = found
+    # Refuse tokens that the parser consumed without using them in its tree.
+    unused = unused_token(tokens, tree, parse)
+    if unused is not None:
+        index, why = unused
         raise error_at(text, int(tokens[index].start), why)
+    return tree
+
+
+def _parsed(text: str, tokens: Sequence[Token], into: Any) -> exp.Expr | None:
+    parser, part = Keytide().parser(), without_repeated_parentheses(tokens)
+    [tree] = parser.parse_into(into, part, text) if into else parser.parse(part, text)
+    return tree
 
 
 def _place(text: str, found: Mapping[str, Any], start: int) -> int:

@@ -37,7 +37,7 @@ from keytide.errors import InvalidError
 from keytide.options import keys
 from keytide.options.keys import key_of
 from keytide.sql.cursor import Cursor, parse_tree, tokenize
-from keytide.sql.statements import AlterTable, CreateExternalTable, CreateTable, Query
+from keytide.sql.statements import CreateExternalTable, CreateTable, Query
 from keytide.types import DataType, Field, parse_sql_type
 
 # -- CREATE TABLE ----------------------------------------------------------------------------------
@@ -67,8 +67,22 @@ def create_table(cursor: Cursor, query: Callable[[Cursor], Query]) -> CreateTabl
     parts = _Parts()
     if cursor.peek() == "(":
         cursor.list_of(lambda: _element(cursor, parts))
-    while _clause(cursor, parts):
-        pass
+    while True:
+        start = cursor.start
+        if cursor.accept("USING"):
+            engine = cursor.name("a format")
+            if engine.lower() not in ("keytide", "paimon"):
+                raise cursor.error(
+                    f"found USING {engine}; only Keytide tables can be created: remove USING, or "
+                    "use CREATE EXTERNAL TABLE for existing data of another format"
+                )
+        elif cursor.accept("PARTITIONED", "BY"):
+            names = cursor.list_of(lambda: _partition_column(cursor, parts))
+            _once(cursor, start, parts.clauses, "PARTITIONED BY", names)
+        elif cursor.accept("LIKE"):
+            _once(cursor, start, parts.clauses, "LIKE", cursor.table())
+        elif not _comment_or_options(cursor, parts):
+            break
     chosen = query(cursor) if cursor.accept("AS") else None
     _name_checks(name, parts)
     partition_by = parts.clauses.get("PARTITIONED BY", [])
@@ -93,8 +107,19 @@ def create_external_table(cursor: Cursor) -> CreateExternalTable:
     parts = _Parts()
     if cursor.peek() == "(":
         cursor.list_of(lambda: _element(cursor, parts))
-    while _external_clause(cursor, parts):
-        pass
+    while True:
+        start = cursor.start
+        if cursor.accept("USING"):
+            _once(cursor, start, parts.clauses, "USING", cursor.name("a format"))
+        elif cursor.accept("LOCATION"):
+            _once(cursor, start, parts.clauses, "LOCATION", cursor.string())
+            # This comes before any later error, whose message could show the text of the statement.
+            refuse_secret(parts.clauses["LOCATION"])
+        else:
+            found = _comment_or_options(cursor, parts)
+            refuse_secret_options(parts.options)
+            if not found:
+                break
     for word in ("USING", "LOCATION"):
         if word not in parts.clauses:
             raise cursor.error(f"an external table requires {word}")
@@ -109,22 +134,6 @@ def create_external_table(cursor: Cursor) -> CreateExternalTable:
         comment=parts.clauses.get("COMMENT"),
         exists_ok=exists_ok,
     )
-
-
-def _external_clause(cursor: Cursor, parts: _Parts) -> bool:
-    """Parse one clause after the columns of an external table, if one comes next."""
-    start = cursor.start
-    if cursor.accept("USING"):
-        _once(cursor, start, parts.clauses, "USING", cursor.name("a format"))
-    elif cursor.accept("LOCATION"):
-        _once(cursor, start, parts.clauses, "LOCATION", cursor.string())
-        # This comes before any later error, whose message could show the text of the statement.
-        refuse_secret(parts.clauses["LOCATION"])
-    else:
-        found = _comment_or_options(cursor, parts)
-        refuse_secret_options(parts.options)
-        return found
-    return True
 
 
 def _element(cursor: Cursor, parts: _Parts) -> None:
@@ -182,26 +191,6 @@ def check(cursor: Cursor) -> str:
     if not condition:
         raise cursor.error_at(start, "expected a condition in parentheses")
     return condition
-
-
-def _clause(cursor: Cursor, parts: _Parts) -> bool:
-    """Parse one clause after the columns, if one comes next."""
-    start = cursor.start
-    if cursor.accept("USING"):
-        engine = cursor.name("a format")
-        if engine.lower() not in ("keytide", "paimon"):
-            raise cursor.error(
-                f"found USING {engine}; only Keytide tables can be created: remove USING, or use "
-                "CREATE EXTERNAL TABLE for existing data of another format"
-            )
-    elif cursor.accept("PARTITIONED", "BY"):
-        names = cursor.list_of(lambda: _partition_column(cursor, parts))
-        _once(cursor, start, parts.clauses, "PARTITIONED BY", names)
-    elif cursor.accept("LIKE"):
-        _once(cursor, start, parts.clauses, "LIKE", cursor.table())
-    else:
-        return _comment_or_options(cursor, parts)
-    return True
 
 
 def _comment_or_options(cursor: Cursor, parts: _Parts) -> bool:
@@ -292,27 +281,20 @@ def _column(cursor: Cursor, parts: _Parts | None = None) -> Field:
         elif cursor.accept("COMMENT"):
             _once(cursor, start, given, "COMMENT", cursor.string())
         elif parts is not None and cursor.accept("GENERATED", "ALWAYS", "AS"):
-            key = key_of(keys.GENERATED, name)
-            _once(cursor, start, given, "GENERATED", _expression(cursor))
-            parts.options[key] = given["GENERATED"]
+            place, expression = cursor.start, cursor.bracketed()
+            if not expression:
+                raise cursor.error_at(place, "expected an expression in parentheses")
+            _once(cursor, start, given, "GENERATED", expression)
+            parts.options[key_of(keys.GENERATED, name)] = expression
         elif parts is not None and cursor.accept("PRIMARY", "KEY"):
             parts.primary_key.append(name)
             cursor.accept("NOT", "ENFORCED")
         elif cursor.accept("DEFAULT"):
-            value = _text(cursor, *_AFTER_TYPE, "NOT")
-            _once(cursor, start, given, "DEFAULT", value)
+            _once(cursor, start, given, "DEFAULT", _text(cursor, *_AFTER_TYPE, "NOT"))
         elif cursor.accept("NOT", "NULL"):
             type_ = type_.with_nullable(False)
         else:
             return Field(-1, name, type_, given.get("COMMENT"), given.get("DEFAULT"))
-
-
-def _expression(cursor: Cursor) -> str:
-    """The expression of a generated column."""
-    start, expression = cursor.start, cursor.bracketed()
-    if not expression:
-        raise cursor.error_at(start, "expected an expression in parentheses")
-    return expression
 
 
 def _type(cursor: Cursor) -> DataType:
@@ -330,12 +312,8 @@ def _type(cursor: Cursor) -> DataType:
 # -- ALTER TABLE -----------------------------------------------------------------------------------
 
 
-def alter_table(cursor: Cursor, table: str) -> AlterTable:
+def table_changes(cursor: Cursor) -> Iterator[SchemaChange]:
     """Parse what follows ALTER TABLE and the table name."""
-    return AlterTable(table, tuple(_changes(cursor)))
-
-
-def _changes(cursor: Cursor) -> Iterator[SchemaChange]:
     if cursor.accept("SET"):
         cursor.accept("TBLPROPERTIES")
         yield from (SetOption(key, value) for key, value in options(cursor).items())
@@ -349,7 +327,10 @@ def _changes(cursor: Cursor) -> Iterator[SchemaChange]:
         _column_word(cursor)
         yield from (DropColumn(path) for path in cursor.one_or_list_of(cursor.path))
     elif cursor.accept("RENAME"):
-        yield _rename_column(cursor)
+        _column_word(cursor)
+        path = cursor.path()
+        cursor.expect("TO")
+        yield RenameColumn(path, cursor.name("a column"))
     elif cursor.accept("CHANGE"):
         _column_word(cursor)
         path, new_name = cursor.path(), cursor.name("a column")
@@ -362,7 +343,19 @@ def _changes(cursor: Cursor) -> Iterator[SchemaChange]:
             yield from changes
     elif cursor.accept("ALTER"):
         _column_word(cursor)
-        yield from _alter_column(cursor, cursor.path())
+        path = cursor.path()
+        if cursor.accept("TYPE") or cursor.accept("SET", "DATA", "TYPE"):
+            yield ChangeColumnType(path, _type(cursor))
+        elif cursor.accept("DROP", "NOT", "NULL"):
+            yield ChangeColumnNullability(path, nullable=True)
+        elif cursor.accept("SET", "NOT", "NULL"):
+            yield ChangeColumnNullability(path, nullable=False)
+        else:
+            found = _comment_and_position(cursor, path)
+            if not found:
+                what = "TYPE, COMMENT, FIRST, AFTER, SET NOT NULL or DROP NOT NULL"
+                raise cursor.error(f"expected {what}")
+            yield from found
     else:
         raise cursor.error("expected SET, RESET, ADD, DROP, RENAME, MODIFY or ALTER")
 
@@ -383,29 +376,9 @@ def _add_column(cursor: Cursor) -> AddColumn:
     )
 
 
-def _rename_column(cursor: Cursor) -> RenameColumn:
-    _column_word(cursor)
-    path = cursor.path()
-    cursor.expect("TO")
-    return RenameColumn(path, cursor.name("a column"))
-
-
 def _redefine_column(cursor: Cursor, path: Path) -> list[SchemaChange]:
     """The rest of a column redefinition."""
     return [ChangeColumnType(path, _type(cursor)), *_comment_and_position(cursor, path)]
-
-
-def _alter_column(cursor: Cursor, path: Path) -> list[SchemaChange]:
-    if cursor.accept("TYPE") or cursor.accept("SET", "DATA", "TYPE"):
-        return [ChangeColumnType(path, _type(cursor))]
-    if cursor.accept("DROP", "NOT", "NULL"):
-        return [ChangeColumnNullability(path, nullable=True)]
-    if cursor.accept("SET", "NOT", "NULL"):
-        return [ChangeColumnNullability(path, nullable=False)]
-    changes = _comment_and_position(cursor, path)
-    if not changes:
-        raise cursor.error("expected TYPE, COMMENT, FIRST, AFTER, SET NOT NULL or DROP NOT NULL")
-    return changes
 
 
 def _comment_and_position(cursor: Cursor, path: Path) -> list[SchemaChange]:
@@ -436,13 +409,26 @@ _Cell = tuple[TokenType, str]
 
 def literal_rows(tokens: Sequence[Token]) -> pa.Table | None:
     """The rows of `(literal, ...), (literal, ...)`, or None for anything else."""
-    cells = _with_signs(tokens)
-    types = [type_ for type_, _ in cells]
+    cells: list[_Cell] = []
+    for token in tokens:
+        type_, text = token.token_type, str(token.text)
+        if type_ is TokenType.NUMBER and cells and cells[-1][0] is TokenType.DASH:
+            cells[-1] = (type_, f"-{text}")
+        else:
+            cells.append((type_, text))
+    types = [*(type_ for type_, _ in cells), TokenType.COMMA]
     if TokenType.R_PAREN not in types:
         return None
     stride = types.index(TokenType.R_PAREN) + 2  # a row and the comma after it
-    if stride % 2 or not _is_regular([*types, TokenType.COMMA], stride):
+    if stride % 2 or len(types) % stride:
         return None
+
+    # All rows must have brackets and commas in the same places as the first one.
+    between = [TokenType.COMMA] * (stride // 2 - 2)
+    expected = [TokenType.L_PAREN, *between, TokenType.R_PAREN, TokenType.COMMA]
+    for place, type_ in zip([*range(0, stride, 2), stride - 1], expected, strict=True):
+        if set(types[place::stride]) != {type_}:
+            return None
     columns = []
     for place in range(1, stride - 2, 2):
         column = _literals_column(cells[place::stride])
@@ -450,30 +436,6 @@ def literal_rows(tokens: Sequence[Token]) -> pa.Table | None:
             return None
         columns.append(column)
     return pa.table(columns, names=[f"col{i}" for i in range(len(columns))])
-
-
-def _with_signs(tokens: Sequence[Token]) -> list[_Cell]:
-    """The types and spellings of tokens, with each sign joined to its number."""
-    cells = [(token.token_type, str(token.text)) for token in tokens]
-    if not any(type_ is TokenType.DASH for type_, _ in cells):
-        return cells
-    signed: list[_Cell] = []
-    for cell in cells:
-        if cell[0] is TokenType.NUMBER and signed and signed[-1][0] is TokenType.DASH:
-            signed[-1] = (TokenType.NUMBER, f"-{cell[1]}")
-        else:
-            signed.append(cell)
-    return signed
-
-
-def _is_regular(types: Sequence[TokenType], stride: int) -> bool:
-    """Whether all rows have brackets and commas in the same places as the first one."""
-    between = [TokenType.L_PAREN, *[TokenType.COMMA] * (stride // 2 - 2), TokenType.R_PAREN]
-    places = [*range(0, stride, 2), stride - 1]
-    expected = [*between, TokenType.COMMA]
-    return len(types) % stride == 0 and all(
-        set(types[place::stride]) == {type_} for place, type_ in zip(places, expected, strict=True)
-    )
 
 
 def _literals_column(cells: Sequence[_Cell]) -> pa.Array | None:

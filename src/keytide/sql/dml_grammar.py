@@ -68,7 +68,12 @@ def merge_into(tree: exp.Expr, cursor: Cursor) -> Merge:
         raise cursor.error_at(
             cursor.end, "MERGE requires ON and a condition that joins both tables"
         )
-    _refuse_one_name(target, source, cursor)
+    source_name = source.alias_or_name or "source"
+    if source_name.lower() == target.alias_or_name.lower():
+        raise cursor.error_at(
+            _place(source, cursor),
+            f"MERGE uses the name {source_name!r} for both tables; rename one: USING ... AS source",
+        )
     _refuse_many_rows(condition, cursor)
     branches = tuple(_when(each, target, cursor) for each in whens.expressions)
 
@@ -96,7 +101,12 @@ def clauses(node: exp.Expr, cursor: Cursor, what: str, *names: str) -> list[Any]
 
     Raises `InvalidError`, pointing at the clause, for any other clause.
     """
-    given = {name: value for name, value in node.args.items() if _is_given(value)}
+    # The parser represents absent clauses as None, False or [].
+    given = {
+        name: value
+        for name, value in node.args.items()
+        if value is not None and value is not False and value != []
+    }
     for name, value in given.items():
         if name not in names:
             word = name.strip("_").removesuffix("_cond").upper().replace("_", " ")
@@ -108,11 +118,6 @@ def clauses(node: exp.Expr, cursor: Cursor, what: str, *names: str) -> list[Any]
                 place, f"{what} does not support a {word} clause; nothing was changed"
             )
     return [given.get(name) for name in names]
-
-
-def _is_given(clause: Any) -> bool:
-    # The parser represents absent clauses as None, False or [].
-    return clause is not None and clause is not False and clause != []
 
 
 _ALWAYS = {"MATCHED": "", "NOT MATCHED": "RIGHT", "NOT MATCHED BY SOURCE": "LEFT"}
@@ -129,23 +134,17 @@ def _when(node: exp.Expr, target: exp.Table, cursor: Cursor) -> When:
     if isinstance(then, exp.Insert):
         return _insert_when(then, condition, cursor)
     if isinstance(then, exp.Update):
-        return When(kind, condition, "UPDATE", _set_values(then, kind, target, cursor))
+        (pairs,) = clauses(then, cursor, "UPDATE of a MERGE", "expressions")
+        if not pairs:
+            raise cursor.error_at(_place(then, cursor), "expected UPDATE SET column = value")
+        if len(pairs) > 1 or not isinstance(pairs[0], exp.Star):
+            return When(kind, condition, "UPDATE", _assignments(pairs, target, cursor))
+        if kind != "MATCHED":
+            raise cursor.error_at(_place(then, cursor), f"WHEN {kind} has no source row for SET *")
+        return When(kind, condition, "UPDATE")
     if isinstance(then, exp.Var) and then.name.upper() == "DELETE":
         return When(kind, condition, "DELETE")
     raise cursor.error_at(_place(node, cursor), "expected UPDATE SET, DELETE or INSERT")
-
-
-def _set_values(
-    then: exp.Update, kind: str, target: exp.Table, cursor: Cursor
-) -> dict[str, exp.Expr] | None:
-    (pairs,) = clauses(then, cursor, "UPDATE of a MERGE", "expressions")
-    if not pairs:
-        raise cursor.error_at(_place(then, cursor), "expected UPDATE SET column = value")
-    if len(pairs) == 1 and isinstance(pairs[0], exp.Star):
-        if kind != "MATCHED":
-            raise cursor.error_at(_place(then, cursor), f"WHEN {kind} has no source row for SET *")
-        return None
-    return _assignments(pairs, target, cursor)
 
 
 def _insert_when(then: exp.Insert, condition: exp.Expr | None, cursor: Cursor) -> When:
@@ -164,17 +163,14 @@ def _insert_when(then: exp.Insert, condition: exp.Expr | None, cursor: Cursor) -
             f"INSERT names {counted(len(names), 'column')} but gives "
             f"{counted(len(values.expressions), 'value')}",
         )
-    twice = next((name for name in names if _times(name, names) > 1), None)
+    lower = [name.lower() for name in names]
+    twice = next((name for name in names if lower.count(name.lower()) > 1), None)
     if twice is not None:
         raise cursor.error_at(_place(then, cursor), f"column {twice!r} is given twice")
     for value in values.expressions:
         _refuse_many_rows(value, cursor)
     by_name = dict(zip(names, values.expressions, strict=True))
     return When("NOT MATCHED", condition, "INSERT", by_name)
-
-
-def _times(name: str, names: Sequence[str]) -> int:
-    return [each.lower() for each in names].count(name.lower())
 
 
 def _target(table: exp.Expr | None, cursor: Cursor, what: str) -> str:
@@ -193,40 +189,26 @@ def _target(table: exp.Expr | None, cursor: Cursor, what: str) -> str:
     return ".".join(part.name for part in table.parts)
 
 
-def _refuse_one_name(target: exp.Expr, source: exp.Expr, cursor: Cursor) -> None:
-    """Refuse a source with the same name as the target, because names would be ambiguous."""
-    name = source.alias_or_name or "source"
-    if name.lower() == target.alias_or_name.lower():
-        raise cursor.error_at(
-            _place(source, cursor),
-            f"MERGE uses the name {name!r} for both tables; rename one: USING ... AS source",
-        )
-
-
 def _assignments(
     pairs: Sequence[exp.Expr], target: exp.Table, cursor: Cursor
 ) -> dict[str, exp.Expr]:
     assignments: dict[str, exp.Expr] = {}
     for pair in pairs:
-        column, value = _assignment(pair, target, cursor)
-        if column.lower() in map(str.lower, assignments):
-            raise cursor.error_at(_place(pair, cursor), f"column {column!r} is set twice")
-        _refuse_many_rows(value, cursor)
-        assignments[column] = value
+        if not isinstance(pair, exp.EQ) or not isinstance(pair.this, exp.Column):
+            raise cursor.error_at(_place(pair, cursor), "expected column = value")
+        column, table = clauses(pair.this, cursor, "SET", "this", "table")
+        if table is not None and table.name.lower() != target.alias_or_name.lower():
+            raise cursor.error_at(
+                _place(pair, cursor),
+                f"{pair.this.sql()} is not a column of {target.alias_or_name}; a single field of "
+                "a ROW cannot be set: set the whole column",
+            )
+        name = str(column.name)
+        if name.lower() in map(str.lower, assignments):
+            raise cursor.error_at(_place(pair, cursor), f"column {name!r} is set twice")
+        _refuse_many_rows(pair.expression, cursor)
+        assignments[name] = pair.expression
     return assignments
-
-
-def _assignment(pair: exp.Expr, target: exp.Table, cursor: Cursor) -> tuple[str, exp.Expr]:
-    if not isinstance(pair, exp.EQ) or not isinstance(pair.this, exp.Column):
-        raise cursor.error_at(_place(pair, cursor), "expected column = value")
-    column, table = clauses(pair.this, cursor, "SET", "this", "table")
-    if table is None or table.name.lower() == target.alias_or_name.lower():
-        return str(column.name), pair.expression
-    raise cursor.error_at(
-        _place(pair, cursor),
-        f"{pair.this.sql()} is not a column of {target.alias_or_name}; a single field of a ROW "
-        "cannot be set: set the whole column",
-    )
 
 
 def _rows_of(target: exp.Expr, where: exp.Expr | None, cursor: Cursor) -> Query:
@@ -288,34 +270,41 @@ def create_flow(cursor: Cursor) -> ApplyEvents:
     cursor.expect("FLOW")
     name = ".".join(cursor.path("the name of a flow"))
     cursor.expect("AS")
-    if cursor.peek() == "APPLY":
-        return apply_changes(cursor, name)
     return auto_cdc(cursor, name)
 
 
-def apply_changes(cursor: Cursor, flow: str | None = None) -> ApplyEvents:
-    """`APPLY CHANGES INTO ...`, the older syntax for the same."""
-    cursor.expect("APPLY", "CHANGES", "INTO")
-    return _events(cursor, flow)
-
-
 def auto_cdc(cursor: Cursor, flow: str | None = None) -> ApplyEvents:
-    """`AUTO CDC INTO target FROM source KEYS (...) [clauses] SEQUENCE BY column [clauses]`."""
-    cursor.expect("AUTO", "CDC", "INTO")
-    return _events(cursor, flow)
+    """`AUTO CDC INTO target FROM source KEYS (...) [clauses] SEQUENCE BY column [clauses]`.
 
-
-def _events(cursor: Cursor, flow: str | None) -> ApplyEvents:
+    `APPLY CHANGES INTO ...` is the older syntax for the same.
+    """
+    is_older = cursor.peek() == "APPLY"
+    cursor.expect(*(("APPLY", "CHANGES", "INTO") if is_older else ("AUTO", "CDC", "INTO")))
     start, target = cursor.start, cursor.table()
     if target.upper().startswith("LIVE."):
         raise cursor.error_at(
             start, "tables are in databases, and LIVE is not a database: remove it"
         )
     cursor.expect("FROM")
-    source = _source(cursor)
+    # STREAM means the existing rows.
+    if cursor.peek() == "STREAM" and cursor.peek(1) == "(":
+        cursor.expect("STREAM", "(")
+        source = cursor.all_of(")")
+        cursor.expect(")")
+    else:
+        if cursor.peek() == "STREAM" and cursor.peek(1) not in ("KEYS", "AS", "."):
+            cursor.expect("STREAM")
+        source = cursor.all_of("KEYS")
     found: dict[str, Any] = {}
     while not cursor.at_end:
-        _clause(cursor, found)
+        place = cursor.start
+        clause = next((words for words in _CLAUSES if cursor.accept(*words.split())), None)
+        if clause is None:
+            raise cursor.error(f"expected {', '.join(_CLAUSES)} or the end of the statement")
+        for argument, value in _CLAUSES[clause](cursor).items():
+            if argument in found:
+                raise cursor.error_at(place, f"{clause} is given twice")
+            found[argument] = value
     for argument, words in _NEEDED.items():
         if argument not in found:
             raise cursor.error(f"AUTO CDC requires {words}")
@@ -325,46 +314,17 @@ def _events(cursor: Cursor, flow: str | None) -> ApplyEvents:
 _NEEDED = {"keys": "KEYS (...)", "sequence_by": "SEQUENCE BY a column"}
 
 
-def _source(cursor: Cursor) -> Any:
-    """The rows of events. STREAM means the existing rows."""
-    if cursor.peek() == "STREAM" and cursor.peek(1) == "(":
-        cursor.expect("STREAM", "(")
-        source = cursor.all_of(")")
-        cursor.expect(")")
-        return source
-    if cursor.peek() == "STREAM" and cursor.peek(1) not in ("KEYS", "AS", "."):
-        cursor.expect("STREAM")
-    return cursor.all_of("KEYS")
-
-
-def _clause(cursor: Cursor, found: dict[str, Any]) -> None:
-    start = cursor.start
-    for words, read in _CLAUSES.items():
-        if cursor.accept(*words.split()):
-            for argument, value in read(cursor).items():
-                if argument in found:
-                    raise cursor.error_at(start, f"{words} is given twice")
-                found[argument] = value
-            return
-    raise cursor.error(f"expected {', '.join(_CLAUSES)} or the end of the statement")
-
-
-def _keys(cursor: Cursor) -> dict[str, Any]:
-    return {"keys": tuple(_columns(cursor))}
-
-
 def _sequence(cursor: Cursor) -> dict[str, Any]:
     cursor.accept("STRUCT")
     names = _columns(cursor) if cursor.peek() == "(" else [cursor.name("a column")]
     return {"sequence_by": tuple(names)}
 
 
-def _deletes(cursor: Cursor) -> dict[str, Any]:
-    return {"deletes": _condition(cursor)}
-
-
-def _truncates(cursor: Cursor) -> dict[str, Any]:
-    return {"truncates": _condition(cursor)}
+def _scd_type(cursor: Cursor) -> dict[str, Any]:
+    for number in (1, 2):
+        if cursor.accept(str(number)):
+            return {"scd_type": number}
+    raise cursor.error("expected SCD TYPE 1 or 2")
 
 
 def _condition(cursor: Cursor) -> str:
@@ -373,17 +333,6 @@ def _condition(cursor: Cursor) -> str:
     if not condition:
         raise cursor.error_at(start, "expected a condition on the columns of the source")
     return condition
-
-
-def _ignores_nulls(cursor: Cursor) -> dict[str, Any]:
-    return {"ignores_nulls": True}
-
-
-def _scd_type(cursor: Cursor) -> dict[str, Any]:
-    for number in (1, 2):
-        if cursor.accept(str(number)):
-            return {"scd_type": number}
-    raise cursor.error("expected SCD TYPE 1 or 2")
 
 
 def _chosen(kept: str, left_out: str) -> Callable[[Cursor], dict[str, Any]]:
@@ -400,10 +349,10 @@ def _columns(cursor: Cursor) -> list[str]:
 
 
 _CLAUSES: dict[str, Callable[[Cursor], dict[str, Any]]] = {
-    "KEYS": _keys,
-    "IGNORE NULL UPDATES": _ignores_nulls,
-    "APPLY AS DELETE WHEN": _deletes,
-    "APPLY AS TRUNCATE WHEN": _truncates,
+    "KEYS": lambda cursor: {"keys": tuple(_columns(cursor))},
+    "IGNORE NULL UPDATES": lambda _: {"ignores_nulls": True},
+    "APPLY AS DELETE WHEN": lambda cursor: {"deletes": _condition(cursor)},
+    "APPLY AS TRUNCATE WHEN": lambda cursor: {"truncates": _condition(cursor)},
     "SEQUENCE BY": _sequence,
     "COLUMNS": _chosen("columns", "except_columns"),
     "STORED AS SCD TYPE": _scd_type,

@@ -26,7 +26,7 @@ from itertools import zip_longest
 from numbers import Integral, Real
 from typing import Any, TypeAlias
 
-from sqlglot import ErrorLevel, Token, TokenType, exp
+from sqlglot import ErrorLevel, TokenType, exp
 from sqlglot.errors import UnsupportedError
 
 from keytide.base.arguments import shown
@@ -60,8 +60,9 @@ def engine_text(tree: exp.Expr, dialect: str) -> str:
         text = _text(tree, dialect)
     except UnsupportedError as error:
         node = _smallest(tree, dialect)
-        place = f": {shown}" if (shown := _shown(node)) else ""
-        raise LostClauseError(f"{_sentence(error)} in {dialect}{place}", node) from error
+        what, part = str(error).splitlines()[0].rstrip("."), _shown(node)
+        place = f": {part}" if part else ""
+        raise LostClauseError(f"{what} in {dialect}{place}", node) from error
     except Exception as error:  # generators fail on functions with too few arguments
         raise InvalidError(
             f"the query cannot be written for {dialect}; give all arguments of its functions: "
@@ -81,10 +82,6 @@ def _text(tree: exp.Expr, dialect: str) -> str:
 
 def _shown(node: exp.Expr) -> str:
     return node.sql(dialect=Keytide, unsupported_level=ErrorLevel.IGNORE, comments=False)
-
-
-def _sentence(error: UnsupportedError) -> str:
-    return str(error).splitlines()[0].rstrip(".")
 
 
 def _smallest(tree: exp.Expr, dialect: str) -> exp.Expr:
@@ -181,16 +178,29 @@ def with_parameters(text: str, parameters: Parameters) -> str:
     and a value of another type.
     """
     places = [*_places(text)]
-    named = isinstance(parameters, Mapping)
+    is_named = isinstance(parameters, Mapping)
     for place in places:
-        if (place.name is not None) != named:
-            kinds = ("a dict", ":name") if named else ("a list", "?")
+        if (place.name is not None) != is_named:
+            kinds = ("a dict", ":name") if is_named else ("a list", "?")
             raise error_at(
                 text,
                 place.start,
                 f"the parameters are {kinds[0]}, but the placeholders are {kinds[1]}",
             )
-    values = _by_name(text, places, parameters) if isinstance(parameters, Mapping) else parameters
+    values = parameters
+    if isinstance(parameters, Mapping):
+        names = [place.name or "" for place in places]
+        for place, name in zip(places, names, strict=True):
+            if name not in parameters:
+                message = f"there is no parameter {name!r}; give it a value"
+                raise error_at(text, place.start, message)
+        unused = [name for name in parameters if name not in names]
+        if unused:
+            raise InvalidError(
+                f"the parameter {unused[0]!r} is not used; write :{unused[0]} where its value "
+                "belongs, or remove it"
+            )
+        values = [parameters[name] for name in names]
 
     if isinstance(parameters, str | bytes) or not isinstance(parameters, Sequence | Mapping):
         raise InvalidError(
@@ -213,11 +223,7 @@ class _Place:
     start: int
     end: int
     name: str | None
-    number: int
-
-    @property
-    def description(self) -> str:
-        return f"{self.number}" if self.name is None else f":{self.name}"
+    description: str
 
 
 def _places(text: str) -> Iterator[_Place]:
@@ -227,31 +233,13 @@ def _places(text: str) -> Iterator[_Place]:
         start = int(token.start)
         if token.token_type == TokenType.PLACEHOLDER:
             number += 1
-            yield _Place(start, start + 1, None, number)
-        elif token.token_type == TokenType.COLON and _is_name(following, start + 1, text):
+            yield _Place(start, start + 1, None, str(number))
+        elif token.token_type != TokenType.COLON or following is None:
+            continue
+        elif int(following.start) == start + 1 and text[start + 1].isidentifier():
             number += 1
-            assert following is not None
             end = int(following.end) + 1
-            yield _Place(start, end, text[start + 1 : end], number)
-
-
-def _is_name(token: Token | None, start: int, text: str) -> bool:
-    """Whether a word begins at this position, as in `:name`."""
-    return token is not None and int(token.start) == start and text[start].isidentifier()
-
-
-def _by_name(text: str, places: Sequence[_Place], named: Mapping[str, Any]) -> list[Any]:
-    names = [place.name or "" for place in places]
-    for place, name in zip(places, names, strict=True):
-        if name not in named:
-            raise error_at(text, place.start, f"there is no parameter {name!r}; give it a value")
-    unused = [name for name in named if name not in names]
-    if unused:
-        raise InvalidError(
-            f"the parameter {unused[0]!r} is not used; write :{unused[0]} where its value "
-            "belongs, or remove it"
-        )
-    return [named[name] for name in names]
+            yield _Place(start, end, text[start + 1 : end], text[start:end])
 
 
 def _literal(value: Any, place: str) -> str:
@@ -267,8 +255,11 @@ def _literal(value: Any, place: str) -> str:
         return f"X'{value.hex()}'"
     if isinstance(value, Integral | Decimal | Real):
         return _number(value)
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return f"TIMESTAMP '{value.isoformat(' ')}'"
     if isinstance(value, datetime):
-        return _timestamp(value)
+        moment = value.astimezone(timezone.utc).replace(tzinfo=None)
+        return f"CAST('{moment.isoformat(' ')}+00:00' AS TIMESTAMP_LTZ)"
     if isinstance(value, date):
         return f"DATE '{value.isoformat()}'"
     if isinstance(value, time):
@@ -302,13 +293,6 @@ def _number(value: Integral | Decimal | Real) -> str:
 _DIGITS_MAX = 38
 
 
-def _timestamp(value: datetime) -> str:
-    if value.tzinfo is None:
-        return f"TIMESTAMP '{value.isoformat(' ')}'"
-    moment = value.astimezone(timezone.utc).replace(tzinfo=None)
-    return f"CAST('{moment.isoformat(' ')}+00:00' AS TIMESTAMP_LTZ)"
-
-
 # -- EXPLAIN ANALYZE -------------------------------------------------------------------------------
 
 
@@ -339,8 +323,22 @@ class RelationAnalysis:
     def lines(self) -> Iterator[str]:
         """All measurements, one per line, for display below a title."""
         yield from self.notes
-        if self.scan is not None:
-            yield from _scan_lines(self.scan)
+        if self.scan is None:
+            return
+        scan, planned, there = self.scan, self.scan.planned, self.scan.there
+        yield f"planned in {millis(scan.plan_seconds)}"
+        yield f"buckets: {scan.buckets:,} of {there.buckets:,} read"
+        yield (
+            f"files: {scan.files:,} of {there.files:,} read, with "
+            f"{counted(scan.file_bytes, 'byte')} and {counted(scan.stored_rows, 'stored row')}"
+        )
+        pruned = (f"{counted(files, 'file')} by {stage}" for stage, files in scan.pruned)
+        yield f"pruned: {', '.join(pruned) or 'no file'}"
+        yield f"versions: {scan.versions:,} read, {scan.merged:,} after the merge"
+        if planned.asked_of_files is not None:
+            yield f"conditions on files: {planned.asked_of_files}"
+        if planned.asked_of_rows is not None:
+            yield f"conditions on rows only: {planned.asked_of_rows}"
 
 
 @dataclass(frozen=True)
@@ -371,23 +369,6 @@ class QueryAnalysis:
         for relation in self.relations:
             yield f"  {relation.title}: {relation.summary}"
             yield from (f"    {line}" for line in relation.lines())
-
-
-def _scan_lines(scan: ScanMeasure) -> Iterator[str]:
-    planned, there = scan.planned, scan.there
-    yield f"planned in {millis(scan.plan_seconds)}"
-    yield f"buckets: {scan.buckets:,} of {there.buckets:,} read"
-    yield (
-        f"files: {scan.files:,} of {there.files:,} read, with {counted(scan.file_bytes, 'byte')} "
-        f"and {counted(scan.stored_rows, 'stored row')}"
-    )
-    pruned = (f"{counted(files, 'file')} by {stage}" for stage, files in scan.pruned)
-    yield f"pruned: {', '.join(pruned) or 'no file'}"
-    yield f"versions: {scan.versions:,} read, {scan.merged:,} after the merge"
-    if planned.asked_of_files is not None:
-        yield f"conditions on files: {planned.asked_of_files}"
-    if planned.asked_of_rows is not None:
-        yield f"conditions on rows only: {planned.asked_of_rows}"
 
 
 def millis(seconds: float) -> str:

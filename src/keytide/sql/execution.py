@@ -100,27 +100,30 @@ def insert_attached(catalog: AttachedCatalog, engine: Engine, statement: Insert)
         )
 
     def once(target: Target) -> Changed:
-        fields = _fields(statement, target)
+        # The columns that get values, in the order of the values.
+        by_name = {field.name: field for field in target.fields}
+        named = [column_of(name, by_name, target.name) for name in statement.columns]
+        if len(set(named)) < len(named):
+            raise InvalidError(
+                f"table {target.name}: INSERT names a column twice: "
+                f"{', '.join(statement.columns)}; name each once"
+            )
+        names = named or [*by_name]
 
         def feed(take: Take) -> None:
-            _feed(target.catalog, engine, statement, _stored(fields, target.name, take))
+            store = _stored([by_name[name] for name in names], target.name, take)
+            if isinstance(statement.query, Rows):
+                for page in statement.query.rows.to_batches():
+                    store(page)
+                return
+            bound = bind(statement.query, target.catalog)
+            is_local = not bound.tree.find(exp.Table)  # constants need no cluster
+            local = LocalEngine(target.catalog.allows_external_files)
+            (local if is_local else engine).stream(bound, store)
 
-        names = [field.name for field in fields]
         return insert_rows(target.connector, target.session, target.handle, names, feed)
 
     return run_on_latest(catalog, statement.table, "snapshot", None, once)
-
-
-def _fields(statement: Insert, target: Target) -> list[Field]:
-    """The columns that get values, in the order of the values."""
-    by_name = {field.name: field for field in target.fields}
-    named = [column_of(name, by_name, target.name) for name in statement.columns]
-    if len(set(named)) < len(named):
-        raise InvalidError(
-            f"table {target.name}: INSERT names a column twice: {', '.join(statement.columns)}; "
-            "name each once"
-        )
-    return [by_name[name] for name in named or by_name]
 
 
 def _stored(fields: list[Field], table: str, take: Take) -> Take:
@@ -138,16 +141,6 @@ def _stored(fields: list[Field], table: str, take: Take) -> Take:
         take(pa.record_batch(values, [field.name for field in fields]))
 
     return stored
-
-
-def _feed(catalog: AttachedCatalog, engine: Engine, statement: Insert, take: Take) -> None:
-    if isinstance(statement.query, Rows):
-        for page in statement.query.rows.to_batches():
-            take(page)
-        return
-    bound = bind(statement.query, catalog)
-    is_local = not bound.tree.find(exp.Table)  # constants need no cluster
-    (LocalEngine(catalog.allows_external_files) if is_local else engine).stream(bound, take)
 
 
 # -- statements ------------------------------------------------------------------------------------
@@ -191,15 +184,47 @@ def _run_statement(session: Session, engine: Engine, statement: Statement) -> Re
         return change_result()
     try:
         with parser_errors(), span("sql", statement=type(statement).__name__):
-            return _ACTIONS[type(statement)](session.catalog, engine, statement)
+            return _result(session.catalog, engine, statement)
     except RecursionError as error:
         raise InvalidError(
             "a statement is nested too deeply; split it into several statements"
         ) from error
 
 
-def _query(catalog: AttachedCatalog, engine: Engine, statement: Query) -> Result:
-    return engine.query(bind(statement, catalog))
+def _result(catalog: AttachedCatalog, engine: Engine, statement: Statement) -> Result:
+    match statement:
+        case Query():
+            return engine.query(bind(statement, catalog))
+        case Explain():
+            return _explain(catalog, engine, statement)
+        case Insert():
+            return _insert(catalog, engine, statement)
+        case Delete():
+            return change_result(delete(catalog, engine, statement).rows)
+        case Update():
+            return change_result(update(catalog, engine, statement).rows)
+        case Merge():
+            return change_result(merge(catalog, engine, statement).rows)
+        case ApplyEvents():
+            return _apply_events(catalog, engine, statement)
+        case Show():
+            return LocalResult(show(catalog.pinned(), statement))
+        case Describe():
+            return _describe(catalog, engine, statement)
+        case DescribeDatabase():
+            return LocalResult(describe_database(catalog, statement.database))
+        case DescribeHistory():
+            table = table_of(catalog.pinned(), statement.table)
+            return LocalResult(rows_of(HistoryEntry, history_of(table.metadata, statement.limit)))
+        case Call():
+            return LocalResult(call(catalog, statement))
+        case CreateTable():
+            return _create(catalog, engine, statement)
+        case CreateExternalTable():
+            return _create_external(catalog, engine, statement)
+        case _:
+            _define(catalog, engine, statement)
+            return change_result()
 
 
 def _explain(catalog: AttachedCatalog, engine: Engine, statement: Explain) -> Result:
@@ -212,6 +237,45 @@ def _explain(catalog: AttachedCatalog, engine: Engine, statement: Explain) -> Re
 
 
 # -- definitions -----------------------------------------------------------------------------------
+
+
+def _define(catalog: AttachedCatalog, engine: Engine, statement: Statement) -> None:
+    """Run a statement that changes a definition and gives no rows."""
+    match statement:
+        case AlterTable():
+            alter_table(table_of(catalog, statement.table).metadata, statement.changes)
+        case AddConstraint():
+            add_constraint(table_of(catalog, statement.table), statement.name, statement.condition)
+        case DropConstraint():
+            table = table_of(catalog, statement.table)
+            drop_constraint(table, statement.name, missing_ok=statement.missing_ok)
+        case RenameTable():
+            name = catalog.find(statement.table) or statement.table
+            catalog.rename_table(name, statement.new_name)
+        case DropTable():
+            name = catalog.find(statement.table) or statement.table
+            catalog.drop_table(name, missing_ok=statement.missing_ok)
+        case Truncate():
+            table = table_of(catalog.pinned(), statement.table)
+            truncate(table, [_partition_values(each, table) for each in statement.partitions])
+        case CommentOn():
+            _comment(catalog, statement)
+        case CreateView():
+            create_view(catalog, engine, statement)
+        case DropView():
+            catalog.drop_view(statement.name, missing_ok=statement.missing_ok)
+        case CreateDatabase():
+            exists_ok = statement.exists_ok
+            catalog.create_database(statement.name, statement.comment, exists_ok=exists_ok)
+        case DropDatabase():
+            missing_ok, cascade = statement.missing_ok, statement.cascade
+            catalog.drop_database(statement.name, missing_ok=missing_ok, cascade=cascade)
+        case CreateVersionName():
+            create_version_name(table_of(catalog.pinned(), statement.table), statement)
+        case DropVersionName():
+            drop_version_name(table_of(catalog.pinned(), statement.table), statement)
+        case _:
+            raise AssertionError(statement)
 
 
 def _create(catalog: AttachedCatalog, engine: Engine, statement: CreateTable) -> Result:
@@ -239,23 +303,16 @@ def _create(catalog: AttachedCatalog, engine: Engine, statement: CreateTable) ->
             statement.name, wanted, lambda transaction: engine.fill(transaction, rows)
         )
         return _write_result(statement.name, written)
-    source = None if statement.like is None else table_of(catalog, statement.like)
-    _create_empty(catalog, statement, source)
-    return change_result()
-
-
-def _create_empty(
-    catalog: AttachedCatalog, statement: CreateTable, source: StoredTable | None
-) -> StoredTable:
-    columns, keys = statement.columns, statement.primary_key
+    columns, primary_key = statement.columns, statement.primary_key
     partitions, options = statement.partition_by, dict(statement.options)
-    if source is not None:
-        schema = source.schema
-        columns = (*schema.fields, *columns)
-        keys, partitions = keys or schema.primary_keys, partitions or schema.partition_keys
+    if statement.like is not None:
+        schema = table_of(catalog, statement.like).schema
+        columns, primary_key = (*schema.fields, *columns), primary_key or schema.primary_keys
+        partitions = partitions or schema.partition_keys
         options = {**schema.options, **options}
-    wanted = NewTable(columns, keys, partitions, options, statement.comment)
-    return catalog.create_table(statement.name, wanted, exists_ok=statement.exists_ok)
+    wanted = NewTable(columns, primary_key, partitions, options, statement.comment)
+    catalog.create_table(statement.name, wanted, exists_ok=statement.exists_ok)
+    return change_result()
 
 
 def _create_external(
@@ -281,18 +338,7 @@ def _create_external(
     return change_result()
 
 
-def _alter(catalog: AttachedCatalog, engine: Engine, statement: AlterTable) -> Result:
-    alter_table(table_of(catalog, statement.table).metadata, statement.changes)
-    return change_result()
-
-
-def _drop(catalog: AttachedCatalog, engine: Engine, statement: DropTable) -> Result:
-    name = catalog.find(statement.table) or statement.table
-    catalog.drop_table(name, missing_ok=statement.missing_ok)
-    return change_result()
-
-
-def _comment(catalog: AttachedCatalog, engine: Engine, statement: CommentOn) -> Result:
+def _comment(catalog: AttachedCatalog, statement: CommentOn) -> None:
     path = statement.path
     places = len(path)
     if statement.kind == "COLUMN":
@@ -303,66 +349,6 @@ def _comment(catalog: AttachedCatalog, engine: Engine, statement: CommentOn) -> 
     if column:
         column = (column_of(column[0], table.schema.names, table.name), *column[1:])
     alter_table(table.metadata, [ChangeComment(statement.comment, column)])
-    return change_result()
-
-
-def _create_view(catalog: AttachedCatalog, engine: Engine, statement: CreateView) -> Result:
-    create_view(catalog, engine, statement)
-    return change_result()
-
-
-def _drop_view(catalog: AttachedCatalog, engine: Engine, statement: DropView) -> Result:
-    catalog.drop_view(statement.name, missing_ok=statement.missing_ok)
-    return change_result()
-
-
-def _add_constraint(catalog: AttachedCatalog, engine: Engine, statement: AddConstraint) -> Result:
-    add_constraint(table_of(catalog, statement.table), statement.name, statement.condition)
-    return change_result()
-
-
-def _drop_constraint(catalog: AttachedCatalog, engine: Engine, statement: DropConstraint) -> Result:
-    table = table_of(catalog, statement.table)
-    drop_constraint(table, statement.name, missing_ok=statement.missing_ok)
-    return change_result()
-
-
-def _rename(catalog: AttachedCatalog, engine: Engine, statement: RenameTable) -> Result:
-    name = catalog.find(statement.table) or statement.table
-    catalog.rename_table(name, statement.new_name)
-    return change_result()
-
-
-def _create_database(catalog: AttachedCatalog, engine: Engine, statement: CreateDatabase) -> Result:
-    catalog.create_database(statement.name, statement.comment, exists_ok=statement.exists_ok)
-    return change_result()
-
-
-def _drop_database(catalog: AttachedCatalog, engine: Engine, statement: DropDatabase) -> Result:
-    catalog.drop_database(
-        statement.name, missing_ok=statement.missing_ok, cascade=statement.cascade
-    )
-    return change_result()
-
-
-def _truncate(catalog: AttachedCatalog, engine: Engine, statement: Truncate) -> Result:
-    table = table_of(catalog.pinned(), statement.table)
-    truncate(table, [_partition_values(each, table) for each in statement.partitions])
-    return change_result()
-
-
-def _create_version_name(
-    catalog: AttachedCatalog, engine: Engine, statement: CreateVersionName
-) -> Result:
-    create_version_name(table_of(catalog.pinned(), statement.table), statement)
-    return change_result()
-
-
-def _drop_version_name(
-    catalog: AttachedCatalog, engine: Engine, statement: DropVersionName
-) -> Result:
-    drop_version_name(table_of(catalog.pinned(), statement.table), statement)
-    return change_result()
 
 
 # -- INSERT ----------------------------------------------------------------------------------------
@@ -447,14 +433,6 @@ def _partition_values(
     return values
 
 
-def _delete(catalog: AttachedCatalog, engine: Engine, statement: Delete) -> Result:
-    return change_result(delete(catalog, engine, statement).rows)
-
-
-def _update(catalog: AttachedCatalog, engine: Engine, statement: Update) -> Result:
-    return change_result(update(catalog, engine, statement).rows)
-
-
 def _apply_events(catalog: AttachedCatalog, engine: Engine, statement: ApplyEvents) -> Result:
     rows = engine.rows(bind(statement.source, catalog.pinned()))
     known = engine.schema(rows).names
@@ -479,15 +457,7 @@ def _apply_events(catalog: AttachedCatalog, engine: Engine, statement: ApplyEven
     return _write_result(request.target, engine.apply_events(catalog, request, rows, author))
 
 
-def _merge(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> Result:
-    return change_result(merge(catalog, engine, statement).rows)
-
-
 # -- other statements ------------------------------------------------------------------------------
-
-
-def _show(catalog: AttachedCatalog, engine: Engine, statement: Show) -> Result:
-    return LocalResult(show(catalog.pinned(), statement))
 
 
 def _describe(catalog: AttachedCatalog, engine: Engine, statement: Describe) -> Result:
@@ -498,51 +468,3 @@ def _describe(catalog: AttachedCatalog, engine: Engine, statement: Describe) -> 
         if (view := catalog.find_view(statement.table)) is None:
             raise
         return LocalResult(view_description(catalog, engine, view, extended=statement.extended))
-
-
-def _describe_database(
-    catalog: AttachedCatalog, engine: Engine, statement: DescribeDatabase
-) -> Result:
-    return LocalResult(describe_database(catalog, statement.database))
-
-
-def _describe_history(
-    catalog: AttachedCatalog, engine: Engine, statement: DescribeHistory
-) -> Result:
-    table = table_of(catalog.pinned(), statement.table)
-    return LocalResult(rows_of(HistoryEntry, history_of(table.metadata, statement.limit)))
-
-
-def _call(catalog: AttachedCatalog, engine: Engine, statement: Call) -> Result:
-    return LocalResult(call(catalog, statement))
-
-
-_ACTIONS: dict[type, Callable[[AttachedCatalog, Engine, Any], Result]] = {
-    Query: _query,
-    Explain: _explain,
-    CreateTable: _create,
-    CreateExternalTable: _create_external,
-    AlterTable: _alter,
-    CreateVersionName: _create_version_name,
-    DropVersionName: _drop_version_name,
-    CommentOn: _comment,
-    CreateView: _create_view,
-    DropView: _drop_view,
-    AddConstraint: _add_constraint,
-    DropConstraint: _drop_constraint,
-    RenameTable: _rename,
-    DropTable: _drop,
-    CreateDatabase: _create_database,
-    DropDatabase: _drop_database,
-    Truncate: _truncate,
-    Insert: _insert,
-    Delete: _delete,
-    Update: _update,
-    Merge: _merge,
-    ApplyEvents: _apply_events,
-    Show: _show,
-    Describe: _describe,
-    DescribeDatabase: _describe_database,
-    DescribeHistory: _describe_history,
-    Call: _call,
-}

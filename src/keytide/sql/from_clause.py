@@ -39,7 +39,12 @@ from keytide.types import Field
 
 def prepare(tree: exp.Query) -> None:
     """Normalize the names of results and of WITH for the following steps."""
-    _name_results(tree)
+    # Name results after their expressions, so that engines do not invent different names.
+    select = tree.find(exp.Select)
+    for result in list(select.expressions) if select is not None and tree is select else ():
+        is_named = isinstance(result, exp.Subquery) and result.alias
+        if not is_named and not isinstance(result, _NAMED):
+            result.replace(exp.alias_(result.copy(), result.sql(dialect=Keytide), quoted=True))
 
     # Write names of WITH as in their definition: `FROM T` can also mean `WITH t`.
     for given in tree.find_all(exp.With):
@@ -63,11 +68,9 @@ def table_nodes(tree: exp.Expr, text: str) -> tuple[list[exp.Table], list[exp.Ta
     mentions = {id(source): (scope, source) for scope in scopes for _, source in scope.references}
     for scope, source in mentions.values():
         if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier):
-            (
-                local
-                if (not source.db and isinstance(scope.sources.get(source.alias_or_name), Scope))
-                else names
-            ).append(source)
+            named = scope.sources.get(source.alias_or_name)
+            is_local = not source.db and isinstance(named, Scope)
+            (local if is_local else names).append(source)
     return names, local
 
 
@@ -96,15 +99,6 @@ def start_of(node: exp.Table) -> int:
 _NAMED = (exp.Alias, exp.Aliases, exp.Column, exp.Dot, exp.Star)
 
 
-def _name_results(tree: exp.Query) -> None:
-    """Name results after their expressions, so that engines do not invent different names."""
-    select = tree.find(exp.Select)
-    for node in list(select.expressions) if select is not None and tree is select else ():
-        is_named = isinstance(node, exp.Subquery) and node.alias
-        if not is_named and not isinstance(node, _NAMED):
-            node.replace(exp.alias_(node.copy(), node.sql(dialect=Keytide), quoted=True))
-
-
 # -- UNNEST ----------------------------------------------------------------------------------------
 
 
@@ -119,9 +113,19 @@ def resolve_unnests(
     found = list(_unnests(tree))
     if not found:
         return tree
-    for node, type_ in zip(found, _types(tree, fields, len(found)), strict=True):
+    known = typed(tree, fields)
+    types = [] if known is None else [node.expressions[0].type for node in _unnests(known)]
+    if len(types) != len(found):
+        types = [None] * len(found)
+    for node, type_ in zip(found, types, strict=True):
         spread = _Expansion.of(node, type_)
-        _check_names(node, spread, text)
+        expected = len(spread.fields) or (1 if spread.shape is _Shape.VALUES else 0)
+        given = len(spread.columns) - spread.has_ordinality
+        if expected and given != expected:
+            place = min((n.meta["start"] for n in node.walk() if "start" in n.meta), default=0)
+            names = f" ({', '.join(spread.fields)})" if spread.fields else ""
+            columns, found_names = counted(expected, "column"), counted(given, "name")
+            raise error_at(text, place, f"UNNEST returns {columns}{names}, found {found_names}")
         node.meta[_SPREAD] = spread
     return tree
 
@@ -151,11 +155,13 @@ def spark_unnest(node: exp.Expr) -> exp.Expr:
 
     Raises `InvalidError` for the ordinality of ROWs whose fields are unknown.
     """
-    if isinstance(node, exp.Join) and _SPREAD in node.this.meta and _is_left_on_true(node):
-        # Spark cannot join a map laterally, but has generators that keep empty maps.
-        spread = node.this.meta[_SPREAD]
-        generator = _generator(node.this.expressions[0], spread, "_OUTER")
-        return exp.Join(this=_relation(node.this, generator, spread), kind="CROSS")
+    if isinstance(node, exp.Join) and _SPREAD in node.this.meta and node.side.upper() == "LEFT":
+        condition = node.args.get("on")
+        if isinstance(condition, exp.Boolean) and condition.this:
+            # Spark cannot join a map laterally, but has generators that keep empty maps.
+            spread = node.this.meta[_SPREAD]
+            generator = _generator(node.this.expressions[0], spread, "_OUTER")
+            return exp.Join(this=_relation(node.this, generator, spread), kind="CROSS")
     spread = node.meta.get(_SPREAD)
     if spread is None:
         return node
@@ -181,10 +187,20 @@ class _Expansion:
 
     @classmethod
     def of(cls, node: exp.Unnest, type_: exp.DataType | None) -> _Expansion:
-        shape, fields = _shape_of(node.expressions[0], type_)
-        alias = node.args.get("alias")
+        value, alias = node.expressions[0], node.args.get("alias")
         given = [] if alias is None else list(alias.columns)
-        if shape is None:
+        is_array = type_ is not None and type_.is_type(exp.DType.ARRAY) and type_.expressions
+        element = type_.expressions[0] if type_ is not None and is_array else None
+        fields: tuple[str, ...] = ()
+        if type_ is not None and type_.is_type(exp.DType.MAP):
+            shape, fields = _Shape.ENTRIES, _ENTRY
+        elif element is not None and element.is_type(exp.DType.STRUCT):
+            shape, fields = _Shape.ROWS, tuple(member.name for member in element.expressions)
+        elif element is not None and not element.is_type(exp.DType.UNKNOWN):
+            shape = _Shape.VALUES
+        elif isinstance(value, exp.Bracket) and value.this.name.upper() == "MAP":
+            shape, fields = _Shape.ENTRIES, _ENTRY
+        else:
             shape = _Shape.VALUES if len(given) < 2 else _Shape.ROWS
         offset = node.args.get("offset")
         names = given or [exp.to_identifier(name, quoted=True) for name in fields]
@@ -207,44 +223,6 @@ def _unnests(tree: exp.Expr) -> Iterator[exp.Unnest]:
             yield node
 
 
-def _types(
-    tree: exp.Expr, fields: Mapping[str, Sequence[Field]], count: int
-) -> list[exp.DataType | None]:
-    """The type of each UNNEST's argument, None if it is unknown."""
-    known = typed(tree, fields)
-    if known is None:
-        return [None] * count
-    types = [node.expressions[0].type for node in _unnests(known)]
-    return types if len(types) == count else [None] * count
-
-
-def _shape_of(value: exp.Expr, type_: exp.DataType | None) -> tuple[_Shape | None, tuple[str, ...]]:
-    if type_ is not None and type_.is_type(exp.DType.MAP):
-        return _Shape.ENTRIES, _ENTRY
-    if type_ is not None and type_.is_type(exp.DType.ARRAY) and type_.expressions:
-        element = type_.expressions[0]
-        if element.is_type(exp.DType.STRUCT):
-            return _Shape.ROWS, tuple(member.name for member in element.expressions)
-        if not element.is_type(exp.DType.UNKNOWN):
-            return _Shape.VALUES, ()
-    if isinstance(value, exp.Bracket) and value.this.name.upper() == "MAP":
-        return _Shape.ENTRIES, _ENTRY
-    return None, ()
-
-
-def _check_names(node: exp.Unnest, spread: _Expansion, text: str) -> None:
-    expected = len(spread.fields) or (1 if spread.shape is _Shape.VALUES else 0)
-    given = len(spread.columns) - spread.has_ordinality
-    if expected and given != expected:
-        place = min((n.meta["start"] for n in node.walk() if "start" in n.meta), default=0)
-        names = f" ({', '.join(spread.fields)})" if spread.fields else ""
-        raise error_at(
-            text,
-            place,
-            f"UNNEST returns {counted(expected, 'column')}{names}, found {counted(given, 'name')}",
-        )
-
-
 def _relation(node: exp.Expr, source: exp.Expr, spread: _Expansion) -> exp.Expr:
     """A lateral relation that replaces an UNNEST. The first one of a FROM is not lateral."""
     name = exp.to_identifier(node.alias or "unnest", quoted=True)
@@ -257,22 +235,13 @@ def _relation(node: exp.Expr, source: exp.Expr, spread: _Expansion) -> exp.Expr:
     return exp.Table(this=source, alias=alias)
 
 
-def _is_left_on_true(join: exp.Join) -> bool:
-    condition = join.args.get("on")
-    is_true = isinstance(condition, exp.Boolean) and condition.this
-    return join.side.upper() == "LEFT" and bool(is_true)
-
-
 def _generator(value: exp.Expr, spread: _Expansion, suffix: str = "") -> exp.Expr:
     """The Spark function that generates the rows."""
-    if spread.has_ordinality:
-        return exp.Anonymous(this=f"INLINE{suffix}", expressions=[_numbered(value, spread)])
-    name = "INLINE" if spread.shape is _Shape.ROWS else "EXPLODE"
-    return exp.Anonymous(this=f"{name}{suffix}", expressions=[value.copy()])
+    if not spread.has_ordinality:
+        function = "INLINE" if spread.shape is _Shape.ROWS else "EXPLODE"
+        return exp.Anonymous(this=f"{function}{suffix}", expressions=[value.copy()])
 
-
-def _numbered(value: exp.Expr, spread: _Expansion) -> exp.Expr:
-    """An array of ROWs that have their number as the last field."""
+    # An array of ROWs that have their number as the last field.
     item, place = exp.to_identifier("item"), exp.to_identifier("place")
     if spread.shape is _Shape.ROWS and not spread.fields:
         raise InvalidError(
@@ -286,7 +255,8 @@ def _numbered(value: exp.Expr, spread: _Expansion) -> exp.Expr:
     number = exp.Add(this=place, expression=exp.Literal.number(1))
     row = exp.Anonymous(this="STRUCT", expressions=[m.copy() for m in (*members, number)])
     each = exp.Lambda(this=row, expressions=[item.copy(), place.copy()])
-    return exp.Anonymous(this="TRANSFORM", expressions=[value.copy(), each])
+    numbered = exp.Anonymous(this="TRANSFORM", expressions=[value.copy(), each])
+    return exp.Anonymous(this=f"INLINE{suffix}", expressions=[numbered])
 
 
 # -- column names with a database ------------------------------------------------------------------

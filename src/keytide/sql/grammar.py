@@ -25,17 +25,18 @@ from keytide.maintenance import branches, tags
 from keytide.snapshot.stored_table import StoredTable
 from keytide.sql.cursor import Cursor, error_at, tokenize
 from keytide.sql.definition_grammar import (
-    alter_table,
     check,
     create_external_table,
     create_table,
     literal_rows,
     options,
+    table_changes,
 )
-from keytide.sql.dml_grammar import apply_changes, auto_cdc, change, create_flow
+from keytide.sql.dml_grammar import auto_cdc, change, create_flow
 from keytide.sql.history_procedures import place_of_version
 from keytide.sql.statements import (
     AddConstraint,
+    AlterTable,
     Call,
     CommentOn,
     CreateDatabase,
@@ -61,32 +62,6 @@ from keytide.sql.statements import (
     Use,
     VersionNameKind,
 )
-
-# -- databases -------------------------------------------------------------------------------------
-
-
-def create_database(cursor: Cursor) -> CreateDatabase:
-    """Parse what follows CREATE."""
-    cursor.accept(cursor.peek())
-    exists_ok = cursor.accept("IF", "NOT", "EXISTS")
-    name = cursor.name("the name of a database")
-    comment = None
-    if cursor.accept("COMMENT"):
-        cursor.accept("=")
-        comment = cursor.string()
-    return CreateDatabase(name, comment, exists_ok)
-
-
-def drop_database(cursor: Cursor) -> DropDatabase:
-    """Parse what follows DROP."""
-    cursor.accept(cursor.peek())
-    missing_ok = cursor.accept("IF", "EXISTS")
-    name = cursor.name("the name of a database")
-    cascade = cursor.accept("CASCADE")
-    if not cascade:
-        cursor.accept("RESTRICT")
-    return DropDatabase(name, missing_ok, cascade)
-
 
 # -- maintenance -----------------------------------------------------------------------------------
 
@@ -228,7 +203,18 @@ def parse_statements(text: str) -> list[Statement]:
         raise InvalidError(f"the SQL is a {type(text).__name__}; expected a string")
     tokens = tokenize(text)
     hints = options_in_hints(text, tokens)
-    return [_statement(text, part, _taken(hints, part)) for part in _split(tokens)]
+    parts: list[list[Token]] = [[]]
+    for token in tokens:
+        if token.token_type == TokenType.SEMICOLON:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    statements = []
+    for part in filter(None, parts):
+        first, last = int(part[0].start), int(part[-1].end) + 1
+        own_hints = {place: hint for place, hint in hints.items() if first < place <= last}
+        statements.append(_statement(text, part, own_hints))
+    return statements
 
 
 def parse_query(text: str, start: int = 0) -> Query:
@@ -243,22 +229,6 @@ def parse_query(text: str, start: int = 0) -> Query:
     query = _query(cursor)
     cursor.expect_end()
     return query
-
-
-def _taken(hints: Mapping[int, _Hint], tokens: Sequence[Token]) -> dict[int, _Hint]:
-    """The hints within a statement."""
-    first, last = int(tokens[0].start), int(tokens[-1].end) + 1
-    return {place: hint for place, hint in hints.items() if first < place <= last}
-
-
-def _split(tokens: Sequence[Token]) -> list[list[Token]]:
-    parts: list[list[Token]] = [[]]
-    for token in tokens:
-        if token.token_type == TokenType.SEMICOLON:
-            parts.append([])
-        else:
-            parts[-1].append(token)
-    return [part for part in parts if part]
 
 
 def _statement(text: str, tokens: Sequence[Token], hints: Mapping[int, _Hint]) -> Statement:
@@ -283,19 +253,16 @@ def _query(cursor: Cursor) -> Query:
     if cursor.at_end:
         raise cursor.error("expected a query")
     tree = cursor.tree()
-    if not isinstance(tree, exp.Query | exp.Values):
-        raise cursor.error_at(cursor.start, _why_no_query(tree))
-    return cursor.query(tree)
-
-
-def _why_no_query(tree: exp.Expr) -> str:
     if isinstance(tree, exp.Insert | exp.Update | exp.Delete | exp.Merge):
-        return (
+        raise cursor.error_at(
+            cursor.start,
             "WITH is only allowed before queries; in an INSERT, write it after the table name "
             "(INSERT INTO t WITH ... SELECT ...), in other changes inside the subquery that uses "
-            "it"
+            "it",
         )
-    return "expected a query"
+    if not isinstance(tree, exp.Query | exp.Values):
+        raise cursor.error_at(cursor.start, "expected a query")
+    return cursor.query(tree)
 
 
 _COMMENT = re.compile(r"--[^\n]*|/\*(?P<hint>\+)?(?P<inside>.*?)\*/", re.DOTALL)
@@ -337,7 +304,13 @@ def _create(cursor: Cursor) -> Statement:
     if cursor.accept("EXTERNAL"):
         return create_external_table(cursor)
     if cursor.peek() in _DATABASE:
-        return create_database(cursor)
+        cursor.accept(cursor.peek())
+        exists_ok = cursor.accept("IF", "NOT", "EXISTS")
+        name, comment = cursor.name("the name of a database"), None
+        if cursor.accept("COMMENT"):
+            cursor.accept("=")
+            comment = cursor.string()
+        return CreateDatabase(name, comment, exists_ok)
     if cursor.peek() == "FLOW":
         return create_flow(cursor)
     replaces = cursor.accept("OR", "REPLACE")
@@ -370,16 +343,12 @@ def _insert(cursor: Cursor) -> Insert:
     columns: list[str] = []
     if cursor.peek() == "(" and cursor.peek(1) not in ("SELECT", "VALUES", "WITH", "("):
         columns = cursor.list_of(lambda: cursor.name("a column"))
-    return Insert(table, _rows(cursor), tuple(columns), partition, overwrite)
-
-
-def _rows(cursor: Cursor) -> Query | Rows:
-    """What an INSERT inserts. Plain literals need no engine."""
-    found = literal_rows(cursor.rest()[1:]) if cursor.peek() == "VALUES" else None
-    if found is None:
-        return _query(cursor)
+    # Plain literals need no engine.
+    literals = literal_rows(cursor.rest()[1:]) if cursor.peek() == "VALUES" else None
+    if literals is None:
+        return Insert(table, _query(cursor), tuple(columns), partition, overwrite)
     cursor.skip()
-    return Rows(found)
+    return Insert(table, Rows(literals), tuple(columns), partition, overwrite)
 
 
 def _partition_value(cursor: Cursor, given: dict[str, exp.Expr | None]) -> None:
@@ -401,7 +370,13 @@ _DATABASE = ("DATABASE", "SCHEMA")
 def _drop(cursor: Cursor) -> Statement:
     cursor.expect("DROP")
     if cursor.peek() in _DATABASE:
-        return drop_database(cursor)
+        cursor.accept(cursor.peek())
+        missing_ok = cursor.accept("IF", "EXISTS")
+        name = cursor.name("the name of a database")
+        cascade = cursor.accept("CASCADE")
+        if not cascade:
+            cursor.accept("RESTRICT")
+        return DropDatabase(name, missing_ok, cascade)
     is_view = cursor.accept("VIEW")
     if not is_view:
         cursor.expect("TABLE")
@@ -451,7 +426,7 @@ def _alter(cursor: Cursor) -> Statement:
         return about_versions
     is_drop = cursor.accept("DROP", "IF", "EXISTS", "PARTITION")
     if not (is_drop or cursor.accept("DROP", "PARTITION")):
-        return alter_table(cursor, table)
+        return AlterTable(table, tuple(table_changes(cursor)))
     partitions = [_partition(cursor)]
     while cursor.accept(","):
         cursor.expect("PARTITION")
@@ -505,19 +480,16 @@ def _describe(cursor: Cursor) -> Statement:
         return DescribeDatabase(cursor.name("the name of a database"))
     if cursor.peek() == "HISTORY" and cursor.peek(1) not in ("", "."):
         cursor.accept("HISTORY")
-        return DescribeHistory(cursor.table(), _limit(cursor))
+        table, limit = cursor.table(), None
+        if cursor.accept("LIMIT"):
+            start, found = cursor.start, cursor.until()
+            if not found.isdecimal():
+                raise cursor.error_at(start, "expected a number of rows, an integer")
+            limit = int(found)
+        return DescribeHistory(table, limit)
     cursor.accept("TABLE")
     extended = cursor.accept("EXTENDED") or cursor.accept("FORMATTED")
     return Describe(cursor.table(), extended)
-
-
-def _limit(cursor: Cursor) -> int | None:
-    if not cursor.accept("LIMIT"):
-        return None
-    start, found = cursor.start, cursor.until()
-    if not found.isdecimal():
-        raise cursor.error_at(start, "expected a number of rows, an integer")
-    return int(found)
 
 
 def _explain(cursor: Cursor) -> Explain:
@@ -601,7 +573,7 @@ _STATEMENTS: dict[str, Callable[[Cursor], Statement]] = {
     "CALL": _call,
     "COMMENT": _comment,
     "AUTO": auto_cdc,
-    "APPLY": apply_changes,
+    "APPLY": auto_cdc,
     "OPTIMIZE": optimize,
     "VACUUM": vacuum,
     "RESTORE": restore,

@@ -73,21 +73,16 @@ def procedure(
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     own = [inspect.Parameter(name, kind, annotation=type_)
            for name, type_ in (("catalog", Catalog), ("table", str))]  # fmt: skip
-    taken = [_argument(declared[name], sql_name) for sql_name, name in named.items()]
+    taken = []
+    for sql_name, name in named.items():
+        type_ = declared[name].annotation
+        if typing.get_origin(type_) in (types.UnionType, typing.Union):
+            # Only what can be written as a literal, which excludes durations.
+            literals = tuple(t for t in typing.get_args(type_) if t is not timedelta)
+            type_ = typing.Union[literals]  # noqa: UP007  # made of values
+        taken.append(declared[name].replace(name=sql_name, kind=kind, annotation=type_))
     setattr(carry_out, "__signature__", inspect.Signature([*own, *taken]))  # noqa: B010  # no member that mypy knows
     return checked(carry_out)
-
-
-def _argument(parameter: inspect.Parameter, name: str) -> inspect.Parameter:
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return parameter.replace(name=name, kind=kind, annotation=_of_literals(parameter.annotation))
-
-
-def _of_literals(annotation: Any) -> Any:
-    """The part of a type that can be written as a literal, which excludes durations."""
-    if typing.get_origin(annotation) not in (types.UnionType, typing.Union):
-        return annotation
-    return typing.Union[tuple(t for t in typing.get_args(annotation) if t is not timedelta)]  # noqa: UP007  # made of values
 
 
 def comma_separated(text: str) -> list[str]:
@@ -157,10 +152,6 @@ def delete_tag(table: StoredTable, tag: str) -> None:
         metadata.stored_tag(name)
     for name in names:
         tags.delete_tag(table, name)
-
-
-def _tag_names(gone: tags.Tags) -> pa.Table:
-    return texts("expired_tags")(tag.name for tag in gone)
 
 
 def trigger_tag_automatic_creation(table: StoredTable) -> None:
@@ -309,7 +300,11 @@ HISTORY: Mapping[str, Procedure] = {
     "create_tag_from_watermark": procedure(create_tag_from_watermark),
     "delete_branch": procedure(delete_branch),
     "delete_tag": procedure(delete_tag),
-    "expire_tags": procedure(tags.expire_tags, _tag_names, older_than="older_than"),
+    "expire_tags": procedure(
+        tags.expire_tags,
+        lambda gone: texts("expired_tags")(tag.name for tag in gone),
+        older_than="older_than",
+    ),
     "fast_forward": procedure(fast_forward, success_result),
     "rename_branch": procedure(
         ended_branches.rename_branch, success_result, from_branch="name", to_branch="new_name"

@@ -56,12 +56,7 @@ class _Database:
     settings: _Settings
     connection: duckdb.DuckDBPyConnection
     folder: Path
-    """A directory that only this account can use."""
-
-    @property
-    def spill(self) -> Path:
-        """The directory for data that does not fit in memory. DuckDB creates it."""
-        return self.folder / "spill"
+    """A directory that only this account can use, for data that does not fit in memory."""
 
     def empty(self) -> None:
         """Drop its tables."""
@@ -149,7 +144,7 @@ def local_database(
         # The connection itself may have failed.
         database.close()
         raise
-    if database.spill.exists():
+    if (database.folder / "spill").exists():
         database.close()
     else:
         _idle.give_back(database)
@@ -253,23 +248,18 @@ def stream_locally(
     """
 
     def hand_on(answer: duckdb.DuckDBPyRelation) -> None:
-        for page in _pages(answer):
+        reader = answer.to_arrow_reader(_PAGE_ROWS)
+        take(pa.RecordBatch.from_pylist([], reader.schema))
+        while True:
+            try:
+                page = reader.read_next_batch()
+            except StopIteration:
+                return
+            except (pa.ArrowException, OSError) as error:  # DuckDB's error as an Arrow error
+                raise duckdb.Error(str(error)) from error
             take(page)
 
     _run(bound, hand_on, allows_external_files, source or source_of, stop)
-
-
-def _pages(answer: duckdb.DuckDBPyRelation) -> Iterator[pa.RecordBatch]:
-    reader = answer.to_arrow_reader(_PAGE_ROWS)
-    yield pa.RecordBatch.from_pylist([], reader.schema)
-    while True:
-        try:
-            page = reader.read_next_batch()
-        except StopIteration:
-            return
-        except (pa.ArrowException, OSError) as error:  # DuckDB's error as an Arrow error
-            raise duckdb.Error(str(error)) from error
-        yield page
 
 
 _PAGE_ROWS = 1 << 17
@@ -309,6 +299,8 @@ def _interruptible(
 ) -> T:
     """Run a query that Ctrl-C or a stop can cancel at any point.
 
+    Raises `StoppedError` once the query has ended after a stop.
+
     The query runs in its own thread. If Ctrl-C arrived inside a callback from DuckDB, it could be
     lost. This thread only waits for it.
     """
@@ -316,25 +308,19 @@ def _interruptible(
     thread = threading.Thread(target=_run_query, args=(running, query), name="keytide-sql")
     try:
         thread.start()
-        return _result(running, connection, stop)
+        if stop is not None:
+            while not running.done():
+                wait([running], timeout=_POLL_SECONDS)
+                if stop.is_sent:
+                    connection.interrupt()
+            stop.check()
+        return running.result()
     except KeyboardInterrupt:
         # Repeated, because a thread that is about to start its query would miss a single interrupt.
         while not (running.cancel() or running.done()):
             connection.interrupt()
             wait([running], timeout=0.05)
         raise
-
-
-def _result(running: Future[T], connection: duckdb.DuckDBPyConnection, stop: Stop | None) -> T:
-    """The result of a query. Raises `StoppedError` once the query has ended after a stop."""
-    if stop is None:
-        return running.result()
-    while not running.done():
-        wait([running], timeout=_POLL_SECONDS)
-        if stop.is_sent:
-            connection.interrupt()
-    stop.check()
-    return running.result()
 
 
 _POLL_SECONDS = 0.05
@@ -365,7 +351,10 @@ def _rows(answer: duckdb.DuckDBPyRelation) -> pa.Table:
 
 
 class _Stream:
-    """A scan that DuckDB can read several times, each time from the start."""
+    """A scan that DuckDB can read several times, each time from the start.
+
+    Its errors are raised as they are.
+    """
 
     def __init__(self, scan: Batches) -> None:
         self.scan = scan
@@ -394,12 +383,7 @@ def source_of(relation: Relation) -> Any:
     if isinstance(relation, CallerRelation):
         return relation.rows.select(list(relation.names))
     assert isinstance(relation, StoredRelation | FallbackRelation | AttachedRelation)
-    return stream_of(relation.scan())
-
-
-def stream_of(rows: Batches) -> Any:
-    """Rows as something that DuckDB reads; their errors are raised as they are."""
-    return _Stream(rows)
+    return _Stream(relation.scan())
 
 
 def first_line(error: Exception) -> str:
@@ -465,7 +449,7 @@ class _StoredTable(_MeasuredTable):
         return scan
 
     def rows(self) -> Any:
-        return stream_of(self._scan)
+        return _Stream(self._scan)
 
     def analysis(self) -> RelationAnalysis:
         found = self._scan.measure()
@@ -480,7 +464,7 @@ class _StreamedTable(_MeasuredTable):
     tally: Tally = field(default_factory=Tally)
 
     def rows(self) -> Any:
-        return stream_of(_TimedBatches(self.relation.scan(), self.tally))
+        return _Stream(_TimedBatches(self.relation.scan(), self.tally))
 
     def analysis(self) -> RelationAnalysis:
         title, *notes = self.relation.plan_lines()

@@ -24,7 +24,7 @@ from keytide.dml.deletion import PredicateHost, changed_split, in_threads, split
 from keytide.dml.engine import RowChange, SinkPages, Sinks, SplitResult, TargetScan, checked_pages
 from keytide.dml.spi import ROW_ID, ConnectorMergeSink
 from keytide.errors import KeytideError
-from keytide.sql.change_queries import Match, MergeQuery, RowQuery
+from keytide.sql.change_queries import Match, MergeQuery, RowQuery, engine_errors
 from keytide.sql.from_clause import duckdb_unnest
 from keytide.sql.local_query import first_line, local_database, source_of
 from keytide.sql.merged_rows import ROW, MatchedRows, PassThrough
@@ -73,7 +73,7 @@ class LocalRowHost:
         plain = page.select([n for n in page.schema.names if n != ROW_ID])
         places = pa.array(np.arange(page.num_rows), pa.int64())
         given = pa.table([*plain.columns, places], [*plain.schema.names, ROW])
-        with self.query.engine_errors(duckdb.Error):
+        with engine_errors(self.query.bound, duckdb.Error):
             cursor.register(self.query.view, given)
             found = cursor.sql(text).to_arrow_table()
         values = self.query.stored(found)
@@ -101,14 +101,17 @@ class LocalMergeHost:
         passed = self.query.pass_through(sinks.pages)
         config = {**_within(self.memory_bytes), **_AS_WRITTEN}
         with _database(self.query, self.allows_external_files, config) as connection:
-            cursor = connection.cursor()
-            may_narrow = self.query.match.columns and self.query.needs_matched_only
-            query = self._with_source(cursor) if may_narrow else self.query
+            cursor, query = connection.cursor(), self.query
+            if query.match.columns and query.needs_matched_only:
+                if query.match.view is None:
+                    # The source is computed once, as a table, because it may be random.
+                    made, query = query.with_source("keytide_merged")
+                    source_text = made.text_for("duckdb", duckdb_unnest, duckdb_spelling)
+                    with engine_errors(self.query.bound, duckdb.Error):
+                        cursor.execute(f"CREATE TABLE keytide_merged AS {source_text}")
+                target_scan = self._matchable(query.match, target_scan, cursor)
             text = query.text_for("duckdb", passed, duckdb_unnest, duckdb_spelling)
-            matchable = (
-                self._matchable(query.match, target_scan, cursor) if may_narrow else target_scan
-            )
-            target = _Target(matchable, passed)
+            target = _Target(target_scan, passed)
             cursor.register(self.query.view, target)
             sink = sinks.provider.create_merge_sink(sinks.session, sinks.table, 0, 1)
 
@@ -116,16 +119,6 @@ class LocalMergeHost:
                 return self._merged(cursor, text, passed, sinks.pages, sink, target)
 
             in_threads(run, [cursor], take)
-
-    def _with_source(self, cursor: duckdb.DuckDBPyConnection) -> MergeQuery:
-        """The query with its source computed once as a table, because the source may be random."""
-        if self.query.match.view is not None:
-            return self.query
-        made, query = self.query.with_source("keytide_merged")
-        text = made.text_for("duckdb", duckdb_unnest, duckdb_spelling)
-        with self.query.engine_errors(duckdb.Error):
-            cursor.execute(f"CREATE TABLE keytide_merged AS {text}")
-        return query
 
     def _matchable(
         self, match: Match, target_scan: TargetScan, cursor: duckdb.DuckDBPyConnection
@@ -136,7 +129,7 @@ class LocalMergeHost:
         for column, source in match.columns.items():
             name = exp.column(source, quoted=True)
             there = exp.select(name).distinct().from_(exp.to_table(match.view, quoted=True))
-            with self.query.engine_errors(duckdb.Error):
+            with engine_errors(self.query.bound, duckdb.Error):
                 found = cursor.sql(there.where(name.is_(exp.null()).not_()).sql("duckdb"))
                 values[column] = found.to_arrow_table().column(0).combine_chunks()
         types = {column.name: column.type for column in target_scan.columns}
@@ -237,7 +230,7 @@ def _database(
     """A DuckDB database with copies of the tables that a statement uses besides its target."""
     with local_database(allows_external_files, **config) as connection:
         for relation in query.bound.relations:
-            with query.engine_errors(duckdb.Error):
+            with engine_errors(query.bound, duckdb.Error):
                 connection.register("keytide_source", source := source_of(relation))
                 try:
                     connection.execute(

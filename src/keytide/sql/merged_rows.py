@@ -74,7 +74,10 @@ class PassThrough:
         ids = page.column(ROW_ID)
         members = ids.flatten() if pa.types.is_struct(self.row_id) else [ids]
         carried = [page.column(c.name) for c in self.columns]
-        passed = [_to_passed_type(array) for array in (*members, *carried)]
+        passed = []
+        for array in (*members, *carried):
+            kept = _passed_type(array.type)
+            passed.append(array if kept.equals(array.type) else array.view(kept))
         places = pa.array(np.arange(start, start + page.num_rows), pa.int64())
         plain = [page.column(c.name) for c in columns[:-1]]
         return pa.record_batch([*plain, places, *passed], schema=schema)
@@ -111,11 +114,6 @@ def _passed_type(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_time32(type_):
         return pa.int32()
     return pa.int64() if pa.types.is_timestamp(type_) or pa.types.is_time64(type_) else type_
-
-
-def _to_passed_type(array: pa.Array) -> pa.Array:
-    kept = _passed_type(array.type)
-    return array if kept.equals(array.type) else array.view(kept)
 
 
 def _from_passed_type(array: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -181,36 +179,30 @@ class MergedRows:
         """
         for number, branch in enumerate(self.branches):
             rows = found.filter(pc.equal(found.column(CASE), number))
-            if rows.num_rows:
-                yield MergedPage(self._page(number, branch, rows, passed, pages), rows.num_rows)
-
-    def _page(
-        self,
-        number: int,
-        branch: Branch,
-        rows: pa.RecordBatch,
-        passed: PassThrough,
-        pages: SinkPages,
-    ) -> pa.RecordBatch:
-        if branch.action == "DELETE":
-            return pages.deleted(passed.row_ids(rows))
-        columns = [
-            pa.chunked_array([rows.column(value_name(number, i))])
-            for i in range(len(branch.fields))
-        ]
-        given = stored_values(columns, branch.fields, self.table)
-        values = dict(zip(branch.names, given, strict=True))
-        if branch.action == "UPDATE":
-            kept = [
-                values[c.name] if c.name in values else passed.column(rows, c.name)
-                for c in pages.columns
+            if not rows.num_rows:
+                continue
+            if branch.action == "DELETE":
+                yield MergedPage(pages.deleted(passed.row_ids(rows)), rows.num_rows)
+                continue
+            columns = [
+                pa.chunked_array([rows.column(value_name(number, i))])
+                for i in range(len(branch.fields))
             ]
-            return pages.updated(kept, passed.row_ids(rows), number)
-        made = [
-            values[c.name] if c.name in values else _left_out(c, rows.num_rows, self.table)
-            for c in pages.columns
-        ]
-        return pages.inserted(made, number)
+            given = stored_values(columns, branch.fields, self.table)
+            values = dict(zip(branch.names, given, strict=True))
+            if branch.action == "UPDATE":
+                kept = [
+                    values[c.name] if c.name in values else passed.column(rows, c.name)
+                    for c in pages.columns
+                ]
+                page = pages.updated(kept, passed.row_ids(rows), number)
+            else:
+                made = [
+                    values[c.name] if c.name in values else _left_out(c, rows.num_rows, self.table)
+                    for c in pages.columns
+                ]
+                page = pages.inserted(made, number)
+            yield MergedPage(page, rows.num_rows)
 
 
 class MatchedRows:

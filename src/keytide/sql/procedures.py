@@ -22,7 +22,7 @@ from keytide.catalogs.local_writes import truncate
 from keytide.compaction.compact import CompactionResult
 from keytide.definition.kind import is_external
 from keytide.dml.attachments import entry_of, table_of
-from keytide.errors import InvalidError, KeytideError, NotFoundError, UnsupportedError
+from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.maintenance import actions, restore
 from keytide.maintenance.actions import compact, expire_partitions, purge_files
 from keytide.maintenance.expiry import ExpiryResult, expire_changelogs, expire_snapshots
@@ -338,8 +338,18 @@ def _by_parameter(
     known |= {alias: known[name] for alias, name in _ALIASES.items() if name in known}
     found: dict[str, object] = {}
     for name, value in named.items():
+        if name.lower() not in known and name.lower() == "options":
+            raise UnsupportedError(
+                f"sys.{procedure} uses the options of the table; use ALTER TABLE ... SET instead "
+                "of passing options"
+            )
         if name.lower() not in known:
-            raise _unknown_argument(procedure, name, parameters, [*known])
+            near = difflib.get_close_matches(name.lower(), [*known], n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            takes = ", ".join(parameters)
+            raise InvalidError(
+                f"sys.{procedure} has no argument {name!r}{hint}; arguments: {takes}"
+            )
         parameter = known[name.lower()]
         if parameter in found:
             raise InvalidError(
@@ -347,20 +357,6 @@ def _by_parameter(
             )
         found[parameter] = value
     return found
-
-
-def _unknown_argument(
-    procedure: str, name: str, parameters: Sequence[str], known: Sequence[str]
-) -> KeytideError:
-    if name.lower() == "options":
-        return UnsupportedError(
-            f"sys.{procedure} uses the options of the table; use ALTER TABLE ... SET instead of "
-            "passing options"
-        )
-    near = difflib.get_close_matches(name.lower(), known, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    takes = ", ".join(parameters)
-    return InvalidError(f"sys.{procedure} has no argument {name!r}{hint}; arguments: {takes}")
 
 
 @checked

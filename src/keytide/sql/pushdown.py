@@ -49,16 +49,14 @@ def pushed_predicate(term: exp.Expr, fields: Mapping[str, Field]) -> Predicate |
 
     `fields` are the columns of the table by their names in lower case.
     """
-    return _if_flat(_Pusher(fields).implied(term))
+    found = _Pusher(fields).implied(term)
+    return None if found is None or depth_of(found) > DEPTH_MAX else found
 
 
 def exact_predicate(term: exp.Expr, fields: Mapping[str, Field]) -> Predicate | None:
     """The predicate that is true for exactly the same rows as `term`, or None."""
-    return _if_flat(_Pusher(fields).same(term))
-
-
-def _if_flat(predicate: Predicate | None) -> Predicate | None:
-    return None if predicate is None or depth_of(predicate) > DEPTH_MAX else predicate
+    found = _Pusher(fields).same(term)
+    return None if found is None or depth_of(found) > DEPTH_MAX else found
 
 
 def balanced_chains(tree: exp.Expr) -> exp.Expr:
@@ -70,23 +68,20 @@ def balanced_chains(tree: exp.Expr) -> exp.Expr:
     for joint in (exp.And, exp.Or):
         for node in [n for n in tree.find_all(joint) if not isinstance(n.parent, joint)]:
             terms = list(node.flatten(unnest=False))
-            if len(terms) > _CHAIN_MAX:
-                node.replace(_nested(joint, terms))
+            if len(terms) <= _CHAIN_MAX:
+                continue
+            while len(terms) > 1:
+                pairs = zip(terms[::2], terms[1::2], strict=False)
+                odd = terms[len(terms) // 2 * 2 :]
+                terms = [*(joint(this=exp.paren(a, copy=False) if isinstance(a, joint) else a,
+                                 expression=exp.paren(b, copy=False) if isinstance(b, joint) else b)
+                           for a, b in pairs), *odd]  # fmt: skip
+            node.replace(terms[0])
     return tree
 
 
 # Long chains come from generated SQL. Shorter ones cannot overflow the stack.
 _CHAIN_MAX = 50
-
-
-def _nested(joint: type[exp.Expr], terms: list[exp.Expr]) -> exp.Expr:
-    while len(terms) > 1:
-        pairs = zip(terms[::2], terms[1::2], strict=False)
-        odd = terms[len(terms) // 2 * 2 :]
-        terms = [*(joint(this=exp.paren(a, copy=False) if isinstance(a, joint) else a,
-                         expression=exp.paren(b, copy=False) if isinstance(b, joint) else b)
-                   for a, b in pairs), *odd]  # fmt: skip
-    return terms[0]
 
 
 @dataclass(frozen=True)
@@ -101,7 +96,19 @@ class _Pusher:
             return conjunction(p for part in node.flatten() if (p := self.implied(part)))
         if isinstance(node, exp.Or):
             return _any_of([self.implied(part) for part in node.flatten()])
-        return self.same(node) or self._of_a_char(node)
+        found = self.same(node)
+        if found is not None or not isinstance(node, exp.EQ | exp.In) or node.args.get("negate"):
+            return found
+
+        # Equality of a CHAR with a string. An engine that respects trailing blanks keeps fewer
+        # rows.
+        field = self._field(node.this)
+        if field is None or field.type.root != "CHAR":
+            return None
+        texts = _items(node) if isinstance(node, exp.In) else [node.expression]
+        if not texts or not all(isinstance(t, exp.Literal) and t.is_string for t in texts):
+            return None
+        return equalities(field, values_of([Literal("TEXT", t.this) for t in texts], field))
 
     def same(self, node: exp.Expr) -> Predicate | None:
         """A predicate with the same meaning as `node`, including NULL results."""
@@ -123,18 +130,6 @@ class _Pusher:
             read = _READERS.get(type(node))
             found = None if read is None else read(self, node)
         return negation(found) if found and node.args.get("negate") else found
-
-    def _of_a_char(self, node: exp.Expr) -> Predicate | None:
-        """Equality with a string. An engine that respects trailing blanks keeps fewer rows."""
-        if not isinstance(node, exp.EQ | exp.In) or node.args.get("negate"):
-            return None
-        field = self._field(node.this)
-        if field is None or field.type.root != "CHAR":
-            return None
-        texts = _items(node) if isinstance(node, exp.In) else [node.expression]
-        if not texts or not all(isinstance(t, exp.Literal) and t.is_string for t in texts):
-            return None
-        return equalities(field, values_of([Literal("TEXT", t.this) for t in texts], field))
 
     # -- terms -------------------------------------------------------------------------------------
 
@@ -242,8 +237,12 @@ def _literal(node: exp.Expr, field: Field) -> Literal | None:
     if isinstance(node, exp.Boolean):
         text = str(bool(node.this)).upper()
         return Literal("BOOLEAN", text) if type_.root == "BOOLEAN" else None
-    number = _number(node)
-    if number is not None:
+    digits = node.this if isinstance(node, exp.Neg) else node
+    if isinstance(digits, exp.Literal) and not digits.is_string:
+        # A number without an exponent.
+        if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", str(digits.this), re.ASCII):
+            return None
+        number = f"{'' if digits is node else '-'}{digits.this}"
         agrees = _NUMBERS.get(type_.root)
         agreed = agrees is not None and agrees(number, type_)
         return Literal("NUMBER", number) if agreed else None
@@ -252,31 +251,19 @@ def _literal(node: exp.Expr, field: Field) -> Literal | None:
             return Literal("TEXT", node.this)
         pattern = _MOMENTS.get(type_.root)
         return _moment(node.this, type_) if pattern and pattern.fullmatch(node.this) else None
-    return _typed(node, type_)
 
-
-def _number(node: exp.Expr) -> str | None:
-    """The digits of a number with a point and a sign, but no exponent."""
-    sign = ""
-    if isinstance(node, exp.Neg):
-        sign, node = "-", node.this
-    if not isinstance(node, exp.Literal) or node.is_string:
-        return None
-    text = str(node.this)
-    return sign + text if re.fullmatch(r"\d+(\.\d*)?|\.\d+", text, re.ASCII) else None
-
-
-def _typed(node: exp.Expr, type_: AtomicType) -> Literal | None:
-    """`DATE '...'` and `TIMESTAMP '...'`, or an equivalent CAST."""
+    # `DATE '...'` and `TIMESTAMP '...'`, or an equivalent CAST.
     if not isinstance(node, exp.Cast) or not isinstance(node.this, exp.Literal):
         return None
-    text, target = node.this, node.to
-    if not text.is_string or target.expressions:
+    typed_text, target = node.this, node.to
+    if not typed_text.is_string or target.expressions:
         return None
     if target.this == exp.DType.DATE and type_.root in ("DATE", "TIMESTAMP"):
-        return Literal("TEXT", text.this) if _DATE.fullmatch(text.this) else None
+        is_date = _DATE.fullmatch(typed_text.this)
+        return Literal("TEXT", typed_text.this) if is_date else None
     if target.this == exp.DType.TIMESTAMPNTZ and type_.root == "TIMESTAMP":
-        return _moment(text.this, type_) if _TIMESTAMP.fullmatch(text.this) else None
+        is_time = _TIMESTAMP.fullmatch(typed_text.this)
+        return _moment(typed_text.this, type_) if is_time else None
     return None
 
 
@@ -364,7 +351,11 @@ def marked_conditions(tree: exp.Expr, fields: Mapping[str, Sequence[Field]], tex
             continue
         type_ = types.get(place)
         if type_ is not None and not type_.is_type(exp.DType.BOOLEAN):
-            raise _refused(node, type_, text)
+            is_date = isinstance(node, exp.Sub) and not node.find(exp.Column)
+            way_out = "write a date as DATE '...'" if is_date else "compare it with a value"
+            what = f"{type_.sql(dialect=Keytide)}, not BOOLEAN; {way_out}"
+            message = f"{_shown(node)} is used as a condition but is {what}"
+            raise error_at(text, _start(node), message)
         if type_ is None:
             mark = exp.Anonymous(this=_FUNCTION)
             node.replace(mark)
@@ -464,15 +455,6 @@ def _is_known(node: exp.Expr) -> bool:
     """Whether its type is known, and the types of all its parts."""
     return all(n.type is not None and not n.is_type(exp.DType.UNKNOWN)
                for n in node.walk() if isinstance(n, exp.Condition))  # fmt: skip
-
-
-def _refused(node: exp.Expr, type_: exp.DataType, text: str) -> InvalidError:
-    is_date = isinstance(node, exp.Sub) and not node.find(exp.Column)
-    way_out = "write a date as DATE '...'" if is_date else "compare it with a value"
-    found = (
-        f"{_shown(node)} is used as a condition but is {type_.sql(dialect=Keytide)}, not BOOLEAN"
-    )
-    return error_at(text, _start(node), f"{found}; {way_out}")
 
 
 def _start(node: exp.Expr) -> int:

@@ -40,7 +40,7 @@ from keytide.sql.local_engine import LocalEngine
 from keytide.sql.query_engine import Engine
 from keytide.sql.relation import CallerRelation, ExternalRelation, Relation, StoredRelation
 from keytide.sql.row_changes import delete, merge, update
-from keytide.sql.statements import CALLER_ROWS, Merge, Query, Update
+from keytide.sql.statements import CALLER_ROWS, Update
 from keytide.types import Field, arrow_schema, quoted, type_from_arrow
 from keytide.write.input_rows import source_table
 
@@ -223,30 +223,21 @@ def merge_source(
             "when_matched_update_all()"
         )
     with _depth_errors():
-        statement = _merge_statement(table, source, on, whens)
-        return merge(table.catalog, engine, statement, isolation)
-
-
-def _merge_statement(
-    table: CallTarget, source: str | Relation, on: str, whens: Sequence[WhenCall]
-) -> Merge:
-    texts = CallText()
-    condition = texts.condition(on)
-    branches = [_when(texts, when) for when in whens]
-    given: dict[str, Relation] = {}
-    if isinstance(source, str):
-        using: exp.Expr = exp.Subquery(
-            this=texts.query(source), alias=exp.TableAlias(this=exp.to_identifier(SOURCE))
-        )
-    else:
-        given[SOURCE] = source
-        using = _table(texts, (SOURCE,), SOURCE)
-        using.meta[CALLER_ROWS] = SOURCE
-    target = _target(table, texts)
-    tree = exp.Merge(this=target, using=using, on=condition, whens=exp.Whens(expressions=branches))
-    statement = merge_into(tree, texts.cursor())
-    pairs = Query(statement.pairs.tree, statement.pairs.text, statement.pairs.hints, given)
-    return Merge(statement.table, pairs, statement.whens)
+        texts = CallText()
+        condition = texts.condition(on)
+        branches = exp.Whens(expressions=[_when(texts, when) for when in whens])
+        given: dict[str, Relation] = {}
+        if isinstance(source, str):
+            alias = exp.TableAlias(this=exp.to_identifier(SOURCE))
+            using: exp.Expr = exp.Subquery(this=texts.query(source), alias=alias)
+        else:
+            given[SOURCE] = source
+            using = _table(texts, (SOURCE,), SOURCE)
+            using.meta[CALLER_ROWS] = SOURCE
+        tree = exp.Merge(this=_target(table, texts), using=using, on=condition, whens=branches)
+        statement = merge_into(tree, texts.cursor())
+        pairs = replace(statement.pairs, caller_rows=given)
+        return merge(table.catalog, engine, replace(statement, pairs=pairs), isolation)
 
 
 def add_source_columns(
@@ -319,26 +310,26 @@ def _meant(statement: Update, where: Condition | None) -> Update:
 
 def _when(texts: CallText, when: WhenCall) -> exp.When:
     condition = None if when.condition is None else texts.condition(when.condition)
+    if when.action == "DELETE":
+        then: exp.Expr = exp.Var(this="DELETE")
+    elif when.values is None and when.action == "UPDATE":
+        then = exp.Update(expressions=[exp.Star()])
+    elif when.values is None:
+        then = exp.Insert(this=exp.Star())
+    else:
+        values = texts.values(when.values, when.call)
+        if when.action == "UPDATE":
+            then = exp.Update(expressions=_assignments(values))
+        else:
+            names = exp.Tuple(expressions=[exp.column(name, quoted=True) for name in values])
+            row = exp.Tuple(expressions=list(values.values()))
+            then = exp.Insert(this=names, expression=row)
     return exp.When(
         matched=when.kind == "MATCHED" or None,
         source=when.kind == "NOT MATCHED BY SOURCE" or None,
         condition=condition,
-        then=_then(texts, when),
+        then=then,
     )
-
-
-def _then(texts: CallText, when: WhenCall) -> exp.Expr:
-    if when.action == "DELETE":
-        return exp.Var(this="DELETE")
-    if when.values is None and when.action == "UPDATE":
-        return exp.Update(expressions=[exp.Star()])
-    if when.values is None:
-        return exp.Insert(this=exp.Star())
-    values = texts.values(when.values, when.call)
-    if when.action == "UPDATE":
-        return exp.Update(expressions=_assignments(values))
-    names = exp.Tuple(expressions=[exp.column(name, quoted=True) for name in values])
-    return exp.Insert(this=names, expression=exp.Tuple(expressions=list(values.values())))
 
 
 def _assignments(values: Mapping[str, exp.Expr]) -> list[exp.Expr]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -71,7 +72,7 @@ class Relation(ABC):
 
 
 @dataclass(frozen=True)
-class StoredRelation(Relation):
+class _LakeRelation(Relation):
     """A table of the lake, at the snapshot that `travel` selects, otherwise the latest."""
 
     table: StoredTable
@@ -87,13 +88,26 @@ class StoredRelation(Relation):
         """The columns of the table."""
         return self._all.fields
 
-    def scan(self) -> Scan:
+    @abstractmethod
+    def scan(self) -> Scan | FallbackScan:
         """The rows."""
-        return narrowed_scan(self._all, self.columns, conjunction(self.terms))
 
     def plan_lines(self) -> list[str]:
         """The scan's explanation, and what the query needs."""
         return [*str(self.scan().explain()).splitlines(), *self.needs()]
+
+    @property
+    @abstractmethod
+    def _all(self) -> Scan | FallbackScan: ...
+
+
+@dataclass(frozen=True)
+class StoredRelation(_LakeRelation):
+    """A table of the lake that is read from one branch."""
+
+    def scan(self) -> Scan:
+        """The rows."""
+        return narrowed_scan(self._all, self.columns, conjunction(self.terms))
 
     @property
     def _all(self) -> Scan:
@@ -102,30 +116,13 @@ class StoredRelation(Relation):
 
 
 @dataclass(frozen=True)
-class FallbackRelation(Relation):
+class FallbackRelation(_LakeRelation):
     """A table of the lake whose options name a second branch to read."""
-
-    table: StoredTable
-    travel: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """The table's name."""
-        return self.table.name
-
-    @property
-    def fields(self) -> tuple[Field, ...]:
-        """The columns of the table."""
-        return self._all.fields
 
     def scan(self) -> FallbackScan:
         """The rows."""
         columns = selected_columns(self.name, self._all.view.schema, self.columns)
         return replace(self._all, columns=columns, predicate=conjunction(self.terms))
-
-    def plan_lines(self) -> list[str]:
-        """The scan's explanation, and what the query needs."""
-        return [*str(self.scan().explain()).splitlines(), *self.needs()]
 
     @property
     def _all(self) -> FallbackScan:
@@ -155,14 +152,12 @@ class SystemRelation(Relation):
 
     def rows(self) -> pa.Table:
         """The rows."""
-        what = ("system", self.system, *sorted(self.travel.items()))
-        rows = self.table.once(what, self._made)
-        return rows if self.columns is None else rows.select(list(self.columns))
-
-    def _made(self) -> pa.Table:
         if "between" in self.travel:
-            return changes_log(self.table, **self.travel)
-        return system_table(self.table, self.system, **self.travel)
+            make = partial(changes_log, self.table, **self.travel)
+        else:
+            make = partial(system_table, self.table, self.system, **self.travel)
+        rows = self.table.once(("system", self.system, *sorted(self.travel.items())), make)
+        return rows if self.columns is None else rows.select(list(self.columns))
 
     def narrowed(self, columns: tuple[str, ...] | None, terms: tuple[Predicate, ...]) -> Relation:
         """The relation restricted to some columns. All its rows are computed in any case."""
@@ -236,13 +231,9 @@ class ExternalRelation(AttachedRelation):
 
     def plan_lines(self) -> list[str]:
         """What is read, and the conditions that apply before versions are merged (rule R17)."""
-        scan = ExternalScan(self.handle.table, self.fields_read, conjunction(self.terms))
+        columns = tuple(f.name for f in self.fields) if self.columns is None else self.columns
+        scan = ExternalScan(self.handle.table, columns, conjunction(self.terms))
         return [*str(scan.explain()).splitlines(), *self.needs()]
-
-    @property
-    def fields_read(self) -> tuple[str, ...]:
-        """The names of the columns that are needed."""
-        return tuple(f.name for f in self.fields) if self.columns is None else self.columns
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from keytide.options import keys, stored_name
 from keytide.predicate.predicate import Predicate
 from keytide.read.fallback import reads_two_branches
 from keytide.snapshot.branch_tables import has_branch, open_branch
-from keytide.snapshot.stored_table import PinnedTable, StoredTable
+from keytide.snapshot.stored_table import StoredTable
 from keytide.sources.scan import EXTERNAL_TABLES, external_handle
 from keytide.sql.cursor import Keytide, error_at, schema_of
 from keytide.sql.engine_text import (
@@ -143,8 +143,7 @@ def bind(query: Query, catalog: AttachedCatalog) -> BoundQuery:
     drop_databases(tree, catalog.database)
     query = with_views(tree, query, catalog)
     names, local = table_nodes(tree, query.text)
-    _refuse_other_tables(tree, [*names, *local], query)
-    _refuse_loose_hints(tree, names, query)
+    _check_mentions(tree, names, local, query)
     for node in local:
         if node.args.get("version") is not None:
             message = f"{node.name} is a query of this statement, which has no versions"
@@ -153,12 +152,17 @@ def bind(query: Query, catalog: AttachedCatalog) -> BoundQuery:
         refuse_outside_functions(tree, query.text)
     relations: list[Relation] = []
     for node in names:
-        if not is_file(node) or _is_in_lake(node, query, catalog):
-            relations.append(
-                relation := _relation(node, f"keytide_{len(relations)}", query, catalog)
-            )
-            _refuse_ambiguous(relation, node, query)
-            _rename(node, relation.view)
+        if is_file(node) and not _is_in_lake(node, query, catalog):
+            continue
+        relation = _relation(node, f"keytide_{len(relations)}", query, catalog)
+        relations.append(relation)
+        try:
+            # SQL cannot distinguish some columns of tables of other engines.
+            refuse_same_names(relation.fields)
+        except InvalidError as error:
+            message = f"table {relation.name}: {error}; read the table from Python instead"
+            raise error_at(query.text, node.this.meta["start"], message) from error
+        _rename(node, relation.view)
     fields = {relation.view: relation.fields for relation in relations}
     resolve_unnests(tree, fields, query.text)
     narrowed = _narrowed(tree, relations)
@@ -168,10 +172,12 @@ def bind(query: Query, catalog: AttachedCatalog) -> BoundQuery:
 # -- names -----------------------------------------------------------------------------------------
 
 
-def _refuse_other_tables(tree: exp.Expr, known: Sequence[exp.Table], query: Query) -> None:
-    """Refuse table names that this module does not know, before they reach the engine."""
+def _check_mentions(
+    tree: exp.Expr, names: Sequence[exp.Table], local: Sequence[exp.Table], query: Query
+) -> None:
+    """Refuse unknown table names before they reach the engine, and options that belong to none."""
     # The engine would look up an unknown name itself: a variable, a file or a table.
-    resolved = {id(node) for node in known}
+    resolved = {id(node) for node in (*names, *local)}
     for node in tree.find_all(exp.Table):
         is_unread = id(node) not in resolved or isinstance(node.parent, exp.Into)
         if is_unread and isinstance(node.this, exp.Identifier):
@@ -183,17 +189,14 @@ def _refuse_other_tables(tree: exp.Expr, known: Sequence[exp.Table], query: Quer
                 f"{node.this.name}() is not supported for Keytide tables: {instead}"
             )
 
-
-def _refuse_loose_hints(tree: exp.Expr, tables: Sequence[exp.Table], query: Query) -> None:
-    """Refuse read options that belong to no table."""
     message = "OPTIONS must follow the name of a table of the catalog, before its alias"
-    taken = {node.this.meta["end"] + 1 for node in tables}
+    taken = {node.this.meta["end"] + 1 for node in names}
     for place in query.hints.keys() - taken:
         raise error_at(query.text, place, message)
     for hint in tree.find_all(exp.Hint):
         # A hint that does not parse is kept as a string.
-        names = (h if isinstance(h, str) else h.name for h in hint.expressions)
-        if any(name.upper().startswith("OPTIONS") for name in names):
+        words = (h if isinstance(h, str) else h.name for h in hint.expressions)
+        if any(word.upper().startswith("OPTIONS") for word in words):
             raise error_at(query.text, max(query.text.find("/*+"), 0), message)
 
 
@@ -204,12 +207,10 @@ def _relation(node: exp.Table, view: str, query: Query, catalog: AttachedCatalog
     if given is not None:
         return replace(given, view=view)
 
-    name = name_of(node)
+    name, hint = name_of(node), query.hints.get(node.this.meta["end"] + 1)
     session: ConnectorSession = catalog.statement or ConnectorSession()
-    if catalog.find_attached(name) is None:
-        attached = None
-    else:
-        if query.hints.get(node.this.meta["end"] + 1):
+    if catalog.find_attached(name) is not None:
+        if hint:
             message = f"{name} is attached and does not support OPTIONS"
             raise error_at(query.text, start_of(node), message)
         version = _version_number(node.args.get("version"), name)
@@ -218,26 +219,17 @@ def _relation(node: exp.Table, view: str, query: Query, catalog: AttachedCatalog
         except NotFoundError as error:
             raise NotFoundError(str(error_at(query.text, start_of(node), str(error)))) from error
         assert target is not None
-        attached = AttachedRelation(view, *target, session, name.partition(".")[0])
-    return _lake_relation(node, view, query, catalog) if attached is None else attached
+        return AttachedRelation(view, *target, session, name.partition(".")[0])
 
-
-def _lake_relation(node: exp.Table, view: str, query: Query, catalog: AttachedCatalog) -> Relation:
-    """A table of the lake, which can be an external one."""
+    # A table of the lake, which can be an external one.
     name, system = lake_name(node, catalog)
     try:
         entry = entry_of(catalog, name)
     except NotFoundError as error:
         raise NotFoundError(str(error_at(query.text, start_of(node), str(error)))) from error
-    if is_external(entry.schema):
-        return _external(node, view, query, entry, system)
-    return _stored(node, view, query, catalog)
-
-
-def _external(
-    node: exp.Table, view: str, query: Query, entry: PinnedTable, system: str | None
-) -> ExternalRelation:
-    if system is not None or query.hints.get(node.this.meta["end"] + 1):
+    if not is_external(entry.schema):
+        return _stored(node, view, query, catalog)
+    if system is not None or hint:
         raise UnsupportedError(
             f"{entry.name} is an external table, which has no system tables and no read OPTIONS; "
             "use VERSION AS OF to select a version, if its format has versions"
@@ -287,8 +279,8 @@ def _stored(
             f"table {table.name}: {' and '.join(ways)} each select a snapshot to read; give only "
             "one of them"
         )
-    travel = _from_hint(hint, table) if version is None else _from_version(version, table)
-    travel |= {READ_OPTIONS[_stored_option_name(k)]: _boolean(k, v, table) for k, v in rows.items()}
+    travel = {} if version is None else _from_version(version, table)
+    travel |= _from_hint({**hint, **rows}, table)
     if system is None:
         kind = FallbackRelation if reads_two_branches(table) else StoredRelation
         return kind(view, table, travel)
@@ -332,10 +324,18 @@ def _from_hint(options: Mapping[str, str], table: StoredTable) -> dict[str, Any]
             travel[meaning] = value
         elif meaning == "as_of":
             travel["as_of"] = int(value) if value.isdecimal() else value
+        elif meaning == "snapshot_id":
+            if not value.isdecimal():
+                raise InvalidError(f"table {table.name}: {key!r} is {value!r}; expected an integer")
+            travel[meaning] = int(value)
+        elif meaning in _ROWS:
+            if value.lower() not in ("true", "false"):
+                raise InvalidError(
+                    f"table {table.name}: {key!r} is {value!r}; expected true or false"
+                )
+            travel[meaning] = value.lower() == "true"
         else:
-            travel[meaning] = (
-                _whole_number(key, value, table) if meaning == "snapshot_id" else value
-            )
+            travel[meaning] = value
     return travel
 
 
@@ -344,18 +344,6 @@ def _stored_option_name(key: str) -> str:
         return stored_name(key)
     except InvalidError:
         return key  # an unknown option, which no read accepts
-
-
-def _boolean(key: str, value: str, table: StoredTable) -> bool:
-    if value.lower() not in ("true", "false"):
-        raise InvalidError(f"table {table.name}: {key!r} is {value!r}; expected true or false")
-    return value.lower() == "true"
-
-
-def _whole_number(key: str, value: str, table: StoredTable) -> int:
-    if not value.isdecimal():
-        raise InvalidError(f"table {table.name}: {key!r} is {value!r}; expected an integer")
-    return int(value)
 
 
 def _from_version(version: exp.Version, table: StoredTable) -> dict[str, Any]:
@@ -402,15 +390,6 @@ def _version(value: str, table: StoredTable) -> dict[str, Any]:
     return {"snapshot_id": int(value)} if is_id else {"tag": value}
 
 
-def _refuse_ambiguous(relation: Relation, node: exp.Table, query: Query) -> None:
-    """Refuse tables of other engines whose columns SQL cannot distinguish."""
-    try:
-        refuse_same_names(relation.fields)
-    except InvalidError as error:
-        message = f"table {relation.name}: {error}; read the table from Python instead"
-        raise error_at(query.text, node.this.meta["start"], message) from error
-
-
 def _is_in_lake(node: exp.Table, query: Query, catalog: AttachedCatalog) -> bool:
     """Whether a name that may mean a file is a table. A file must be allowed."""
     name = name_of(node)
@@ -450,7 +429,12 @@ def _narrowed(tree: exp.Expr, relations: Sequence[Relation]) -> tuple[Relation, 
 
 
 def _needs(tree: exp.Expr, fields: Mapping[str, Sequence[Field]]) -> _Needs:
-    schema = schema_of({v: {f.name: _type_text(f) for f in fields[v]} for v in fields})
+    # The parser must know the fields of a ROW to resolve `r.x`. Other types do not matter.
+    types = {
+        view: {f.name: f.type.sql() if isinstance(f.type, RowType) else "INT" for f in fields[view]}
+        for view in fields
+    }
+    schema = schema_of(types)
     qualified = qualify(
         tree.copy(), dialect=Keytide, schema=schema, quote_identifiers=False,
         validate_qualify_columns=True, isolate_tables=False,
@@ -467,19 +451,21 @@ def _needs(tree: exp.Expr, fields: Mapping[str, Sequence[Field]]) -> _Needs:
     needs: _Needs = {}
     for scope in traverse_scope(qualified):
         for alias, source in scope.sources.items():
-            if isinstance(source, exp.Table) and source.name in fields and _keeps_names(source):
-                by_name = {f.name.lower(): f for f in fields[source.name]}
-                columns = None if is_whole else _used(scope, alias, by_name)
-                needs[source.name] = (columns, tuple(_terms(scope, source, by_name)))
+            if not isinstance(source, exp.Table) or source.name not in fields:
+                continue
+            renamed = source.args.get("alias") and source.args["alias"].columns
+            if renamed or not _has_only(source, {"this", "alias", "joins", "sample"}):
+                continue  # its columns are not those of the table, with their own names
+            by_name = {f.name.lower(): f for f in fields[source.name]}
+            used = {column.name.lower() for column in scope.source_columns(alias)}
+            columns = None
+            if not is_whole and used <= by_name.keys():
+                # At least one column must be read to count rows. The first key column is the
+                # cheapest.
+                columns = tuple(field.name for name, field in by_name.items() if name in used)
+                columns = columns or tuple(field.name for field in by_name.values())[:1]
+            needs[source.name] = (columns, tuple(_terms(scope, source, by_name)))
     return needs
-
-
-def _keeps_names(source: exp.Table) -> bool:
-    """Whether the columns of a mention are those of the table, with their own names."""
-    alias = source.args.get("alias")
-    return _has_only(source, {"this", "alias", "joins", "sample"}) and not (
-        alias is not None and alias.columns
-    )
 
 
 def _is_known_star(star: exp.Star) -> bool:
@@ -491,24 +477,25 @@ def _is_known_star(star: exp.Star) -> bool:
     )
 
 
-def _used(scope: Scope, alias: str, fields: Mapping[str, Field]) -> tuple[str, ...] | None:
-    used = {column.name.lower() for column in scope.source_columns(alias)}
-    if not used <= fields.keys():
-        return None
-    # At least one column must be read to count rows. The first key column is the cheapest.
-    columns = tuple(field.name for name, field in fields.items() if name in used)
-    return columns or tuple(field.name for field in fields.values())[:1]
-
-
-def _type_text(f: Field) -> str:
-    # The parser must know the fields of a ROW to resolve `r.x`. Other types do not matter.
-    return f.type.sql() if isinstance(f.type, RowType) else "INT"
-
-
 def _terms(scope: Scope, source: exp.Table, fields: Mapping[str, Field]) -> Iterator[Predicate]:
     """The WHERE conditions that concern one table only, if they can be pushed into its read."""
-    where = scope.expression.args.get("where")
-    if where is None or not _commutes(scope.expression, source):
+    select = scope.expression
+    where, first = select.args.get("where"), select.args.get("from_") or select.args.get("from")
+    if where is None or first is None or not _has_only(source, {"this", "alias"}):
+        return
+
+    # What happens before WHERE must not depend on other rows: no sample, no join that takes the
+    # nearest row, and no join that adds NULLs for a missing row.
+    joins = select.args.get("joins") or []
+    sides = {(join.side or "").upper() for join in joins} - {""}
+    kept = [first.this, *(() if sides else (join.this for join in joins))]
+    if (
+        not all(_has_only(join, _JOIN) and join.method in ("", "NATURAL") for join in joins)
+        # A table inside of parentheses is joined there before it is joined here.
+        or not any(relation is source for relation in kept)
+        or not sides <= {"LEFT"}
+        or not _has_only(select, _AROUND_WHERE)
+    ):
         return
     condition = where.this
     for term in condition.flatten() if isinstance(condition, exp.And) else (condition,):
@@ -518,25 +505,6 @@ def _terms(scope: Scope, source: exp.Table, fields: Mapping[str, Field]) -> Iter
             found = pushed_predicate(term, fields)
             if found is not None:
                 yield found
-
-
-def _commutes(select: exp.Expr, source: exp.Table) -> bool:
-    """Whether rows of a table that WHERE drops can be skipped when reading it.
-
-    This requires that what happens before WHERE does not depend on other rows: no sample, no join
-    that takes the nearest row, and no join that adds NULLs for a missing row.
-    """
-    first = select.args.get("from_") or select.args.get("from")
-    joins = select.args.get("joins") or []
-    if first is None or not _has_only(source, {"this", "alias"}):
-        return False
-    if not all(_has_only(join, _JOIN) and join.method in ("", "NATURAL") for join in joins):
-        return False
-    sides = {(join.side or "").upper() for join in joins} - {""}
-    kept = [first.this, *(() if sides else (join.this for join in joins))]
-    # A table inside of parentheses is joined there before it is joined here.
-    is_kept = any(relation is source for relation in kept)
-    return is_kept and sides <= {"LEFT"} and _has_only(select, _AROUND_WHERE)
 
 
 _JOIN = {"this", "on", "using", "side", "kind", "method"}

@@ -38,7 +38,6 @@ from keytide.dml.engine import (
 )
 from keytide.dml.row_statements import Target, run_on_latest, target_finder
 from keytide.dml.spi import (
-    ColumnHandle,
     ConnectorSession,
     Isolation,
 )
@@ -53,7 +52,7 @@ from keytide.sql.change_queries import RowQuery, merge_query, row_query
 from keytide.sql.cursor import Keytide
 from keytide.sql.query_engine import Engine
 from keytide.sql.relation import Relation, column_of
-from keytide.sql.relations import BoundQuery, bind
+from keytide.sql.relations import bind
 from keytide.sql.result import PlanResult
 from keytide.sql.statements import Delete, Merge, Query, Update, When
 from keytide.types import arrow_schema
@@ -76,35 +75,13 @@ class Evolution:
     @property
     def changes(self) -> list[SchemaChange]:
         """What the definition of the table lacks."""
-        return self._needed(self.table.schema)
+        return growth(self.table.schema, self.columns, self.table.name)
 
     @property
     def schema(self) -> TableSchema:
         """The definition with these changes, which are not stored."""
         changes = self.changes
         return evolve(self.table.schema, changes) if changes else self.table.schema
-
-    def check(self) -> None:
-        """Raise the errors of `evolve` for a column that cannot be added. Nothing is stored."""
-        evolve(self.table.schema, self.changes)
-
-    def carry_out(self) -> None:
-        """Store the changes. Raises as `extended_table`."""
-        extended_table(self.table.pinned(), self._needed)
-
-    def _needed(self, schema: TableSchema) -> list[SchemaChange]:
-        return growth(schema, self.columns, self.table.name)
-
-
-def evolve_table(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> Merge:
-    """The statement for the table once it has the columns that the statement needs.
-
-    A statement that the engine refuses changes nothing. Raises as `evolution_of`, and as
-    `extended_table`.
-    """
-    evolution = evolution_of(catalog, engine, statement)
-    evolution.carry_out()
-    return evolution.statement
 
 
 def evolution_of(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> Evolution:
@@ -146,7 +123,7 @@ def evolution_of(catalog: AttachedCatalog, engine: Engine, statement: Merge) -> 
     qualified = _qualified(replace(statement, whens=whens), only_there, source)
     evolution = Evolution(table, qualified, columns)
     if evolution.changes:
-        evolution.check()
+        evolve(table.schema, evolution.changes)  # its errors, before anything is stored
         _check_by_engine(catalog, engine, evolution.statement)
     return evolution
 
@@ -160,7 +137,11 @@ def _source_columns(catalog: AttachedCatalog, engine: Engine, statement: Merge) 
     if isinstance(source, exp.Subquery) and not source.args["alias"].columns:
         tree = source.this  # an engine gives the second of two equal names another one
     bound = bind(replace(statement.pairs, tree=tree.limit(0)), catalog)
-    relation = _only_table(bound) if isinstance(source, exp.Table) else None
+    relation = None
+    if isinstance(source, exp.Table) and not bound.tree.args["from_"].this.args.get("pivots"):
+        # A table that is the whole source: its columns have the types that the lake knows.
+        views = {relation.view: relation for relation in bound.relations}
+        relation = views.get(bound.tree.args["from_"].this.name)
     found = engine.schema(engine.rows(bound)) if relation is None else arrow_schema(relation.fields)
     lower = [column.lower() for column in found.names]
     twice = next((column for column in found.names if lower.count(column.lower()) > 1), None)
@@ -172,13 +153,6 @@ def _source_columns(catalog: AttachedCatalog, engine: Engine, statement: Merge) 
     return pa.schema(
         [f for f in found if f.name.lower() != ROW_KIND and not bool(pa.types.is_null(f.type))]
     )
-
-
-def _only_table(bound: BoundQuery) -> Relation | None:
-    """The table that is the whole source. Its columns have the types that the lake knows."""
-    source = bound.tree.args["from_"].this
-    views = {relation.view: relation for relation in bound.relations}
-    return None if source.args.get("pivots") else views.get(source.name)
 
 
 def _evolving_columns(when: When, table: StoredTable, source: str) -> Iterator[str]:
@@ -293,10 +267,15 @@ def merge(
 ) -> Changed:
     """Merge the rows of a source into a table.
 
-    Raises `InvalidError` if a target row is matched twice, and as `update` and `evolve_table`.
+    Raises `InvalidError` if a target row is matched twice, and as `update`, `evolution_of` and
+    `extended_table`.
     """
     if statement.evolves:
-        statement, catalog = evolve_table(catalog, engine, statement), catalog.anew()
+        # The engine has read the statement before: one that it refuses changes nothing.
+        evolution = evolution_of(catalog, engine, statement)
+        table = evolution.table
+        extended_table(table.pinned(), lambda schema: growth(schema, evolution.columns, table.name))
+        statement, catalog = evolution.statement, catalog.anew()
 
     def once(target: Target) -> Changed:
         query = merge_query(
@@ -347,16 +326,19 @@ def explain_change(
     """The plan of a statement, without reading or changing rows. Raises as the statement."""
     target = target_finder(catalog, statement.table, ConnectorSession())[0]()
     if isinstance(statement, Merge) and statement.evolves:
-        lines = _evolving_lines(evolution_of(catalog, engine, statement), target, engine)
+        evolution = evolution_of(catalog, engine, statement)
+        new = replace(target, fields=tuple(evolution.schema.fields))
+        title, *steps = _merge_lines(evolution.statement, new, engine)
+        changes = [f"changes the table first: {_changed(each)}" for each in evolution.changes]
+        steps = [*changes, *steps]
     elif isinstance(statement, Merge):
-        lines = _merge_lines(statement, target, engine)
+        title, *steps = _merge_lines(statement, target, engine)
     elif isinstance(statement, Update):
         query = update_query(target.catalog, statement, target)
-        lines = _row_lines(query, target, UpdateRows(query.updated), engine)
+        title, *steps = _row_lines(query, target, UpdateRows(query.updated), engine)
     else:
         query = row_query(statement.query, target.catalog, target.name)
-        lines = _row_lines(query, target, DeleteRows(), engine)
-    title, *steps = lines
+        title, *steps = _row_lines(query, target, DeleteRows(), engine)
     return PlanResult.of(Plan(title, children=tuple(map(Plan, steps))))
 
 
@@ -381,7 +363,8 @@ def _row_lines(query: RowQuery, target: Target, change: RowChange, engine: Engin
     metadata.check_changes(target.session, target.handle, change.changes)
     row_id = change.calls(metadata).row_id(target.session, target.handle)
     narrowed, left = metadata.apply_filter(target.session, target.handle, terms)
-    yield from _head(change.what, target, row_id)
+    yield f"{change.what} in table {target.name} of connector {target.connector.name}"
+    yield f"row id: {row_id.type}"
     if isinstance(change, UpdateRows):
         yield f"sets: {', '.join(change.updated_columns)}"
     yield (
@@ -411,11 +394,14 @@ def _merge_lines(statement: Merge, target: Target, engine: Engine) -> Iterator[s
     changes = query.changes(target.schema.primary_key)
     metadata.check_changes(session, target.handle, changes)
     row_id = metadata.get_merge_row_id_column_handle(session, target.handle)
-    yield from _head("MERGE", target, row_id)
+    yield f"MERGE in table {target.name} of connector {target.connector.name}"
+    yield f"row id: {row_id.type}"
     paradigm = metadata.get_row_change_paradigm(session, target.handle)
     yield f"updates: {paradigm.value}"
     for number, (when, branch) in enumerate(zip(statement.whens, query.branches, strict=True)):
-        condition = "" if when.condition is None else f" AND {_text(when.condition)}"
+        condition = ""
+        if when.condition is not None:
+            condition = f" AND {when.condition.sql(dialect=Keytide, comments=False)}"
         columns = f" {', '.join(f.name for f in branch.fields)}" if branch.fields else ""
         yield f"{number}: WHEN {when.kind}{condition} THEN {branch.action}{columns}"
     splits = target.connector.splits.get_splits(session, target.handle)
@@ -427,15 +413,6 @@ def _merge_lines(statement: Merge, target: Target, engine: Engine) -> Iterator[s
     yield from _others(query.bound.relations)
 
 
-def _evolving_lines(evolution: Evolution, target: Target, engine: Engine) -> Iterator[str]:
-    new = replace(target, fields=tuple(evolution.schema.fields))
-    first, *rest = _merge_lines(evolution.statement, new, engine)
-    yield first
-    for change in evolution.changes:
-        yield f"changes the table first: {_changed(change)}"
-    yield from rest
-
-
 def _changed(change: SchemaChange) -> str:
     if isinstance(change, AddColumn):
         return f"adds column {'.'.join(change.path)} {change.type.sql()}"
@@ -444,17 +421,8 @@ def _changed(change: SchemaChange) -> str:
     return str(change)
 
 
-def _head(what: str, target: Target, row_id: ColumnHandle) -> Iterator[str]:
-    yield f"{what} in table {target.name} of connector {target.connector.name}"
-    yield f"row id: {row_id.type}"
-
-
 def _listed(parts: Sequence[str]) -> str:
     return ", ".join(parts) or "none"
-
-
-def _text(tree: exp.Expr) -> str:
-    return tree.sql(dialect=Keytide, comments=False)
 
 
 def _others(relations: Sequence[Relation]) -> Iterator[str]:

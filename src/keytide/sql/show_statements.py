@@ -6,7 +6,7 @@ The query of a view is tested before it is stored.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -18,12 +18,11 @@ from keytide.catalogs.warehouse import StoredView
 from keytide.definition.external import format_of, given_options, is_read_on_demand, location_of
 from keytide.definition.kind import is_external
 from keytide.dml.attachments import AttachedCatalog, attached_tables, entry_of, table_of, target_of
-from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
+from keytide.dml.spi import ConnectorSession
 from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, keys
 from keytide.options.keys import key_of
-from keytide.snapshot.stored_table import PinnedTable
 from keytide.sql.from_clause import prepare, with_views
 from keytide.sql.grammar import parse_query
 from keytide.sql.query_engine import Engine
@@ -85,33 +84,39 @@ def describe(catalog: AttachedCatalog, name: str, *, extended: bool) -> pa.Table
     """
     target = target_of(catalog, name)
     if target is not None:
-        return description_rows([*_attached_columns(*target)])
+        connector, handle = target
+        attached = connector.metadata.get_table_schema(ConnectorSession(), handle)
+        return description_rows(
+            [
+                (
+                    column.name,
+                    type_from_arrow(column.type, column.nullable).sql(),
+                    "primary key" if column.name in attached.primary_key else "",
+                    None,
+                )
+                for column in attached.columns
+            ]
+        )
     table = entry_of(catalog, name)
     schema = table.schema
     rows = [(f.name, f.type.sql(), _role(schema, f.name), f.description) for f in schema.fields]
     if extended:
+        about = {
+            "table": table.name,
+            "comment": schema.comment,
+            "primary key": ", ".join(schema.primary_keys),
+            "partitioned by": ", ".join(schema.partition_keys),
+            "schema": f"{schema.id} of {moment_text(schema.time_millis)}",
+        }
+        snapshot = None if is_external(schema) else table.metadata.latest_snapshot()
+        if snapshot is not None:
+            about["snapshot"] = f"{snapshot.id} of {moment_text(snapshot.time_millis)}"
+            about["rows stored"] = str(snapshot.total_record_count)
         rows += [(key, value, "option", None) for key, value in _options(schema).items()]
-        rows += [(key, value, "table", None) for key, value in _properties(table).items()]
+        rows += [(key, value, "table", None) for key, value in about.items() if value]
         place = location_of(schema) if is_external(schema) else table.uri
         rows.append(("location", place, "table", schema.comment))
     return description_rows(rows)
-
-
-def _properties(table: PinnedTable) -> dict[str, str]:
-    """The properties of a table, by name."""
-    schema = table.schema
-    about = {
-        "table": table.name,
-        "comment": schema.comment,
-        "primary key": ", ".join(schema.primary_keys),
-        "partitioned by": ", ".join(schema.partition_keys),
-        "schema": f"{schema.id} of {moment_text(schema.time_millis)}",
-    }
-    snapshot = None if is_external(schema) else table.metadata.latest_snapshot()
-    if snapshot is not None:
-        about["snapshot"] = f"{snapshot.id} of {moment_text(snapshot.time_millis)}"
-        about["rows stored"] = str(snapshot.total_record_count)
-    return {name: value for name, value in about.items() if value}
 
 
 def describe_database(catalog: AttachedCatalog, name: str) -> pa.Table:
@@ -127,15 +132,6 @@ def describe_database(catalog: AttachedCatalog, name: str) -> pa.Table:
     return pa.table(
         {"name": pa.array(about, pa.string()), "value": pa.array(about.values(), pa.string())}
     )
-
-
-def _attached_columns(
-    connector: Connector, handle: ConnectorTableHandle
-) -> Iterator[tuple[str, str, str, None]]:
-    schema = connector.metadata.get_table_schema(ConnectorSession(), handle)
-    for column in schema.columns:
-        type_ = type_from_arrow(column.type, column.nullable)
-        yield column.name, type_.sql(), "primary key" * (column.name in schema.primary_key), None
 
 
 def description_rows(rows: Sequence[tuple[str | None, ...]]) -> pa.Table:
@@ -237,7 +233,9 @@ def _role(schema: TableSchema, name: str) -> str:
     if name in schema.primary_keys:
         roles.append("primary key")
     if is_external(schema):
-        roles += [role for key, role in _UPSERT_ROLES.items() if name in _listed(schema, key)]
+        for key, role in _UPSERT_ROLES.items():
+            if name in [each.strip() for each in schema.options.get(key, "").split(",")]:
+                roles.append(role)
     if name in schema.partition_keys:
         roles.append("partition")
     if not is_external(schema):
@@ -247,10 +245,6 @@ def _role(schema: TableSchema, name: str) -> str:
 
 
 _UPSERT_ROLES = {keys.WATERMARK_KEY: "watermark key", keys.TOMBSTONE_KEY: "tombstone key"}
-
-
-def _listed(schema: TableSchema, key: str) -> list[str]:
-    return [name.strip() for name in schema.options.get(key, "").split(",")]
 
 
 def _column(field: Field, expression: str | None) -> str:
@@ -281,9 +275,22 @@ def create_view(catalog: AttachedCatalog, engine: Engine, statement: CreateView)
         )
     tree = statement.query.tree
     own = tree.named_selects if isinstance(tree, exp.Query) else []
-    _check_names(view.columns or own, view)
-    if statement.replaces:
-        _refuse_circle(catalog, view)
+    lower = [each.lower() for each in view.columns or own if each != "*"]
+    twice = next((each for each in view.columns or own if lower.count(each.lower()) > 1), None)
+    if twice is not None:
+        raise InvalidError(
+            f"view {view.name}: two columns are named {twice!r} (names are case-insensitive); "
+            "rename one with AS, or list the columns after the name of the view"
+        )
+    known = catalog.find_view(view.name) if statement.replaces else None
+    if known is not None:
+        # Refuse a view that would read itself.
+        stored = parse_query(view.query)
+        read = stored.tree
+        if not isinstance(read, exp.Query):
+            read = exp.select("*").from_(read)
+        prepare(read)
+        with_views(read, stored, catalog.pinned(), (replace(view, name=known.name),))
     if not catalog.create_view(view, replace=statement.replaces) and not statement.exists_ok:
         raise AlreadyExistsError(
             f"view {name} already exists in {catalog.uri}; use CREATE OR REPLACE VIEW to replace it"
@@ -293,27 +300,6 @@ def create_view(catalog: AttachedCatalog, engine: Engine, statement: CreateView)
 def _columns(catalog: AttachedCatalog, engine: Engine, text: str) -> pa.Schema:
     query = parse_query(f"SELECT * FROM ({text}\n) AS of_view LIMIT 0")
     return engine.schema(engine.rows(bind(query, catalog)))
-
-
-def _check_names(names: Sequence[str], view: StoredView) -> None:
-    spelled = [name.lower() for name in names if name != "*"]
-    twice = next((name for name in names if spelled.count(name.lower()) > 1), None)
-    if twice is not None:
-        raise InvalidError(
-            f"view {view.name}: two columns are named {twice!r} (names are case-insensitive); "
-            "rename one with AS, or list the columns after the name of the view"
-        )
-
-
-def _refuse_circle(catalog: AttachedCatalog, view: StoredView) -> None:
-    """Refuse a view that would read itself, which is possible if it replaces another one."""
-    known = catalog.find_view(view.name)
-    if known is None:
-        return
-    query = parse_query(view.query)
-    tree = query.tree if isinstance(query.tree, exp.Query) else exp.select("*").from_(query.tree)
-    prepare(tree)
-    with_views(tree, query, catalog.pinned(), (replace(view, name=known.name),))
 
 
 def view_description(

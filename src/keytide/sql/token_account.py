@@ -204,14 +204,13 @@ def without_repeated_parentheses(tokens: Sequence[Token]) -> list[Token]:
     a function or a subquery. More pairs never change what SQL means.
     """
     # The place of the closing parenthesis of each opening one that has one.
-    pairs: dict[int, int] = {}
+    closing: dict[int, int] = {}
     opened: list[int] = []
     for place, token in enumerate(tokens):
         if token.token_type == TokenType.L_PAREN:
             opened.append(place)
         elif token.token_type == TokenType.R_PAREN and opened:
-            pairs[opened.pop()] = place
-    closing = pairs
+            closing[opened.pop()] = place
     dropped: set[int] = set()
     for start, end in closing.items():
         chain = all(
