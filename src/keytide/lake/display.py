@@ -18,12 +18,13 @@ from keytide.format.snapshot import Snapshot
 from keytide.maintenance.history import Step, growth_of
 from keytide.maintenance.overviews import Layout, TableSummary, Timeline, TimelineEntry
 from keytide.show.buckets import (
+    LEVELS,
+    TIMELINE,
     Bucket,
     Run,
     bucket_picture,
     buckets_table,
-    levels_legend,
-    timeline_legend,
+    legend,
 )
 from keytide.show.chart import timeline_picture
 from keytide.show.elements import (
@@ -86,7 +87,7 @@ def _timeline(timeline: Timeline) -> Iterator[Markup]:
         return
     yield element("h4", f"Latest {counted(len(timeline.entries), 'snapshot')}")
     yield timeline_picture(timeline.entries, NARROW)
-    yield timeline_legend()
+    yield legend(TIMELINE)
     head = ("Snapshot", "Time", "Operation", "Written", "Deleted", "Stored", "Tags")
     table = rows_table("Snapshots", head, map(_moment, timeline.entries), ("Snapshot", *head[3:6]))
     yield details("The same as a table", table)
@@ -119,7 +120,7 @@ def _bucket(bucket: Bucket) -> Iterator[Markup]:
     runs = counted(len(bucket.runs) + bucket.runs_left_out, "sorted run")
     yield element("h4", f"{runs} of ", named(bucket.line.name))
     yield bucket_picture(bucket, NARROW)
-    yield levels_legend()
+    yield legend(LEVELS)
     if bucket.runs_left_out:
         note = f"{counted(bucket.runs_left_out, 'older run')} not shown"
         yield paragraph(note, class_="muted")

@@ -167,31 +167,24 @@ def _run(run: Run, top: float, width: float) -> Iterator[Markup]:
     yield text(size_text(run.size), x=_LEFT + width + _RIGHT - 8, y=middle, class_="label end")
     y = top + (_ROW - _BAR) / 2
     for part in run.parts:
-        yield _part(part, run.level, y, width)
-
-
-def _part(part: Part, level: int, y: float, width: float) -> Markup:
-    left = _LEFT + part.start * width
-    length = max(_PART_MIN, (part.end - part.start) * width)
-    left = min(left, _LEFT + width - length)
-    marks = [
-        tooltip(_tooltip_text(part)),
-        element("rect", x=left, y=y, width=length, height=_BAR, rx=3, class_=_level(level)),
-    ]
-    if part.rows and part.dead:
-        share = max(1.5, length * part.dead / part.rows)
-        marks.append(
-            element("rect", x=left, y=y + _BAR - 5, width=share, height=5.0, class_="dead")
-        )
-    return element("g", *marks)
-
-
-def _tooltip_text(part: Part) -> str:
-    first, last = ("", "") if part.keys is None else (shortened(k, _KEY_MAX) for k in part.keys)
-    keys = "" if part.keys is None else f", keys {first} to {last}"
-    dead = f", {part.dead:,} dead" if part.dead else ""
-    deletes = f", {part.deletes:,} deletes" if part.deletes else ""
-    return f"{part.name}: {part.rows:,} rows{dead}{deletes}, {size_text(part.size)}{keys}"
+        length = max(_PART_MIN, (part.end - part.start) * width)
+        left = min(_LEFT + part.start * width, _LEFT + width - length)
+        hint = f"{part.name}: {part.rows:,} rows"
+        hint += f", {part.dead:,} dead" if part.dead else ""
+        hint += f", {part.deletes:,} deletes" if part.deletes else ""
+        hint += f", {size_text(part.size)}"
+        if part.keys is not None:
+            first, last = (shortened(key, _KEY_MAX) for key in part.keys)
+            hint += f", keys {first} to {last}"
+        marks = [
+            tooltip(hint),
+            element("rect", x=left, y=y, width=length, height=_BAR, rx=3, class_=_level(run.level)),
+        ]
+        if part.rows and part.dead:
+            share = max(1.5, length * part.dead / part.rows)
+            dead = element("rect", x=left, y=y + _BAR - 5, width=share, height=5.0, class_="dead")
+            marks.append(dead)
+        yield element("g", *marks)
 
 
 def _level(level: int) -> str:
@@ -243,27 +236,20 @@ def _left_out(count: int) -> Markup:
 # -- legends ---------------------------------------------------------------------------------------
 
 
-_OF_TIMELINE = (
+TIMELINE = (
     ("write", "write"), ("overwrite", "overwrite, restore"), ("compaction", "compaction"),
     ("deleted", "deleted rows"), ("tag", "tag"), ("branch", "branch"),
 )  # fmt: skip
-_OF_LEVELS = (
+"""The columns of a timeline."""
+LEVELS = (
     *((f"level-{level}", f"level {level}") for level in range(5)),
     ("level-5", "level 5 and above"), ("dead", "dead rows"), ("pick", "compacted next"),
 )  # fmt: skip
+"""The bars of a bucket."""
 
 
-def timeline_legend() -> Markup:
-    """The legend of the columns of a timeline."""
-    return _legend(_OF_TIMELINE)
-
-
-def levels_legend() -> Markup:
-    """The legend of the bars of a bucket."""
-    return _legend(_OF_LEVELS)
-
-
-def _legend(entries: tuple[tuple[str, str], ...]) -> Markup:
+def legend(entries: tuple[tuple[str, str], ...]) -> Markup:
+    """The legend of a picture: what its colors mean."""
     items = (
         element("span", element("span", class_=f"key {key}"), words, class_="item")
         for key, words in entries

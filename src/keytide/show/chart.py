@@ -15,7 +15,17 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.base.text import counted, frame_of
-from keytide.show.elements import WIDE, Markup, element, names, picture, rows_of, text, tooltip
+from keytide.show.elements import (
+    WIDE,
+    Markup,
+    element,
+    is_number,
+    names,
+    picture,
+    rows_of,
+    text,
+    tooltip,
+)
 
 # -- the chart of rows -----------------------------------------------------------------------------
 
@@ -44,7 +54,7 @@ def chart_of(rows: pa.Table) -> Chart | None:
 
     It requires a first column, a number in another column, and at least two rows.
     """
-    numbers = [i for i, f in enumerate(rows.schema) if i and _is_number(f.type)]
+    numbers = [i for i, f in enumerate(rows.schema) if i and is_number(f.type)]
     if not numbers or not 2 <= rows.num_rows <= _POINTS_MAX:
         return None
     frame = frame_of(rows.select([0, numbers[0]]))
@@ -53,10 +63,14 @@ def chart_of(rows: pa.Table) -> Chart | None:
     texts = [cells[0] for cells in rows_of(rows.select([0]))]
     names = ["NULL" if text is None else text for text in texts]
     type_ = rows.schema.field(0).type
-    is_continuous = bool(
-        _is_number(type_) or pa.types.is_date(type_) or pa.types.is_timestamp(type_)
-    )
-    across = _places(frame.to_series(0)) if is_continuous else None
+    across = None
+    if is_number(type_) or pa.types.is_date(type_) or pa.types.is_timestamp(type_):
+        # The relative positions of the values, unless they cannot be spaced.
+        spots = frame.to_series(0).to_physical().cast(pl.Float64, strict=False)
+        if not spots.null_count() and spots.is_finite().all():
+            low, high = min(spots.to_list()), max(spots.to_list())
+            if math.isfinite(high - low) and high > low:
+                across = [(spot - low) / (high - low) for spot in spots]
     kept = [place for place, shown in enumerate(is_shown) if shown]
     if len(kept) < 2 or (across is None and len(kept) > _BARS_MAX):
         return None
@@ -68,27 +82,6 @@ def chart_of(rows: pa.Table) -> Chart | None:
         tuple(names[place] for place in kept),
         tuple(float(values[place]) for place in kept),
         None if across is None else tuple(across[place] for place in kept),
-    )
-
-
-def _places(column: pl.Series) -> list[float] | None:
-    """The relative positions of values, None if they cannot be spaced."""
-    numbers = column.to_physical().cast(pl.Float64, strict=False)
-    if numbers.null_count() or not numbers.is_finite().all():
-        return None
-    low, high = _ends(numbers.to_list())
-    if not math.isfinite(high - low) or high <= low:
-        return None
-    return [(number - low) / (high - low) for number in numbers]
-
-
-def _ends(numbers: Sequence[float]) -> tuple[float, float]:
-    return min(numbers), max(numbers)
-
-
-def _is_number(type_: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
     )
 
 
@@ -120,11 +113,22 @@ def _parts(chart: Chart) -> Iterator[Markup]:
         yield element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y, class_="grid")
         yield text(f"{value:.4g}", x=_LEFT - 8, y=y + 4, class_="label end")
     count = len(chart.values)
-    is_line = chart.places is not None
     places = chart.places or [(place + 0.5) / count for place in range(count)]
     across = [_LEFT + (_WIDTH - _LEFT - _RIGHT) * place for place in places]
-    draw = _points if is_line else _bars
-    yield from draw(chart, list(zip(across, map(y_of, chart.values), strict=True)), y_of(0))
+    if chart.places is not None:
+        pairs = zip(across, map(y_of, chart.values), strict=True)
+        yield element("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in pairs),
+                      class_="line")  # fmt: skip
+    width, zero = min(48.0, (_WIDTH - _LEFT - _RIGHT) / count * 0.7), y_of(0)
+    for x, name, value in zip(across, chart.names, chart.values, strict=True):
+        hint, y = tooltip(f"{name}: {value:,.6g}"), y_of(value)
+        if chart.places is not None:
+            yield element("circle", hint, cx=x, cy=y, r=3.0, class_="point")
+        else:
+            yield element(
+                "rect", hint, x=x - width / 2, y=min(y, zero), width=width, height=abs(y - zero),
+                rx=2, class_="bar write",
+            )  # fmt: skip
 
     # A few names below the chart, with enough space between them.
     room = (_WIDTH - _LEFT - _RIGHT) / _LABELS_MAX
@@ -138,27 +142,6 @@ def _parts(chart: Chart) -> Iterator[Markup]:
         chart.across, x=_LEFT + (_WIDTH - _LEFT - _RIGHT) / 2, y=_HEIGHT - 8,
         class_="label strong middle",
     )  # fmt: skip
-
-
-def _points(chart: Chart, at: list[tuple[float, float]], zero: float) -> Iterator[Markup]:
-    way = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
-    yield element("polyline", points=way, class_="line")
-    for hint, (x, y) in zip(_chart_text(chart), at, strict=True):
-        yield element("circle", hint, cx=x, cy=y, r=3.0, class_="point")
-
-
-def _bars(chart: Chart, at: list[tuple[float, float]], zero: float) -> Iterator[Markup]:
-    width = min(48.0, (_WIDTH - _LEFT - _RIGHT) / len(at) * 0.7)
-    for hint, (x, y) in zip(_chart_text(chart), at, strict=True):
-        yield element(
-            "rect", hint, x=x - width / 2, y=min(y, zero), width=width, height=abs(y - zero), rx=2,
-            class_="bar write",
-        )  # fmt: skip
-
-
-def _chart_text(chart: Chart) -> Iterator[Markup]:
-    for name, value in zip(chart.names, chart.values, strict=True):
-        yield tooltip(f"{name}: {value:,.6g}")
 
 
 # -- the timeline ----------------------------------------------------------------------------------
@@ -254,7 +237,8 @@ def _commit(
 ) -> Iterator[Markup]:
     entry = moment.entry
     kind = _KINDS.get(entry.operation, "write")
-    up, down = _share(entry.rows_written, most) * _UP, _share(entry.rows_deleted, most) * _DOWN
+    up = math.sqrt(entry.rows_written / max(1, most)) * _UP
+    down = math.sqrt(entry.rows_deleted / max(1, most)) * _DOWN
     left = middle - column / 2
     hint = tooltip(
         f"snapshot {entry.snapshot_id}, {entry.operation}: {entry.rows_written:,} rows written, "
@@ -269,32 +253,18 @@ def _commit(
     if moment.is_newest:
         yield element("circle", cx=middle, cy=_AXIS, r=8, class_="newest")
     if moment.tags:
-        yield _flag(moment.tags, middle, top=_AXIS - up - 14)
+        # A flag above the column. The table has more space for the names.
+        top = max(_FLAGS - 14, _AXIS - up - 14)
+        pole = element("line", x1=middle, y1=top, x2=middle, y2=top + 14, class_="flag-pole")
+        cloth = element("path", d=f"M{middle:.1f} {top:.1f} l11 4 l-11 4 z", class_="flag")
+        yield element("g", tooltip(f"tags: {names(moment.tags)}"), pole, cloth)
     if moment.branches:
-        yield _fork(moment.branches, middle)
+        way = f"M{middle:.1f} {_AXIS:.1f} c0 {_DOWN + 4:.1f} 4 {_DOWN + 12:.1f} 16 {_DOWN + 14:.1f}"
+        fork = element("path", d=way, class_="fork")
+        end = element("circle", cx=middle + 16, cy=_AXIS + _DOWN + 14, r=3.5, class_="fork-end")
+        yield element("g", tooltip(f"branches: {names(moment.branches)}"), fork, end)
     if is_named:
         yield text(str(entry.snapshot_id), x=middle, y=_IDS + 14, class_="label middle")
-
-
-def _flag(tags: Sequence[str], x: float, top: float) -> Markup:
-    """A flag above the column. The names of the tags are in the table, which has more space."""
-    hint = tooltip(f"tags: {names(tags)}")
-    top = max(_FLAGS - 14, top)
-    pole = element("line", x1=x, y1=top, x2=x, y2=top + 14, class_="flag-pole")
-    cloth = element("path", d=f"M{x:.1f} {top:.1f} l11 4 l-11 4 z", class_="flag")
-    return element("g", hint, pole, cloth)
-
-
-def _fork(branches: Sequence[str], x: float) -> Markup:
-    hint = tooltip(f"branches: {names(branches)}")
-    way = f"M{x:.1f} {_AXIS:.1f} c0 {_DOWN + 4:.1f} 4 {_DOWN + 12:.1f} 16 {_DOWN + 14:.1f}"
-    line = element("path", d=way, class_="fork")
-    end = element("circle", cx=x + 16, cy=_AXIS + _DOWN + 14, r=3.5, class_="fork-end")
-    return element("g", hint, line, end)
-
-
-def _share(count: int, most: int) -> float:
-    return math.sqrt(count / most) if count and most else 0.0
 
 
 def _short(count: int) -> str:

@@ -92,7 +92,7 @@ class Column:
 
 def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
     """The columns of some rows."""
-    return tuple(Column(f.name, str(f.type), _is_number(f.type)) for f in schema)
+    return tuple(Column(f.name, str(f.type), is_number(f.type)) for f in schema)
 
 
 def rows_of(rows: pa.Table) -> list[tuple[Cell, ...]]:
@@ -100,18 +100,16 @@ def rows_of(rows: pa.Table) -> list[tuple[Cell, ...]]:
     check_spelled(rows.schema)
     if not rows.num_columns:
         return []
-    texts = frame_of(rows).select(
-        _cut(cell_text(pl.nth(i), field.type)).alias(str(i)) for i, field in enumerate(rows.schema)
-    )
-    return texts.rows()
+    texts = []
+    for i, field in enumerate(rows.schema):
+        text = cell_text(pl.nth(i), field.type)
+        short = pl.when(text.str.len_chars() > _TEXT_MAX).then(text.str.slice(0, _TEXT_MAX) + "…")
+        texts.append(short.otherwise(text).alias(str(i)))
+    return frame_of(rows).select(texts).rows()
 
 
-def _cut(value: pl.Expr) -> pl.Expr:
-    is_long = value.str.len_chars() > _TEXT_MAX
-    return pl.when(is_long).then(value.str.slice(0, _TEXT_MAX) + "…").otherwise(value)
-
-
-def _is_number(type_: pa.DataType) -> bool:
+def is_number(type_: pa.DataType) -> bool:
+    """Whether values of a type are numbers."""
     return bool(
         pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
     )
@@ -137,11 +135,12 @@ def element(name: str, *children: str, **attributes: object) -> Markup:
     them are shown as escapes. Floats are rounded to one decimal. Attributes that are None are
     left out.
     """
-    pairs = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{_escaped(_shown(value))}"'
-        for key, value in attributes.items()
-        if value is not None
-    )
+    pairs = ""
+    for key, value in attributes.items():
+        if value is None:
+            continue
+        shown = f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
+        pairs += f' {key.rstrip("_").replace("_", "-")}="{_escaped(shown)}"'
     return Markup(f"<{name}{pairs}>{joined(*children)}</{name}>")
 
 
@@ -152,12 +151,6 @@ def joined(*parts: str) -> Markup:
 
 def _escaped(text: str) -> str:
     return escape(harmless(text))
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.1f}".removesuffix(".0")
-    return str(value)
 
 
 # -- SVG -------------------------------------------------------------------------------------------
@@ -252,7 +245,7 @@ _RESET = f"{_WITHIN} :where(:not(svg):not(svg *)){{all:revert}}"
 @cache
 def page_style() -> str:
     """The style of a whole page, which follows the reader's light or dark preference."""
-    light, dark = (_variables(_colours(at)) for at in (0, 1))
+    light, dark = (_variables(at) for at in (0, 1))
     dark_rule = f"@media (prefers-color-scheme: dark) {{:root{{{dark}}}}}"
     return f":root{{{light}}}\n{dark_rule}\n{_rules('style.css')}"
 
@@ -264,33 +257,21 @@ def notebook_style() -> str:
     It uses the light or dark theme of the notebook if the notebook declares it, otherwise the
     reader's preference.
     """
-    light, dark = (_variables(_colours(at) | _themed(at)) for at in (0, 1))
+    light, dark = (_variables(at, is_themed=True) for at in (0, 1))
     hosts = (
         f"{','.join(f'{host} .{SCOPE}' for host in hosts)}{{{colours}}}"
         for hosts, colours in ((_LIGHT_HOSTS, light), (_DARK_HOSTS, dark))
     )
     dark_rule = f"@media (prefers-color-scheme:dark){{.{SCOPE}{{{dark}}}}}"
     frame = f".{SCOPE}{{{light}}}{dark_rule}{''.join(hosts)}"
-    return (
-        frame
-        + _RESET
-        + re.sub(
-            r"\s*([{};,])\s*",
-            r"\1",
-            re.sub(r"\s+", " ", _scoped(_rules("style.css") + _rules("notebook.css"))),
-        ).replace(": ", ":")
-    )
+    rules = re.sub(r"\s+", " ", _scoped(_rules("style.css") + _rules("notebook.css")))
+    return frame + _RESET + re.sub(r"\s*([{};,])\s*", r"\1", rules).replace(": ", ":")
 
 
-def _colours(at: int) -> dict[str, str]:
-    return {name: pair[at] for name, pair in _COLOURS.items()}
-
-
-def _themed(at: int) -> dict[str, str]:
-    return {name: f"var({theirs},{_COLOURS[name][at]})" for name, theirs in _OF_THEME.items()}
-
-
-def _variables(colours: dict[str, str]) -> str:
+def _variables(at: int, *, is_themed: bool = False) -> str:
+    colours = {name: pair[at] for name, pair in _COLOURS.items()}
+    if is_themed:
+        colours |= {name: f"var({theirs},{colours[name]})" for name, theirs in _OF_THEME.items()}
     return "".join(f"--{name}:{colour};" for name, colour in colours.items())
 
 
@@ -350,14 +331,9 @@ def problem(error: Exception) -> Markup:
     return paragraph(element("strong", "This could not be read: "), text, class_="note")
 
 
-def details(summary: str, content: Markup) -> Markup:
-    """Content that the reader can open."""
-    return element("details", element("summary", summary), content)
-
-
-def open_details(summary: str, content: Markup) -> Markup:
-    """Content that is open and that the reader can close."""
-    return element("details", element("summary", summary), content, open="")
+def details(summary: str, content: Markup, *, is_open: bool = False) -> Markup:
+    """Content that the reader can open and close."""
+    return element("details", element("summary", summary), content, open="" if is_open else None)
 
 
 def rows_table(
@@ -454,13 +430,13 @@ def signs_table(signs: Sequence[Sign]) -> Markup:
     due = [sign for sign in signs if sign.action is not None]
     fine = [sign for sign in signs if sign.action is None]
     verdict = f"{counted(len(due), 'finding')} to act on" if due else "Nothing has to be done."
-    return joined(
-        paragraph(_chip(is_due=bool(due)), " ", verdict),
-        _table("What to do", due) if due else "",
-        open_details(f"{counted(len(fine), 'check')} passed", _table("What is fine", fine))
-        if fine
-        else "",
-    )
+    parts = [paragraph(_chip(is_due=bool(due)), " ", verdict)]
+    if due:
+        parts.append(_table("What to do", due))
+    if fine:
+        passed = f"{counted(len(fine), 'check')} passed"
+        parts.append(details(passed, _table("What is fine", fine), is_open=True))
+    return joined(*parts)
 
 
 def _table(label: str, signs: Sequence[Sign]) -> Markup:

@@ -129,29 +129,22 @@ def plan_list(plan: Plan) -> Markup:
 
 def _step(plan: Plan) -> Markup:
     notes = (paragraph(shortened(note, _TEXT_MAX), class_="muted") for note in plan.notes)
-    pruning = _pruning(plan) if plan.stages else ""
+    pruning = ""
+    if plan.stages:
+        label = f"What pruning leaves, {shortened(plan.title, _TEXT_MAX)}"
+        rows = []
+        for each in plan.stages:
+            counts = (each.partitions, each.buckets, each.files, each.rows)
+            rows.append((each.stage, *(f"{n:,}" for n in counts), size_text(each.bytes)))
+        table = rows_table(label, _HEAD, rows, _HEAD[1:])
+        pruning = joined(funnel_picture(plan.stages), details("The same as a table", table))
     shown = plan.children[:_CHILDREN_MAX]
     children = element("ul", *map(_step, shown)) if shown else ""
     title = paragraph(shortened(plan.title, _TEXT_MAX), class_="step")
     return element("li", title, joined(*notes), pruning, children)
 
 
-def _pruning(plan: Plan) -> Markup:
-    table = rows_table(
-        f"What pruning leaves, {shortened(plan.title, _TEXT_MAX)}",
-        _HEAD,
-        map(_stage, plan.stages),
-        _HEAD[1:],
-    )
-    return joined(funnel_picture(plan.stages), details("The same as a table", table))
-
-
 _HEAD = ("After", "Partitions", "Buckets", "Files", "Rows", "Bytes")
-
-
-def _stage(stage: Stage) -> tuple[str, ...]:
-    counts = (stage.partitions, stage.buckets, stage.files, stage.rows)
-    return stage.stage, *(f"{count:,}" for count in counts), size_text(stage.bytes)
 
 
 # -- the versions of a key, and changed rows -------------------------------------------------------
@@ -207,27 +200,19 @@ def story_list(story: Story) -> Markup:
 
 def _row(story: Story) -> Markup:
     if story.row is None:
-        return paragraph(_why_no_row(story), class_="verdict")
+        why = "No version of this key is stored."
+        if story.versions:
+            why = "There is no row: see the outcome of the versions."
+        if story.has_expired:
+            why = "There is no row: it has expired."
+        return paragraph(why, class_="verdict")
     shown = story.row[:_COLUMNS_MAX]
-    table = rows_table(
-        "The row",
-        ("Column", "Value", "Taken from"),
-        ((named(column), cell(value), _origin(numbers)) for column, value, numbers in shown),
-    )
+    rows = []
+    for column, value, numbers in shown:
+        origin = ", ".join(map(str, numbers[-_VERSIONS_MAX:]))
+        rows.append((named(column), cell(value), f"version {origin}" if numbers else ""))
+    table = rows_table("The row", ("Column", "Value", "Taken from"), rows)
     return joined(table, _left_out(len(story.row) - len(shown)))
-
-
-def _why_no_row(story: Story) -> str:
-    if story.has_expired:
-        return "There is no row: it has expired."
-    if story.versions:
-        return "There is no row: see the outcome of the versions."
-    return "No version of this key is stored."
-
-
-def _origin(numbers: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, numbers[-_VERSIONS_MAX:]))
-    return f"version {shown}" if numbers else ""
 
 
 def _versions(story: Story) -> list[str]:
@@ -311,17 +296,6 @@ _CHANGES_TABLE_KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class _Line:
-    """A change: one row or, for an update, the before and after image."""
-
-    rows: tuple[ChangedRow, ...]
-
-    @property
-    def is_update(self) -> bool:
-        return len(self.rows) == 2
-
-
 def changes_table(found: ChangedRows) -> Markup:
     """The first changes, with the number of changes of each kind.
 
@@ -348,30 +322,29 @@ def changes_table(found: ChangedRows) -> Markup:
     return joined(paragraph(shown), table, more)
 
 
-def _lines(rows: Sequence[ChangedRow]) -> Iterator[_Line]:
-    """The rows, with the two adjacent images of an update together."""
+def _lines(rows: Sequence[ChangedRow]) -> Iterator[tuple[ChangedRow, ...]]:
+    """The changes: a row each or, for an update, the two adjacent images together."""
     before: ChangedRow | None = None
     for row in rows:
         if before is not None and row.kind == "+U":
-            yield _Line((before, row))
+            yield before, row
             before = None
             continue
         if before is not None:
-            yield _Line((before,))
+            yield (before,)
         before = row if row.kind == "-U" else None
         if before is None:
-            yield _Line((row,))
+            yield (row,)
     if before is not None:
-        yield _Line((before,))
+        yield (before,)
 
 
-def _cells(line: _Line) -> tuple[str, ...]:
-    if not line.is_update:
-        (row,) = line.rows
-        return _kind(*_CHANGES_TABLE_KINDS[row.kind], row.kind), *map(
-            cell, row.cells[:_COLUMNS_MAX]
-        )
-    before, after = line.rows
+def _cells(change: tuple[ChangedRow, ...]) -> tuple[str, ...]:
+    if len(change) == 1:
+        (row,) = change
+        kind = _kind(*_CHANGES_TABLE_KINDS[row.kind], row.kind)
+        return kind, *map(cell, row.cells[:_COLUMNS_MAX])
+    before, after = change
     pairs = zip(before.cells[:_COLUMNS_MAX], after.cells, after.is_new, strict=False)
     return _kind("update", "after", "-U +U"), *(_changes_table_value(*pair) for pair in pairs)
 
