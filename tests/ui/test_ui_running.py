@@ -28,7 +28,7 @@ STEPS_SECONDS = 0.05
 def runs() -> Iterator[Runs]:
     made = Runs(None)
     yield made
-    made.cancel_all()
+    made.cancel()
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -78,7 +78,7 @@ def test_cancel_ends_the_query_of_its_page_alone(
         target=lambda: answers.append(page.post("/sql", data=form(text=LONG, run="mine")).text)
     )
     waiting.start()
-    until(lambda: len(runs._now()) == 1)
+    until(lambda: len(runs._runs) == 1)
     other = page.post("/sql/cancel", data=form(run="another", text="SELECT 1"))
     assert "No query of this page is running." in other.text
     assert waiting.is_alive()

@@ -53,31 +53,22 @@ _CHANGES = {
 
 def document() -> str:
     """The document, in Markdown."""
-    parts = [_HEAD, *(f"{_section(name, rows)}\n" for name, rows in SECTIONS.items())]
-    return "\n".join([*parts, _engines()]).rstrip() + "\n"
-
-
-def _section(name: str, rows: tuple[Option, ...]) -> str:
-    head = f"## {name}\n\n| Option | Value | Change | Meaning |\n|---|---|---|---|\n"
-    return head + "\n".join(map(_row, rows))
-
-
-def _engines() -> str:
+    parts = [_HEAD]
+    for name, rows in SECTIONS.items():
+        head = f"## {name}\n\n| Option | Value | Change | Meaning |\n|---|---|---|---|\n"
+        parts.append(head + "\n".join(map(_row, rows)) + "\n")
     names = f"| `{keys.MERGE_ENGINE}` | How the versions of a key are merged |"
-    head = f"## Merge engines\n\n{names}\n|---|---|\n"
-    return head + "\n".join(f"| `{name}` | {each.meaning} |" for name, each in ENGINES.items())
+    engines = (f"| `{name}` | {each.meaning} |" for name, each in ENGINES.items())
+    parts.append(f"## Merge engines\n\n{names}\n|---|---|\n" + "\n".join(engines))
+    return "\n".join(parts).rstrip() + "\n"
 
 
 def _row(option: Option) -> str:
     change = _CHANGES[option.change.name]
     meaning = " ".join([option.meaning, *_notes(option)])
-    return f"| `{option.key}` | {_value(option)} | {change} | {meaning} |".replace("\n", " ")
-
-
-def _value(option: Option) -> str:
-    if not option.default:
-        return option.type.name
-    return f"{option.type.name}; default: `{option.default}`"
+    default = f"; default: `{option.default}`" if option.default else ""
+    value = f"{option.type.name}{default}"
+    return f"| `{option.key}` | {value} | {change} | {meaning} |".replace("\n", " ")
 
 
 def _notes(option: Option) -> Iterator[str]:

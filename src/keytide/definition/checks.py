@@ -5,7 +5,7 @@ They include which tables can be published in other formats, according to their 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from keytide.base.row_kind import ROW_KIND
 from keytide.definition.column_rules import (
@@ -162,7 +162,10 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
                 f"{schema.field(name).type.sql()}; bloom filters support only strings, bytes, "
                 "integers, floating-point numbers, dates and times"
             )
-    _check_defaults(schema, options)
+    read_defaults(schema, options)
+    for field in schema.fields:
+        if field.default_value is not None:
+            write_default(field)
     check_counted(schema, options)
     check_distribution(schema, options)
     _check_retention(options)
@@ -174,10 +177,7 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
     return [
         *_idle_options(options),
         *_idle_bucket_options(schema, options),
-        *_idle_levels(schema, options),
-        *_untold(schema, options),
-        *_idle_lifetime(schema, options),
-        *_idle_version_retention(schema, options),
+        *_idle_retention(schema, options),
         *doubts_of_keys(schema, options),
     ]
 
@@ -411,26 +411,6 @@ def doubts_of_keys(schema: TableSchema, options: TableOptions) -> list[str]:
     return messages
 
 
-def _idle_levels(schema: TableSchema, options: TableOptions) -> list[str]:
-    """File formats for levels that the table does not have."""
-    if not options.file_formats_by_level or kind_of(schema).keeps_versions:
-        return []
-    return [
-        f"'{keys.FILE_FORMAT_PER_LEVEL}' has no effect: rows of this table are not merged, so "
-        "its files have no levels"
-    ]
-
-
-def _idle_lifetime(schema: TableSchema, options: TableOptions) -> list[str]:
-    """A maximum age of rows that has no effect."""
-    if options.row_lifetime_ms is None or schema.primary_keys:
-        return []
-    return [
-        f"'{keys.RECORD_LEVEL_EXPIRE_TIME}' has no effect: rows expire only in tables with a "
-        "primary key"
-    ]
-
-
 def _idle_options(options: TableOptions) -> list[str]:
     """Options that have no effect with the merge engine of the table."""
     messages = []
@@ -454,32 +434,35 @@ def _idle_options(options: TableOptions) -> list[str]:
     return messages
 
 
-def _untold(schema: TableSchema, options: TableOptions) -> list[str]:
-    """A changelog that compactions must create, in a table without compactions."""
-    if not options.compactions_tell or not schema.primary_keys:
-        return []
-    order = order_of(schema.trimmed_primary_keys, schema.fields, options)
-    engine = engine_of(order, schema.fields, options, partition_keys=schema.partition_keys)
-    reason = engine.why_kept_apart
-    if reason is None:
-        return []
-    return [
-        f"'{keys.CHANGELOG_PRODUCER}' = '{options.changelog_producer}' has no effect: "
-        "compactions would create the changelog, but in this table they merge nothing: "
-        f"{reason}. changes(mode='diff') and follow() need no changelog"
-    ]
-
-
-def _idle_version_retention(schema: TableSchema, options: TableOptions) -> list[str]:
-    """A retention for versions that are not kept separately."""
-    if options.version_retention_ms is None:
-        return []
-    if schema.primary_keys:
+def _idle_retention(schema: TableSchema, options: TableOptions) -> list[str]:
+    """Options on levels, changelogs and ages that have no effect in this table."""
+    why_apart, messages = None, []
+    is_asked = options.compactions_tell or options.version_retention_ms is not None
+    if is_asked and schema.primary_keys:
         order = order_of(schema.trimmed_primary_keys, schema.fields, options)
         engine = engine_of(order, schema.fields, options, partition_keys=schema.partition_keys)
-        if engine.why_kept_apart is not None:
-            return []
-    return [f"'{keys.VERSION_RETENTION}' has no effect: compactions merge all versions of a key"]
+        why_apart = engine.why_kept_apart
+    if options.file_formats_by_level and not kind_of(schema).keeps_versions:
+        messages.append(
+            f"'{keys.FILE_FORMAT_PER_LEVEL}' has no effect: rows of this table are not merged, so "
+            "its files have no levels"
+        )
+    if options.compactions_tell and why_apart is not None:
+        messages.append(
+            f"'{keys.CHANGELOG_PRODUCER}' = '{options.changelog_producer}' has no effect: "
+            "compactions would create the changelog, but in this table they merge nothing: "
+            f"{why_apart}. changes(mode='diff') and follow() need no changelog"
+        )
+    if options.row_lifetime_ms is not None and not schema.primary_keys:
+        messages.append(
+            f"'{keys.RECORD_LEVEL_EXPIRE_TIME}' has no effect: rows expire only in tables with a "
+            "primary key"
+        )
+    if options.version_retention_ms is not None and why_apart is None:
+        messages.append(
+            f"'{keys.VERSION_RETENTION}' has no effect: compactions merge all versions of a key"
+        )
+    return messages
 
 
 def _idle_bucket_options(schema: TableSchema, options: TableOptions) -> list[str]:
@@ -491,24 +474,14 @@ def _idle_bucket_options(schema: TableSchema, options: TableOptions) -> list[str
         idle = dict.fromkeys(keys.DYNAMIC_BUCKET, "'-1' in a table with a primary key")
     if not has_key or options.bucket != -2:
         idle[keys.POSTPONE_DEFAULT_BUCKET_NUM] = "'-2' in a table with a primary key"
-    return [
-        f"'{key}' has no effect: '{keys.BUCKET}' is '{options.bucket}', but the option is for "
-        f"{wanted}"
-        for key, wanted in idle.items()
-        if key in options.raw and _asks_for(key, options.raw[key], idle)
-    ]
-
-
-def _asks_for(key: str, text: str, options: Container[str]) -> bool:
-    """Whether a key is one of the options and has a value other than its default."""
-    option = option_of(key)
-    if option is None or option.key not in options:
-        return False
-    return bool(option.parse(key, text) != option.default_value)
-
-
-def _check_defaults(schema: TableSchema, options: TableOptions) -> None:
-    read_defaults(schema, options)
-    for field in schema.fields:
-        if field.default_value is not None:
-            write_default(field)
+    messages = []
+    for key, wanted in idle.items():
+        option = option_of(key)
+        if key not in options.raw or option is None or option.key not in idle:
+            continue
+        if option.parse(key, options.raw[key]) != option.default_value:
+            messages.append(
+                f"'{key}' has no effect: '{keys.BUCKET}' is '{options.bucket}', but the option is "
+                f"for {wanted}"
+            )
+    return messages

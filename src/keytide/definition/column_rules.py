@@ -48,11 +48,21 @@ def read_defaults(schema: TableSchema, options: TableOptions) -> dict[str, pa.Sc
     NULL or that order versions.
     """
     defaults = {}
+    roles = {
+        "a primary key column": schema.primary_keys,
+        "a partition column": schema.partition_keys,
+        "a sequence field": options.sequence_field,
+    }
     for names, text in options.by_columns(keys.DEFAULT_VALUE).items():
         for name in names.split(","):
             if name not in schema.names:
                 continue  # the column was dropped, but not the option
-            _refuse_ordering(name, schema, options)
+            role = next((role for role, columns in roles.items() if name in columns), None)
+            if role is not None:
+                raise InvalidError(
+                    f"'{keys.key_of(keys.DEFAULT_VALUE, name)}' is set, but {name!r} is {role}, "
+                    "which cannot have a default; remove the option"
+                )
             key = keys.key_of(keys.DEFAULT_VALUE, names)
             defaults[name] = parse_default(text, schema.field(name), f"option {key!r}")
     return defaults
@@ -85,20 +95,6 @@ def parse_default(text: str, field: Field, what: str) -> pa.Scalar:
             f"{what} is {text!r}, which is not a value of {type_.sql()}, the type of column "
             f"{field.name!r}"
         ) from error
-
-
-def _refuse_ordering(name: str, schema: TableSchema, options: TableOptions) -> None:
-    roles = {
-        "a primary key column": schema.primary_keys,
-        "a partition column": schema.partition_keys,
-        "a sequence field": options.sequence_field,
-    }
-    for role, names in roles.items():
-        if name in names:
-            raise InvalidError(
-                f"'{keys.key_of(keys.DEFAULT_VALUE, name)}' is set, but {name!r} is {role}, "
-                "which cannot have a default; remove the option"
-            )
 
 
 # -- generated columns -----------------------------------------------------------------------------

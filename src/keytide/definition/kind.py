@@ -44,18 +44,6 @@ def merged_fields(schema: TableSchema, options: TableOptions) -> tuple[Field, ..
     return tuple(field for field in schema.fields if field.name not in fixed)
 
 
-def check_row_merging(schema: TableSchema, options: TableOptions) -> None:
-    """Raise `InvalidError` for functions that do not fit, or for columns that are not merged."""
-    merged = {field.name: field for field in merged_fields(schema, options)}
-    for name, function in options.by_columns(keys.AGGREGATE_FUNCTION).items():
-        if name in schema.by_name and name not in merged:
-            raise InvalidError(
-                f"'{keys.key_of(keys.AGGREGATE_FUNCTION, name)}' = {function!r}: column {name!r} "
-                "identifies, orders or marks rows, so it is not merged; remove the option"
-            )
-    check_functions(merged, function_names(merged, options, DEFAULT_FUNCTION), options)
-
-
 # -- kinds of tables -------------------------------------------------------------------------------
 
 
@@ -283,8 +271,17 @@ class IndexedTable(TableKind):
             )
         check_marking_columns(schema, options)
         check_times_to_live(schema, options)
-        if options.merges_rows:
-            check_row_merging(schema, options)
+        if not options.merges_rows:
+            return
+        merged = {field.name: field for field in merged_fields(schema, options)}
+        for name, function in options.by_columns(keys.AGGREGATE_FUNCTION).items():
+            if name in schema.by_name and name not in merged:
+                raise InvalidError(
+                    f"'{keys.key_of(keys.AGGREGATE_FUNCTION, name)}' = {function!r}: column "
+                    f"{name!r} identifies, orders or marks rows, so it is not merged; remove the "
+                    "option"
+                )
+        check_functions(merged, function_names(merged, options, DEFAULT_FUNCTION), options)
 
     def _check_layout(self, schema: TableSchema, options: TableOptions) -> None:
         missing = [n for n in schema.partition_keys if n not in schema.primary_keys]

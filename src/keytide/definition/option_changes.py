@@ -80,7 +80,11 @@ def refuse_changes(before: TableSchema, after: TableSchema, *, has_rows: bool) -
                          for each in (old, new))  # fmt: skip
         if found != wanted and _is_refused(statement.option, found, wanted, has_rows):
             names = {field.id: field.name for field in (*before.fields, *after.fields)}
-            raise _refused(statement.key, _named(found, names), _named(wanted, names))
+            was, becomes = (_value_text(each, names) for each in (found, wanted))
+            raise InvalidError(
+                f"cannot change '{statement.key}' from {was} to {becomes}: stored rows were merged "
+                f"with the old value, and deleted or older rows could come back; {_REWRITE}"
+            )
     if has_rows:
         # Raise `InvalidError` for a generated column whose values would not match its expression.
         had, has = (
@@ -127,31 +131,26 @@ def _statements(schema: TableSchema, known: set[int]) -> dict[tuple[str, str], _
     found = {}
     for key, text in schema.options.items():
         option = option_of(key)
-        if option is not None and option.change is not Change.FREE:
-            statement = _statement(option, key, text, ids, known)
-            if statement is not None:
-                found[option.key, str(statement.columns)] = statement
+        if option is None or option.change is Change.FREE:
+            continue
+        named, listed = (
+            tuple(ids.get(name.strip(), name) for name in names)
+            for names in option.columns_of(key, text)
+        )
+        # An option that is only about other columns says nothing.
+        columns = tuple(each for each in named if isinstance(each, str) or each in known)
+        if option.type.lists_columns:
+            value: Any = tuple(each for each in listed if isinstance(each, str) or each in known)
+            speaks = bool(columns or value)
+        else:
+            value, speaks = _typed(option, key, text), bool(columns or not named)
+        if speaks:
+            found[option.key, str(columns)] = _Statement(key, option, columns, value)
     return {
         place: each
         for place, each in found.items()
         if each.option.used_with is None or (each.option.used_with, "()") in found
     }
-
-
-def _statement(
-    option: Option, key: str, text: str, ids: Mapping[str, int], known: set[int]
-) -> _Statement | None:
-    """What one option says about known columns. None if it is only about other columns."""
-    named, listed = (
-        tuple(ids.get(name.strip(), name) for name in names)
-        for names in option.columns_of(key, text)
-    )
-    columns = tuple(each for each in named if isinstance(each, str) or each in known)
-    if not option.type.lists_columns:
-        speaks = not named or columns
-        return _Statement(key, option, columns, _typed(option, key, text)) if speaks else None
-    value = tuple(each for each in listed if isinstance(each, str) or each in known)
-    return _Statement(key, option, columns, value) if columns or value else None
 
 
 def _typed(option: Option, key: str, text: str) -> Any:
@@ -167,15 +166,6 @@ def _is_refused(option: Option, found: Any, wanted: Any, has_rows: bool) -> bool
     if option.change is Change.SHORTER:
         return has_rows and not (isinstance(wanted, Age) and wanted.is_at_most(found))
     return has_rows or option.change is Change.NEVER
-
-
-def _refused(key: str, found: Any, wanted: Any) -> InvalidError:
-    was, becomes = (_value_text(value) for value in (found, wanted))
-    return InvalidError(
-        f"cannot change '{key}' from {was} to {becomes}: "
-        "stored rows were merged with the old value, and deleted or older rows could come back; "
-        f"{_REWRITE}"
-    )
 
 
 _REWRITE = (
@@ -233,14 +223,10 @@ def _refuse_lookup(before: TableOptions, after: TableOptions) -> None:
         )
 
 
-def _named(value: Any, names: Mapping[int, str]) -> Any:
-    """The value with names of columns instead of their ids."""
-    if not isinstance(value, tuple):
-        return value
-    return ", ".join(str(names.get(each, each)) for each in value) or None
-
-
-def _value_text(value: Any) -> str:
+def _value_text(value: Any, names: Mapping[int, str]) -> str:
+    """The value, with names of columns instead of their ids."""
+    if isinstance(value, tuple):
+        value = ", ".join(str(names.get(each, each)) for each in value) or None
     if value is None:
         return "nothing"
     if isinstance(value, Age):
@@ -311,7 +297,12 @@ def renamed_options(options: Mapping[str, str], old: str, new: str) -> dict[str,
                     "comma-separated list; choose a name without commas and without leading or "
                     "trailing blanks"
                 )
-            key, value = _renamed_option(key, value, old, new)
+            match, option = _columns_in_key(key), option_of(key)
+            if match is not None:
+                start, end = match.span("columns")
+                key = f"{key[:start]}{_renamed_list(match['columns'], old, new)}{key[end:]}"
+            if option is not None and option.type.lists_columns:
+                value = _renamed_list(value, old, new)
         renamed[key] = value
     return renamed
 
@@ -334,15 +325,6 @@ def _columns_in_key(key: str) -> re.Match[str] | None:
 
 _OF_OTHERS = re.compile(r"fields\.(?P<columns>.+?)\.[^.]+")
 """Column options that only other engines know."""
-
-
-def _renamed_option(key: str, value: str, old: str, new: str) -> tuple[str, str]:
-    match, option = _columns_in_key(key), option_of(key)
-    if match is not None:
-        start, end = match.span("columns")
-        key = f"{key[:start]}{_renamed_list(match['columns'], old, new)}{key[end:]}"
-    is_listed = option is not None and option.type.lists_columns
-    return key, _renamed_list(value, old, new) if is_listed else value
 
 
 def _renamed_list(text: str, old: str, new: str) -> str:
@@ -396,15 +378,14 @@ def as_kind_of(schema: TableSchema, other: TableSchema) -> TableSchema:
 
 
 def _definition_of_kind(schema: TableSchema, upsert_mode: str) -> TableSchema:
-    make = _merging if upsert_mode == NO_UPSERTS else _indexed
-    named = replace(schema, options=make(schema))
+    if upsert_mode == NO_UPSERTS:
+        options = _merging(schema)
+    else:
+        gone = (*_OF_VERSIONS, keys.DELETION_VECTORS_ENABLED, keys.UPSERT_MODE)
+        options = {key: value for key, value in schema.options.items() if key not in gone}
+        options[keys.UPSERT_MODE] = "full"
+    named = replace(schema, options=options)
     return replace(named, options=complete_options(named))
-
-
-def _indexed(schema: TableSchema) -> dict[str, str]:
-    gone = (*_OF_VERSIONS, keys.DELETION_VECTORS_ENABLED, keys.UPSERT_MODE)
-    kept = {key: value for key, value in schema.options.items() if key not in gone}
-    return {**kept, keys.UPSERT_MODE: "full"}
 
 
 def _merging(schema: TableSchema) -> dict[str, str]:

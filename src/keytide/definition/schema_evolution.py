@@ -524,21 +524,14 @@ def _in_column(
         yield from _in_column((*path, "element"), type_.element, element.type, table)
     elif isinstance(type_, MapType) and pa.types.is_map(found):
         yield from _in_column((*path, "value"), type_.value, found.item_type, table)
-    elif isinstance(type_, AtomicType):
-        yield from _widened(path, type_, found)
-
-
-def _widened(path: tuple[str, ...], old: AtomicType, found: pa.DataType) -> Iterator[SchemaChange]:
-    # Arrow has no length limits for strings, so the type is never widened to a longer one.
-    if old.length is not None:
-        return
-    try:
-        new = type_from_arrow(found)
-    except InvalidError:
-        return  # the write may still accept values that fit
-    if isinstance(new, AtomicType):
-        wider = common_type(old, new)
-        if wider is not None and wider.with_nullable(True) != old.with_nullable(True):
+    elif isinstance(type_, AtomicType) and type_.length is None:
+        # Arrow has no length limits for strings, so a type is never widened to a longer one.
+        try:
+            new = type_from_arrow(found)
+        except InvalidError:
+            return  # the write may still accept values that fit
+        wider = common_type(type_, new) if isinstance(new, AtomicType) else None
+        if wider is not None and wider.with_nullable(True) != type_.with_nullable(True):
             yield ChangeColumnType(path, wider)
 
 

@@ -122,37 +122,36 @@ class PartitionTimes:
 
     @cached_property
     def _read(self) -> re.Pattern[str]:
-        return _DEFAULT if self.formatter is None else _pattern_of(self.formatter)
+        """The regular expression for Java's letters.
+
+        Raises `InvalidError` for letters that are not part of a time.
+        """
+        if self.formatter is None:
+            return _DEFAULT
+        found, parts = "", set[str]()
+        for piece in _PIECES.finditer(self.formatter):
+            letters = piece["letters"]
+            if letters is None:
+                quoted = piece["quoted"]
+                text = piece["other"] if quoted is None else quoted.replace("''", "'") or "'"
+                found += re.escape(text)
+                continue
+            part, digits_max = _LETTERS.get(letters[0], ("", 0))
+            if not part or part in parts:
+                reason = f"{letters!r} is not supported, or is used twice"
+                raise _misread(self.formatter, reason)
+            parts.add(part)
+            many = f"{{1,{digits_max}}}" if len(letters) == 1 else f"{{{len(letters)}}}"
+            found += f"(?P<{part}>[0-9]{many})"
+        if not {"year", "month", "day"} <= parts:
+            raise _misread(self.formatter, "year, month and day are required")
+        return re.compile(found)
 
 
 def _text(value: Any) -> str | None:
     if isinstance(value, datetime):
         return value.replace(tzinfo=None).isoformat(" ")
     return None if value is None else value.isoformat() if isinstance(value, date) else str(value)
-
-
-def _pattern_of(formatter: str) -> re.Pattern[str]:
-    """The regular expression for Java's letters.
-
-    Raises `InvalidError` for letters that are not part of a time.
-    """
-    found, parts = "", set[str]()
-    for piece in _PIECES.finditer(formatter):
-        letters = piece["letters"]
-        if letters is None:
-            quoted = piece["quoted"]
-            text = piece["other"] if quoted is None else quoted.replace("''", "'") or "'"
-            found += re.escape(text)
-            continue
-        part, digits_max = _LETTERS.get(letters[0], ("", 0))
-        if not part or part in parts:
-            raise _misread(formatter, f"{letters!r} is not supported, or is used twice")
-        parts.add(part)
-        many = f"{{1,{digits_max}}}" if len(letters) == 1 else f"{{{len(letters)}}}"
-        found += f"(?P<{part}>[0-9]{many})"
-    if not {"year", "month", "day"} <= parts:
-        raise _misread(formatter, "year, month and day are required")
-    return re.compile(found)
 
 
 def _misread(formatter: str, reason: str) -> InvalidError:
@@ -187,7 +186,15 @@ class TagPeriod:
         Raises `InvalidError` for a length whose names would not be unique, and for a delay that is
         longer than a period.
         """
-        period = cls._named(options)
+        length_ms, formatter = options.tag_creation_period_ms, options.tag_period_formatter
+        if length_ms is not None:
+            period = cls(timedelta(milliseconds=length_ms), "%Y%m%d%H%M")
+        elif options.tag_creation_period == "daily":
+            period = cls(timedelta(days=1), _DAILY[formatter])
+        elif options.tag_creation_period == "hourly":
+            period = cls(timedelta(hours=1), _HOURLY[formatter])
+        else:
+            period = cls(timedelta(hours=2), _HOURLY["with_dashes"])
         if period.length < _MINUTE or period.length % _MINUTE:
             raise InvalidError(
                 f"'{keys.TAG_CREATION_PERIOD_DURATION}' is {period.length}; names of tags "
@@ -199,17 +206,6 @@ class TagPeriod:
                 f"be less than a period ({period.length})"
             )
         return period
-
-    @classmethod
-    def _named(cls, options: TableOptions) -> TagPeriod:
-        length_ms, formatter = options.tag_creation_period_ms, options.tag_period_formatter
-        if length_ms is not None:
-            return cls(timedelta(milliseconds=length_ms), "%Y%m%d%H%M")
-        if options.tag_creation_period == "daily":
-            return cls(timedelta(days=1), _DAILY[formatter])
-        if options.tag_creation_period == "hourly":
-            return cls(timedelta(hours=1), _HOURLY[formatter])
-        return cls(timedelta(hours=2), _HOURLY["with_dashes"])
 
     def name_of(self, begin: datetime) -> str:
         """The name of the period that begins at a time."""
@@ -247,27 +243,25 @@ def check_times_to_live(schema: TableSchema, options: TableOptions) -> None:
         keys.UPSERT_METADATA_TTL: options.metadata_ttl,
         keys.UPSERT_DELETED_KEYS_TTL: options.deleted_keys_ttl,
     }
+    compared = options.sequence_field
     for key, age in given.items():
-        if age is not None:
-            _check(f"'{key}' = '{options.raw[key]}'", age, schema, options.sequence_field)
-
-
-def _check(role: str, age: Age, schema: TableSchema, compared: tuple[str, ...]) -> None:
-    fields = schema.select(compared)
-    if len(fields) != 1:
-        found = ", ".join(compared) or "nothing"
-        raise InvalidError(
-            f"{role} is measured in the sequence field, which must be one column; "
-            f"'{keys.SEQUENCE_FIELD}' names {found}; name one column, or remove the option"
-        )
-    root, type_ = fields[0].type.root, fields[0].type.sql()
-    if root not in (*_NUMBERS, *_TIMES):
-        raise InvalidError(
-            f"{role} is measured in the sequence field, which must be a time or an integer, and "
-            f"{compared[0]!r} is {type_}; use another sequence field, or remove the option"
-        )
-    if age.is_time != (root in _TIMES):
-        expected = "a duration such as '7 d'" if root in _TIMES else "an integer such as '1000'"
-        raise InvalidError(
-            f"{role} is measured in {compared[0]!r}, which is {type_}; expected {expected}"
-        )
+        if age is None:
+            continue
+        role, fields = f"'{key}' = '{options.raw[key]}'", schema.select(compared)
+        if len(fields) != 1:
+            found = ", ".join(compared) or "nothing"
+            raise InvalidError(
+                f"{role} is measured in the sequence field, which must be one column; "
+                f"'{keys.SEQUENCE_FIELD}' names {found}; name one column, or remove the option"
+            )
+        root, type_ = fields[0].type.root, fields[0].type.sql()
+        if root not in (*_NUMBERS, *_TIMES):
+            raise InvalidError(
+                f"{role} is measured in the sequence field, which must be a time or an integer, "
+                f"and {compared[0]!r} is {type_}; use another sequence field, or remove the option"
+            )
+        if age.is_time != (root in _TIMES):
+            expected = "a duration such as '7 d'" if root in _TIMES else "an integer such as '1000'"
+            raise InvalidError(
+                f"{role} is measured in {compared[0]!r}, which is {type_}; expected {expected}"
+            )

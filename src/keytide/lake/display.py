@@ -13,15 +13,12 @@ from typing import Any
 from keytide.base import record
 from keytide.base.process import library
 from keytide.base.text import counted, moment_text, utc
-from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.maintenance.history import Step, growth_of
-from keytide.maintenance.overviews import Layout, TableSummary, Timeline, TimelineEntry
+from keytide.maintenance.overviews import Layout, TableSummary, Timeline
 from keytide.show.buckets import (
     LEVELS,
     TIMELINE,
-    Bucket,
-    Run,
     bucket_picture,
     buckets_table,
     legend,
@@ -53,32 +50,21 @@ _URI_MAX = 300
 
 def table_html(title: str, uri: str, glance: TableSummary) -> str:
     """The HTML of a table, including errors for parts that could not be read."""
-    return notebook(
-        paragraph(
-            element("strong", named(title)), " ", element("code", shortened(uri, _URI_MAX)),
-            class_="title",
-        ),
-        *map(problem, glance.problems),
-        *([] if glance.schema is None else [_columns(glance.schema)]),
-        *([] if glance.timeline is None else _timeline(glance.timeline)),
-        *([] if glance.layout is None else _layout(glance.layout)),
-    )  # fmt: skip
-
-
-def _columns(schema: TableSchema) -> Markup:
-    roles = {
-        column: ", ".join(
-            role
-            for role, columns in (
-                ("primary key", schema.primary_keys),
-                ("partition", schema.partition_keys),
-            )
-            if column in columns
-        )
-        for column in schema.names
-    }
-    columns = [(f.name, f.type.sql(), roles[f.name]) for f in schema.fields]
-    return columns_table(("Column", "Type", "Role"), columns)
+    name, place = element("strong", named(title)), element("code", shortened(uri, _URI_MAX))
+    parts = [paragraph(name, " ", place, class_="title"), *map(problem, glance.problems)]
+    if glance.schema is not None:
+        schema = glance.schema
+        roles = {"primary key": schema.primary_keys, "partition": schema.partition_keys}
+        columns = [
+            (f.name, f.type.sql(), ", ".join(r for r, names in roles.items() if f.name in names))
+            for f in schema.fields
+        ]
+        parts.append(columns_table(("Column", "Type", "Role"), columns))
+    if glance.timeline is not None:
+        parts += _timeline(glance.timeline)
+    if glance.layout is not None:
+        parts += _layout(glance.layout)
+    return notebook(*parts)
 
 
 def _timeline(timeline: Timeline) -> Iterator[Markup]:
@@ -89,20 +75,14 @@ def _timeline(timeline: Timeline) -> Iterator[Markup]:
     yield timeline_picture(timeline.entries, NARROW)
     yield legend(TIMELINE)
     head = ("Snapshot", "Time", "Operation", "Written", "Deleted", "Stored", "Tags")
-    table = rows_table("Snapshots", head, map(_moment, timeline.entries), ("Snapshot", *head[3:6]))
+    rows = []
+    for moment in timeline.entries:
+        entry = moment.entry
+        counts = (entry.rows_written, entry.rows_deleted, entry.rows_stored)
+        about = (str(entry.snapshot_id), f"{entry.time:%Y-%m-%d %H:%M:%S}Z", entry.operation)
+        rows.append((*about, *(f"{count:,}" for count in counts), names(moment.tags)))
+    table = rows_table("Snapshots", head, rows, ("Snapshot", *head[3:6]))
     yield details("The same as a table", table)
-
-
-def _moment(moment: TimelineEntry) -> tuple[str, ...]:
-    entry = moment.entry
-    counts = (entry.rows_written, entry.rows_deleted, entry.rows_stored)
-    return (
-        str(entry.snapshot_id),
-        f"{entry.time:%Y-%m-%d %H:%M:%S}Z",
-        entry.operation,
-        *(f"{count:,}" for count in counts),
-        names(moment.tags),
-    )
 
 
 def _layout(layout: Layout) -> Iterator[Markup]:
@@ -113,10 +93,8 @@ def _layout(layout: Layout) -> Iterator[Markup]:
     yield buckets_table(layout.lines, layout.count)
     if layout.why_not is not None:
         yield paragraph(layout.why_not, class_="muted")
-    yield from _bucket(layout.bucket)
 
-
-def _bucket(bucket: Bucket) -> Iterator[Markup]:
+    bucket = layout.bucket
     runs = counted(len(bucket.runs) + bucket.runs_left_out, "sorted run")
     yield element("h4", f"{runs} of ", named(bucket.line.name))
     yield bucket_picture(bucket, NARROW)
@@ -125,14 +103,12 @@ def _bucket(bucket: Bucket) -> Iterator[Markup]:
         note = f"{counted(bucket.runs_left_out, 'older run')} not shown"
         yield paragraph(note, class_="muted")
     head = ("Level", "Files", "Rows", "Dead rows", "Size", "Compacted next")
-    rows = [_run(run, bucket) for run in bucket.runs]
+    rows = []
+    for run in bucket.runs:
+        counts = (run.level, run.files, run.rows, run.dead)
+        due = "" if run.pick is None else f"to level {bucket.picks[run.pick]}"
+        rows.append((*(f"{count:,}" for count in counts), size_text(run.size), due))
     yield details("The same as a table", rows_table("Sorted runs", head, rows, head[:5]))
-
-
-def _run(run: Run, bucket: Bucket) -> tuple[str, ...]:
-    counts = (run.level, run.files, run.rows, run.dead)
-    due = "" if run.pick is None else f"to level {bucket.picks[run.pick]}"
-    return *(f"{count:,}" for count in counts), size_text(run.size), due
 
 
 # -- the picture of a table ------------------------------------------------------------------------
@@ -162,7 +138,10 @@ def picture_of(table: StoredTable) -> Any:
 
 def _draw_levels(axes: Any, table: StoredTable) -> None:
     """Draw a bar for each bucket, with a segment for each level."""
-    sizes = _level_sizes(table)
+    sizes: dict[BucketId, dict[int, int]] = {}
+    for entry in table.newest_files().entries:
+        levels = sizes.setdefault((entry.partition, entry.bucket), {})
+        levels[entry.file.level] = levels.get(entry.file.level, 0) + entry.file.file_size
     shown = sorted(sizes, key=lambda bucket: -sum(sizes[bucket].values()))[:_BUCKETS_MAX]
     bottoms = [0.0] * len(shown)
     for level in sorted({level for bucket in shown for level in sizes[bucket]}, reverse=True):
@@ -175,14 +154,6 @@ def _draw_levels(axes: Any, table: StoredTable) -> None:
     axes.set_xticks(range(len(shown)), [str(bucket) for _, bucket in shown])
     if shown:
         axes.legend()
-
-
-def _level_sizes(table: StoredTable) -> dict[BucketId, dict[int, int]]:
-    sizes: dict[BucketId, dict[int, int]] = {}
-    for entry in table.newest_files().entries:
-        levels = sizes.setdefault((entry.partition, entry.bucket), {})
-        levels[entry.file.level] = levels.get(entry.file.level, 0) + entry.file.file_size
-    return sizes
 
 
 def _draw_files(axes: Any, steps: Sequence[Step]) -> None:
@@ -221,16 +192,16 @@ class Snapshots(list[Snapshot]):
 
     def _repr_html_(self) -> str:
         head = ("id", "time", "kind", "added versions", "stored versions", "user", "identifier")
-        return record.table(head, map(_row, self))
-
-
-def _row(snapshot: Snapshot) -> tuple[object, ...]:
-    return (
-        snapshot.id,
-        moment_text(snapshot.time_millis),
-        snapshot.commit_kind.value,
-        f"{snapshot.delta_record_count:,}",
-        f"{snapshot.total_record_count:,}",
-        snapshot.commit_user,
-        snapshot.commit_identifier,
-    )
+        rows = (
+            (
+                each.id,
+                moment_text(each.time_millis),
+                each.commit_kind.value,
+                f"{each.delta_record_count:,}",
+                f"{each.total_record_count:,}",
+                each.commit_user,
+                each.commit_identifier,
+            )
+            for each in self
+        )
+        return record.table(head, rows)

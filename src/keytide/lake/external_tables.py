@@ -153,6 +153,7 @@ class FederatedTable(ForeignTable):
         """Wrap a table of an attached source. `Lake.table` calls this."""
         self._catalog, self._spark = catalog, spark
         self._name, self._tables = name, tables
+        self._inner = name.partition(".")[2]  # without the name of the attachment
 
     # -- properties --------------------------------------------------------------------------------
 
@@ -219,7 +220,9 @@ class FederatedTable(ForeignTable):
         if isinstance(where, str):
             from keytide.sql.python_calls import delete_where
 
-            return delete_where(form, engine_of(spark, self._allows), where, "snapshot")
+            return delete_where(
+                form, engine_of(spark, self._catalog.allows_external_files), where, "snapshot"
+            )
         host_for = delete_host_of(spark)
         return delete_matching(form, host_for, where, "snapshot", is_local=spark is None)
 
@@ -232,7 +235,7 @@ class FederatedTable(ForeignTable):
         """
         from keytide.sql.python_calls import update_where
 
-        engine = engine_of(self._spark, self._allows)
+        engine = engine_of(self._spark, self._catalog.allows_external_files)
         return update_where(self._form(), engine, set, where, "snapshot")
 
     @checked
@@ -244,7 +247,7 @@ class FederatedTable(ForeignTable):
         from keytide.sql.python_calls import WhenCall, merge_source, source_of_rows
 
         spark = source.sparkSession if is_spark_dataframe(source) else self._spark
-        engine = engine_of(spark, self._allows)
+        engine = engine_of(spark, self._catalog.allows_external_files)
         given = source
         if not isinstance(source, str):
             schema_of = engine.schema if is_spark_dataframe(source) else None
@@ -266,15 +269,6 @@ class FederatedTable(ForeignTable):
                 "scan, get, get_many, why, changes, write, delete, update and merge"
             )
         raise AttributeError(f"FederatedTable has no {name!r}")
-
-    @property
-    def _inner(self) -> str:
-        """The table's name without the name of the attachment."""
-        return self._name.partition(".")[2]
-
-    @property
-    def _allows(self) -> bool:
-        return self._catalog.allows_external_files
 
     def _form(self) -> FederatedCallTarget:
         from keytide.dml.row_statements import FederatedCallTarget

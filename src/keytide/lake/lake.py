@@ -326,22 +326,19 @@ class Lake:
         can use.
         """
         if (found := self._catalog.find_attached(name)) is not None:
-            return self._federated_table(name, *found)
+            attached, table = found
+            tables = tables_of(self._catalog.attached[attached])
+            if tables is None:
+                raise UnsupportedError(
+                    f"{name}: tables of {attached} are available only in Lake.sql; to have their "
+                    "rows merged by key, attach it with a format"
+                )
+            tables.pinned(table)  # raises if the table does not exist or has no keys
+            return FederatedTable(self._catalog, self._spark, name, tables)
         entry = self._catalog.entry(name)
         if is_external(entry.schema):
             return ExternalTable(entry)
         return Table.of(self._catalog.managed(entry), self._spark, self._catalog)
-
-    def _federated_table(self, name: str, attached: str, table: str) -> FederatedTable:
-        """A table of the connector that is attached under a name. Raises as `table`."""
-        tables = tables_of(self._catalog.attached[attached])
-        if tables is None:
-            raise UnsupportedError(
-                f"{name}: tables of {attached} are available only in Lake.sql; to have their "
-                "rows merged by key, attach it with a format"
-            )
-        tables.pinned(table)  # raises if the table does not exist or has no keys
-        return FederatedTable(self._catalog, self._spark, name, tables)
 
     @checked
     def find(self, name: str) -> str | None:

@@ -14,7 +14,7 @@ from keytide.catalogs.warehouse import FolderWarehouse, Warehouse, cache_folder,
 from keytide.dml.attachments import AttachedCatalog
 from keytide.lake.lake import Lake
 from keytide.lake.table import Table
-from keytide.store import CacheFolder, Store, open_store
+from keytide.store import Store, open_store
 
 __all__ = ["connect", "open_table"]
 
@@ -73,23 +73,16 @@ def connect(
     if spark is not None:
         check_spark_session(spark, "connect")
     copies = cache_folder(cache, cache_bytes, _CACHE_NAMES)
-    opened = _opened(str(warehouse), options, store, copies)
-    return Lake(AttachedCatalog(opened, allow_external_files), spark)
-
-
-def _opened(
-    address: str,
-    options: Mapping[str, str] | None,
-    store: Store | None,
-    copies: CacheFolder | None,
-) -> Warehouse:
+    address = str(warehouse)
+    opened: Warehouse
     if store is None and is_rest_address(address):
-        return open_rest_warehouse(address, options, copies)
-    if store is None and is_metastore_address(address):
-        return open_metastore_warehouse(address, options, copies)
-    return FolderWarehouse(
-        with_cache(open_store(address, options) if store is None else store, copies)
-    )
+        opened = open_rest_warehouse(address, options, copies)
+    elif store is None and is_metastore_address(address):
+        opened = open_metastore_warehouse(address, options, copies)
+    else:
+        found = open_store(address, options) if store is None else store
+        opened = FolderWarehouse(with_cache(found, copies))
+    return Lake(AttachedCatalog(opened, allow_external_files), spark)
 
 
 @checked

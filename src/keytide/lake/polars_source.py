@@ -21,7 +21,6 @@ from keytide.predicate.condition import predicate_of
 from keytide.predicate.predicate import Predicate, conjunction
 from keytide.predicate.where import terms_of
 from keytide.sources.scan import ExternalScan
-from keytide.types import Field
 
 __all__ = ["scan_polars"]
 
@@ -44,17 +43,13 @@ def scan_polars(table: Table | ForeignTable | Scan | ExternalScan | FallbackScan
     Raises what `scan` raises. Collecting the frame raises what reading does.
     """
     scan = table if isinstance(table, _AnyScan) else table.scan()
-    source = _Source(scan)
-    return register_io_source(
-        source.frames, schema=dict(polars_schema(scan.fields)), is_pure=True, **_named(scan)
-    )
-
-
-def _named(scan: _AnyScan) -> dict[str, Any]:
-    """The name of the scan in `LazyFrame.explain`, if this version of Polars supports one."""
+    # The name of the scan in `LazyFrame.explain`, if this version of Polars supports one.
     known = inspect.signature(register_io_source).parameters
     told = {"explain_name": "keytide", "explain_detail": repr(scan)}
-    return {name: text for name, text in told.items() if name in known}
+    named: dict[str, Any] = {name: text for name, text in told.items() if name in known}
+    return register_io_source(
+        _Source(scan).frames, schema=dict(polars_schema(scan.fields)), is_pure=True, **named
+    )
 
 
 @dataclass(frozen=True)
@@ -86,12 +81,17 @@ class _Source:
 
     def _pushed(self, predicate: pl.Expr) -> list[Predicate]:
         """The parts of a conjunction that a scan supports."""
-        table, terms = self.scan.view.name, terms_of(predicate)
-        read = [_read(term, self.scan.fields, table) for term in terms]
-        left = [term for term, known in zip(terms, read, strict=True) if known is None]
+        table = self.scan.view.name
+        read: list[Predicate] = []
+        left: list[pl.Expr] = []
+        for term in terms_of(predicate):
+            try:
+                read.append(predicate_of(term, self.scan.fields, table))
+            except KeytideError:  # noqa: PERF203  # Polars evaluates it itself
+                left.append(term)
         if left and _LOG.isEnabledFor(logging.DEBUG):
             _LOG.debug("%s: Polars itself filters rows by %s", table, " and ".join(map(str, left)))
-        return [term for term in read if term is not None]
+        return read
 
     def _narrowed(
         self, columns: Sequence[str], pushed: Predicate | None, limit: int | None
@@ -107,10 +107,3 @@ class _Source:
             predicate=conjunction(terms),
             limit=min(limits, default=None),
         )
-
-
-def _read(term: pl.Expr, fields: Sequence[Field], table: str) -> Predicate | None:
-    try:
-        return predicate_of(term, fields, table)
-    except KeytideError:
-        return None  # Polars evaluates it itself

@@ -18,9 +18,8 @@ import hmac
 import ipaddress
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
@@ -94,27 +93,20 @@ class Access:
         """
         if not host:
             return False
-        name = _without_port(host).rstrip(".").lower()
-        return name in self.names or (self.any_address and _is_ip_address(name))
+        bare = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+        name = bare.rstrip(".").lower()
+        if name in self.names or not self.any_address:
+            return name in self.names
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
 
 
 def without_brackets(host: str) -> str:
     """An IPv6 address without the brackets around it; any other host unchanged."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
-
-
-def _without_port(host: str) -> str:
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
-
-
-def _is_ip_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 # -- running queries -------------------------------------------------------------------------------
@@ -155,13 +147,13 @@ class Runs:
         self._lock = threading.Lock()
         self._runs: list[Run] = []
 
-    def cancel(self, number: str) -> int:
-        """Cancel the queries of a number; returns how many of them were running."""
-        return self._cancel([run for run in self._now() if run.number == number])
-
-    def cancel_all(self) -> int:
-        """Cancel all queries, when the server ends."""
-        return self._cancel(self._now())
+    def cancel(self, number: str | None = None) -> int:
+        """Cancel the queries of a number, or all queries; returns how many of them were running."""
+        with self._lock:
+            runs = [run for run in self._runs if number is None or run.number == number]
+        for run in runs:
+            run.cancel()
+        return len(runs)
 
     def result(self, run: Run, query: Callable[[Stop], T]) -> T:
         """Run a query in its own thread, with what stops it.
@@ -170,7 +162,9 @@ class Runs:
         query that does not end within two seconds continues in its thread to the next point where
         it can be stopped, and its result is dropped. Raises what the query raises.
         """
-        with self._listed(run):
+        with self._lock:
+            self._runs.append(run)
+        try:
             running: Future[T] = Future()
             running.add_done_callback(lambda _: run.ended.set())
             work = threading.Thread(
@@ -183,33 +177,14 @@ class Runs:
             run.stop.send()
             wait([running], timeout=_GRACE_SECONDS)
 
-            what = "was cancelled" if in_time else f"ran longer than {self.limit_seconds:g} s"
-            after = (
-                "It was stopped."
-                if running.done()
-                else "Its current step still runs to its end, and its result is dropped."
-            )
-            advice = (
-                "" if in_time else " Read less, or start keytide ui with a longer --query-timeout."
-            )
+            what, advice = "was cancelled", ""
+            if not in_time:
+                what = f"ran longer than {self.limit_seconds:g} s"
+                advice = " Read less, or start keytide ui with a longer --query-timeout."
+            after = "It was stopped."
+            if not running.done():
+                after = "Its current step still runs to its end, and its result is dropped."
             raise InvalidError(f"The query {what}. {after}{advice}")
-
-    def _now(self) -> list[Run]:
-        with self._lock:
-            return [*self._runs]
-
-    @staticmethod
-    def _cancel(runs: list[Run]) -> int:
-        for run in runs:
-            run.cancel()
-        return len(runs)
-
-    @contextmanager
-    def _listed(self, run: Run) -> Iterator[None]:
-        with self._lock:
-            self._runs.append(run)
-        try:
-            yield
         finally:
             with self._lock:
                 self._runs.remove(run)
@@ -262,6 +237,11 @@ def whole_number(given: str, name: str) -> int:
     if not (given.isascii() and given.isdecimal()) or len(given) > 19 or int(given) > _NUMBER_MAX:
         raise InvalidError(f"{name} is {given!r}; expected an integer, 0 or more")
     return int(given)
+
+
+def version_of(given: str) -> int | str:
+    """The snapshot id or, if the string is no number, the name of a tag."""
+    return int(given) if given.isascii() and given.isdecimal() and len(given) < 20 else given
 
 
 async def form_of(request: Request) -> Form:
@@ -333,16 +313,6 @@ class Site:
         return HTMLResponse(text, status, headers)
 
 
-def _shown(value: object) -> object:
-    """A template value for the page; strings without characters that affect later text."""
-    return harmless(value) if type(value) is str else value
-
-
-def _select_text(table: str) -> str:
-    """A query of a table, as a first text."""
-    return f"SELECT * FROM {'.'.join(map(quoted, table.split('.')))} LIMIT 100"
-
-
 def _time(time: datetime | None) -> Markup:
     if time is None:
         return Markup("")
@@ -351,34 +321,32 @@ def _time(time: datetime | None) -> Markup:
     )
 
 
-def _templates() -> Environment:
-    made = Environment(
-        loader=FileSystemLoader(_FOLDER / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
-    made.filters |= {
-        "ago": ago_text,
-        "count": lambda number: f"{number:,}",
-        "counted": counted,
-        "exact": lambda text: Markup(escape(text)),  # the value of a field goes back as it came
-        "size": size_text,
-        "time": _time,
-    }
-    made.globals |= {
-        "branch_name": lambda table, branch: branched_name(split_branch(table)[0], branch),
-        "page_address": page_address,
-        "select_text": _select_text,
-        "table_address": table_address,
-    }
-    return made
-
-
-_TEMPLATES = _templates()
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(_FOLDER / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    # Without characters that affect later text.
+    finalize=lambda value: harmless(value) if type(value) is str else value,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    auto_reload=False,
+)
+_TEMPLATES.filters |= {
+    "ago": ago_text,
+    "count": lambda number: f"{number:,}",
+    "counted": counted,
+    "exact": lambda text: Markup(escape(text)),  # the value of a field goes back as it came
+    "size": size_text,
+    "time": _time,
+}
+_TEMPLATES.globals |= {
+    "branch_name": lambda table, branch: branched_name(split_branch(table)[0], branch),
+    "page_address": page_address,
+    "select_text": lambda table: (
+        f"SELECT * FROM {'.'.join(map(quoted, table.split('.')))} LIMIT 100"
+    ),
+    "table_address": table_address,
+}
 
 
 # -- lists of tables -------------------------------------------------------------------------------
@@ -447,8 +415,16 @@ def listing_of(lake: Lake, database: str | None, search: str, page: int) -> List
         raise NotFoundError(f"no database {database} in {lake.uri}; there is: {there}")
     chosen = databases if database is None else (database,)
     inside = [each for each in chosen if each in own]
-    views, elsewhere = set(_views(lake, inside)), set(_elsewhere(lake, chosen))
-    names = _fitting({*lake.catalog.likely_tables(inside), *views, *elsewhere}, search)
+    listings = [partial(lake.catalog.warehouse.views, each) for each in inside]
+    views = {
+        f"{each}.{view}"
+        for each, found in zip(inside, Threads(_OPENED).map(listings), strict=True)
+        for view in found
+    }
+    outside = [attached_tables(lake.catalog, name) for name in attached if name in chosen]
+    elsewhere = {name for tables in outside for name in tables}
+    known, wanted = {*lake.catalog.likely_tables(inside), *views, *elsewhere}, search.casefold()
+    names = sorted(name for name in known if wanted in name.casefold())
     pages = max(1, -(-len(names) // PAGE_LINES))
     page = min(max(1, page), pages)
     kinds = dict.fromkeys(views, _VIEW) | dict.fromkeys(elsewhere, _ATTACHED)
@@ -456,23 +432,6 @@ def listing_of(lake: Lake, database: str | None, search: str, page: int) -> List
     opening = [partial(_line, lake, name, kinds.get(name)) for name in shown]
     lines = tuple(line for line in Threads(_OPENED).map(opening) if line is not None)
     return Listing(databases, database, search, lines, page, pages, len(names))
-
-
-def _views(lake: Lake, databases: Sequence[str]) -> Iterator[str]:
-    listings = [partial(lake.catalog.warehouse.views, each) for each in databases]
-    for database, views in zip(databases, Threads(_OPENED).map(listings), strict=True):
-        yield from (f"{database}.{view}" for view in views)
-
-
-def _elsewhere(lake: Lake, chosen: Sequence[str]) -> Iterator[str]:
-    for name in lake.attached:
-        if name in chosen:
-            yield from attached_tables(lake.catalog, name)
-
-
-def _fitting(names: Iterable[str], search: str) -> list[str]:
-    wanted = search.casefold()
-    return sorted(name for name in names if wanted in name.casefold())
 
 
 def _line(lake: Lake, name: str, kind: str | None) -> TableLine | None:
@@ -486,7 +445,9 @@ def _line(lake: Lake, name: str, kind: str | None) -> TableLine | None:
             return TableLine(name, _EXTERNAL, tuple(schema.primary_keys), len(schema.fields))
         snapshot = seen.metadata.latest_snapshot()
     except KeytideError as error:
-        is_gone = isinstance(error, NotFoundError) and not _is_held(lake, name)
+        database, _, table = name.partition(".")
+        warehouse = lake.catalog.warehouse
+        is_gone = isinstance(error, NotFoundError) and not warehouse.holds(database, table)
         return None if is_gone else TableLine(name, _KEYED, problem=str(error))
     return TableLine(
         name,
@@ -497,8 +458,3 @@ def _line(lake: Lake, name: str, kind: str | None) -> TableLine | None:
         None if snapshot is None else snapshot.id,
         None if snapshot is None else utc(snapshot.time_millis),
     )
-
-
-def _is_held(lake: Lake, name: str) -> bool:
-    database, _, table = name.partition(".")
-    return lake.catalog.warehouse.holds(database, table)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -151,35 +151,23 @@ def _steps(found: list[TableSchema], first: int, current: int) -> Iterator[Schem
 def differences(before: TableSchema, after: TableSchema) -> list[str]:
     """What an alteration changed, in words. Columns are identified by their id."""
     old, new = ({field.id: field for field in schema.fields} for schema in (before, after))
-    return [
-        *(f"column {f.name} {f.type.sql()} added" for id_, f in new.items() if id_ not in old),
-        *(f"column {f.name} dropped" for id_, f in old.items() if id_ not in new),
-        *(text for id_, f in new.items() if id_ in old for text in _altered(old[id_], f)),
-        *_options(before, after),
-        *([] if before.comment == after.comment else ["comment changed"]),
-        *_moved(before, after),
-    ] or ["no change that is shown here"]
-
-
-def _altered(old: Field, new: Field) -> Iterator[str]:
-    if old.name != new.name:
-        yield f"column {old.name} renamed to {new.name}"
-    if old.type != new.type:
-        yield f"column {new.name} from {old.type.sql()} to {new.type.sql()}"
-    if old.description != new.description:
-        yield f"comment of column {new.name} changed"
-    if old.default_value != new.default_value:
-        yield f"default of column {new.name} changed"
-
-
-def _options(before: TableSchema, after: TableSchema) -> Iterable[str]:
-    old, new = before.options, after.options
-    yield from (f"{key} = {new[key]}" for key in sorted(new) if old.get(key) != new[key])
-    yield from (f"{key} reset" for key in sorted(set(old) - set(new)))
-
-
-def _moved(before: TableSchema, after: TableSchema) -> Iterator[str]:
-    kept = {f.id for f in before.fields} & {f.id for f in after.fields}
-    old, new = ([f.id for f in s.fields if f.id in kept] for s in (before, after))
-    if old != new:
-        yield "columns in another order"
+    found = [f"column {f.name} {f.type.sql()} added" for id_, f in new.items() if id_ not in old]
+    found += [f"column {f.name} dropped" for id_, f in old.items() if id_ not in new]
+    kept = [(old[id_], field) for id_, field in new.items() if id_ in old]
+    for was, now in kept:
+        if was.name != now.name:
+            found.append(f"column {was.name} renamed to {now.name}")
+        if was.type != now.type:
+            found.append(f"column {now.name} from {was.type.sql()} to {now.type.sql()}")
+        if was.description != now.description:
+            found.append(f"comment of column {now.name} changed")
+        if was.default_value != now.default_value:
+            found.append(f"default of column {now.name} changed")
+    options, told = before.options, after.options
+    found += [f"{key} = {told[key]}" for key in sorted(told) if options.get(key) != told[key]]
+    found += [f"{key} reset" for key in sorted(set(options) - set(told))]
+    if before.comment != after.comment:
+        found.append("comment changed")
+    if [id_ for id_ in old if id_ in new] != [id_ for id_ in new if id_ in old]:
+        found.append("columns in another order")
+    return found or ["no change that is shown here"]

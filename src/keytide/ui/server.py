@@ -26,7 +26,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -52,11 +52,13 @@ from keytide.ui.http import (
     Runs,
     Site,
     form_of,
+    table_address,
+    version_of,
     whole_number,
     without_brackets,
 )
 from keytide.ui.sql_pages import RUN, cancel, export, run, show
-from keytide.ui.table_pages import PageView, page_views, redirected, table_of
+from keytide.ui.table_pages import PAGES, PageView, table_of
 
 # -- pages that change a table ---------------------------------------------------------------------
 
@@ -77,14 +79,6 @@ class Proposal:
     fields: tuple[tuple[str, str], ...]
     newest: int
     is_worth_it: bool = True
-
-
-def change_routes() -> dict[str, tuple[PageView, ChangeHandler]]:
-    """The pages by address: what each shows, and what it does with a form."""
-    return {
-        "/table/{table}/actions": (_actions, _propose),
-        "/table/{table}/actions/confirmed": (_actions, _carry_out),
-    }
 
 
 def _actions(site: Site, parameters: RequestParameters) -> Response:
@@ -115,7 +109,7 @@ def _carry_out(site: Site, parameters: RequestParameters, form: Form) -> Respons
         message = f"Snapshot {proposal.newest} was committed since. This is what would be done now."
         return _confirm(site, table, proposal, message)
     _ACTIONS[_what(form)].carry_out(table, form)
-    return redirected(table.name, "timeline")
+    return RedirectResponse(table_address(table.name, "timeline"), 303)
 
 
 def _proposal(table: Table, form: Form) -> Proposal:
@@ -138,12 +132,8 @@ class _Action:
     carry_out: Callable[[Table, Form], object]
 
 
-def _is_full(form: Form) -> bool:
-    return form.get("full") == "yes"
-
-
 def _propose_compaction(table: Table, form: Form, newest: int) -> Proposal:
-    full = _is_full(form)
+    full = form.get("full") == "yes"
     planned = table.compact(full=full, dry_run=True)
     message = (
         f"{counted(planned.files_before, 'file')} with {size_text(planned.bytes_before)} in "
@@ -166,22 +156,13 @@ def _propose_tag(table: Table, form: Form, newest: int) -> Proposal:
     return Proposal(f"Tag {table.name}", "Create the tag", (message, kept), fields, newest)
 
 
-def _create_tag(table: Table, form: Form) -> object:
-    return table.create_tag(form.get("name", ""), _snapshot(form))
-
-
 def _snapshot(form: Form) -> int | None:
     given = form.get("snapshot", "")
     return whole_number(given, "snapshot") if given else None
 
 
-def _to(form: Form) -> int | str:
-    given = form.get("to", "")
-    return int(given) if given.isascii() and given.isdecimal() and len(given) < 20 else given
-
-
 def _propose_rollback(table: Table, form: Form, newest: int) -> Proposal:
-    planned = table.rollback_to(_to(form), dry_run=True)
+    planned = table.rollback_to(version_of(form.get("to", "")), dry_run=True)
     message = [
         f"The table would be reset to snapshot {planned.current_snapshot_id}.",
         f"{counted(planned.snapshots, 'later snapshot')} would be deleted, up to "
@@ -197,15 +178,23 @@ def _propose_rollback(table: Table, form: Form, newest: int) -> Proposal:
     )  # fmt: skip
 
 
-def _roll_back(table: Table, form: Form) -> object:
-    return table.rollback_to(_to(form))
-
-
 _ACTIONS = {
-    "compact": _Action(_propose_compaction, lambda table, form: table.compact(full=_is_full(form))),
-    "tag": _Action(_propose_tag, _create_tag),
-    "rollback": _Action(_propose_rollback, _roll_back),
+    "compact": _Action(
+        _propose_compaction, lambda table, form: table.compact(full=form.get("full") == "yes")
+    ),
+    "tag": _Action(
+        _propose_tag, lambda table, form: table.create_tag(form.get("name", ""), _snapshot(form))
+    ),
+    "rollback": _Action(
+        _propose_rollback, lambda table, form: table.rollback_to(version_of(form.get("to", "")))
+    ),
 }
+
+_CHANGES: dict[str, tuple[PageView, ChangeHandler]] = {
+    "/table/{table}/actions": (_actions, _propose),
+    "/table/{table}/actions/confirmed": (_actions, _carry_out),
+}
+"""The pages by address: what each shows, and what it does with a form."""
 
 
 # -- the guard -------------------------------------------------------------------------------------
@@ -254,9 +243,14 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            with_headers = _adding_headers(send)
+
+            async def send_with_headers(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    MutableHeaders(scope=message).update(_HEADERS)
+                await send(message)
+
             refusal = self._refusal(scope)
-            await (refusal or self._app)(scope, receive, with_headers)
+            await (refusal or self._app)(scope, receive, send_with_headers)
         else:
             await send({"type": "websocket.close", "code": 1008})
 
@@ -266,37 +260,20 @@ class Guard:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._access.is_called(hosts[0]):
             return HTMLResponse(_WRONG_HOST, 403)
-        given = QueryParams(scope["query_string"]).get(TOKEN)
+        given, name = QueryParams(scope["query_string"]).get(TOKEN), self._access.cookie
         if given is not None:
-            return self._entered() if self._access.is_secret(given) else HTMLResponse(_REFUSED, 403)
-        if not self._access.is_secret(_cookie(headers, self._access.cookie)):
-            return HTMLResponse(_REFUSED, 403)
-        return None
-
-    def _entered(self) -> ASGIApp:
-        """Store the secret in a cookie, and redirect to the address without it."""
-        response = HTMLResponse(_ENTERED)
-        response.set_cookie(
-            self._access.cookie, self._access.secret, httponly=True, samesite="strict"
-        )
-        return response
-
-
-def _cookie(headers: Headers, name: str) -> str | None:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
-    except CookieError:
-        return None
-    return None if found is None else found.value
-
-
-def _adding_headers(send: Send) -> Send:
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            MutableHeaders(scope=message).update(_HEADERS)
-        await send(message)
-
-    return sending
+            if not self._access.is_secret(given):
+                return HTMLResponse(_REFUSED, 403)
+            # Store the secret in a cookie, and redirect to the address without it.
+            response = HTMLResponse(_ENTERED)
+            response.set_cookie(name, self._access.secret, httponly=True, samesite="strict")
+            return response
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(name)
+        except CookieError:
+            cookie = None
+        is_known = cookie is not None and self._access.is_secret(cookie.value)
+        return None if is_known else HTMLResponse(_REFUSED, 403)
 
 
 # -- the application -------------------------------------------------------------------------------
@@ -316,9 +293,7 @@ def application(
 ) -> Guard:
     """The pages of a lake, for requests that `access` allows; `runs` limits its queries."""
     site = Site(lake, access, allows_changes, runs or Runs(QUERY_SECONDS_MAX))
-    routes: list[Any] = [
-        Route(path, _view_endpoint(site, look)) for path, look in page_views().items()
-    ]
+    routes: list[Any] = [Route(path, _view_endpoint(site, look)) for path, look in PAGES.items()]
     routes += [
         Route("/sql", _view_endpoint(site, show)),
         Route("/sql", _query_endpoint(site, run), methods=["POST"]),
@@ -326,7 +301,7 @@ def application(
         Route("/sql/cancel", _change_endpoint(site, cancel), methods=["POST"]),
     ]
     if allows_changes:
-        for path, (look, change) in change_routes().items():
+        for path, (look, change) in _CHANGES.items():
             routes += [
                 Route(path, _view_endpoint(site, look)),
                 Route(path, _change_endpoint(site, change), methods=["POST"]),
@@ -462,7 +437,14 @@ def serve(
     opens it. Port 0 uses a free port. A query can run for `query_seconds_max`, None for no limit.
     Raises `InvalidError` for an address on which the server cannot listen.
     """
-    listening = _listening(without_brackets(host), port)
+    bare = without_brackets(host)
+    family = socket.AF_INET6 if ":" in bare else socket.AF_INET
+    try:
+        listening = socket.create_server((bare, port), family=family)
+    except (OSError, OverflowError, TypeError, ValueError) as error:
+        raise InvalidError(
+            f"cannot listen on {shown(bare)}, port {port}: {error}; --port 0 uses a free port"
+        ) from error
     with listening:
         bound = listening.getsockname()[1]
         access = Access.at(host, bound, socket.gethostname())
@@ -481,7 +463,7 @@ def serve(
         try:
             _Server(config, runs).run(sockets=[listening])
         finally:
-            runs.cancel_all()
+            runs.cancel()
 
 
 class _Server(uvicorn.Server):
@@ -492,18 +474,8 @@ class _Server(uvicorn.Server):
         self._runs = runs
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._runs.cancel_all()
+        self._runs.cancel()
         super().handle_exit(sig, frame)
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family)
-    except (OSError, OverflowError, TypeError, ValueError) as error:
-        raise InvalidError(
-            f"cannot listen on {shown(host)}, port {port}: {error}; --port 0 uses a free port"
-        ) from error
 
 
 def _shown(host: str) -> str:

@@ -26,12 +26,12 @@ from keytide.lake.lake import Lake
 from keytide.show.chart import Chart, chart_of, chart_picture
 from keytide.show.elements import Cell, Column, columns_of, rows_of
 from keytide.show.explanations import Plan
-from keytide.sql.engine_text import QueryAnalysis, RelationAnalysis
+from keytide.sql.engine_text import QueryAnalysis
 from keytide.sql.execution import results
 from keytide.sql.grammar import parse_statements
 from keytide.sql.local_engine import LocalEngine
 from keytide.sql.local_query import Stop
-from keytide.sql.relation import Relation, StoredRelation
+from keytide.sql.relation import StoredRelation
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.result import LocalResult, PlanResult, Result
 from keytide.sql.statements import (
@@ -51,26 +51,25 @@ from keytide.ui.http import Form, RequestParameters, Run, Site
 
 def plan_of(bound: BoundQuery) -> Plan:
     """The tables of a query, without reading rows. Raises what planning their scans raises."""
-    tables = tuple(_of_relation(relation) for relation in bound.relations)
-    return Plan("query, computed by DuckDB", () if tables else ("reads no table",), children=tables)
-
-
-def _of_relation(relation: Relation) -> Plan:
-    if not isinstance(relation, StoredRelation):
-        title, *notes = relation.plan_lines()
-        return Plan(title, tuple(notes))
-    return relation.scan().explain().plan(tuple(relation.needs()))
+    tables = []
+    for relation in bound.relations:
+        if isinstance(relation, StoredRelation):
+            tables.append(relation.scan().explain().plan(tuple(relation.needs())))
+        else:
+            title, *notes = relation.plan_lines()
+            tables.append(Plan(title, tuple(notes)))
+    notes = [] if tables else ["reads no table"]
+    return Plan("query, computed by DuckDB", tuple(notes), children=tuple(tables))
 
 
 def plan_of_analysis(found: QueryAnalysis) -> Plan:
     """What was measured of a query, and below it the tables that it read."""
     notes = (found.summary,) if found.relations else (found.summary, "reads no table")
-    return Plan("query", notes, children=tuple(map(_of_measured, found.relations)))
-
-
-def _of_measured(relation: RelationAnalysis) -> Plan:
-    stages = () if relation.scan is None else relation.scan.planned.funnel.stages
-    return Plan(relation.title, (relation.summary, *relation.lines()), tuple(stages))
+    tables = []
+    for relation in found.relations:
+        stages = () if relation.scan is None else relation.scan.planned.funnel.stages
+        tables.append(Plan(relation.title, (relation.summary, *relation.lines()), tuple(stages)))
+    return Plan("query", notes, children=tuple(tables))
 
 
 # -- statements and their answers ------------------------------------------------------------------
@@ -105,8 +104,14 @@ def refuse_changes(statements: Sequence[Statement]) -> None:
     """
     for statement in statements:
         if not _is_plan(statement) and not isinstance(statement, _LOOKING):
+            # The name of its class, as SQL keywords.
+            letters = type(statement).__name__
+            words = "".join(f" {each}" if each.isupper() else each for each in letters)
+            name = words.strip().upper()
+            if isinstance(statement, Explain):
+                name = f"EXPLAIN ANALYZE {type(statement.query).__name__.upper()}"
             raise UnsupportedError(
-                f"{_named(statement)} can change the lake, and these pages are read-only; restart "
+                f"{name} can change the lake, and these pages are read-only; restart "
                 f"them with keytide ui --allow-changes, or run the statement with keytide sql"
             )
 
@@ -116,15 +121,6 @@ def _is_plan(statement: Statement) -> bool:
     if not isinstance(statement, Explain):
         return False
     return not statement.analyze or isinstance(statement.query, Query)
-
-
-def _named(statement: Statement) -> str:
-    """The name of a statement: that of its class, as SQL keywords."""
-    if isinstance(statement, Explain):
-        return f"EXPLAIN ANALYZE {type(statement.query).__name__.upper()}"
-    name = type(statement).__name__
-    words = "".join(f" {letter}" if letter.isupper() else letter for letter in name)
-    return words.strip().upper()
 
 
 def answer(lake: Lake, text: str, *, allows_changes: bool, stop: Stop | None = None) -> Answer:
@@ -144,10 +140,7 @@ def answer(lake: Lake, text: str, *, allows_changes: bool, stop: Stop | None = N
         plan = plan_of_analysis(engine.analyze(bound)) if last.analyze else plan_of(bound)
         return Answer(time.perf_counter() - begun, plan=plan)
     result = deque(carried_out, maxlen=1)[0]
-    return _answer(result, time.perf_counter() - begun)
-
-
-def _answer(result: Result, seconds: float) -> Answer:
+    seconds = time.perf_counter() - begun
     if isinstance(result, PlanResult):
         return Answer(seconds, plan=result.plan)
     rows = result.to_arrow()
@@ -214,18 +207,15 @@ class _FirstRows(LocalEngine):
 
         def take(batch: pa.RecordBatch) -> None:
             taken.append(batch)
-            if self._is_enough(taken):
+            rows_max = self.rows_max
+            is_full = rows_max is not None and sum(each.num_rows for each in taken) >= rows_max
+            if is_full or sum(int(each.nbytes) for each in taken) > self.bytes_max:
                 raise _EnoughError
 
         with suppress(_EnoughError):
             self.stream(bound, take)
         rows = pa.Table.from_batches(taken)
         return LocalResult(rows if self.rows_max is None else rows.slice(0, self.rows_max))
-
-    def _is_enough(self, taken: Sequence[pa.RecordBatch]) -> bool:
-        if self.rows_max is not None and sum(batch.num_rows for batch in taken) >= self.rows_max:
-            return True
-        return sum(int(batch.nbytes) for batch in taken) > self.bytes_max
 
 
 class _EnoughError(Exception):
@@ -255,13 +245,9 @@ def run(site: Site, form: Form, here: Run) -> Response:
     ask = partial(answer, site.lake, wanted, allows_changes=site.allows_changes)
     try:
         # A statement that changes something is not stopped: nobody would know whether it was done.
-        found = (
-            site.runs.result(here, (lambda stop: ask(stop=stop)))
-            if all(
-                _is_plan(each) or isinstance(each, _LOOKING) for each in parse_statements(wanted)
-            )
-            else ask()
-        )
+        statements = parse_statements(wanted)
+        is_looking = all(_is_plan(each) or isinstance(each, _LOOKING) for each in statements)
+        found = site.runs.result(here, lambda stop: ask(stop=stop)) if is_looking else ask()
     except KeytideError as error:
         return _page(site, text, status=400, problem=str(error))
     return _page(site, text, found)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
 import pyarrow as pa
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from keytide.base.text import is_moment, utc
 from keytide.catalogs.warehouse import StoredView
@@ -40,7 +40,6 @@ from keytide.show.explanations import Story
 from keytide.snapshot.stored_table import PinnedTable
 from keytide.sql.local_engine import LocalEngine
 from keytide.sql.show_statements import create_statement, describe, view_description, view_statement
-from keytide.types import Field
 from keytide.ui.http import (
     TABLE_TABS,
     RequestParameters,
@@ -48,6 +47,7 @@ from keytide.ui.http import (
     listing_of,
     page_address,
     table_address,
+    version_of,
 )
 from keytide.ui.overview import ColumnLine, figures_of, overview_of
 
@@ -60,13 +60,6 @@ class KeyColumn:
 
     name: str
     type: str
-
-
-def key_columns(table: Table | ForeignTable) -> tuple[KeyColumn, ...]:
-    """The key columns of the table; none for a table without a key."""
-    schema = table.table_schema
-    fields = schema.select(schema.primary_keys)
-    return tuple(KeyColumn(f.name, f.type.with_nullable(True).sql()) for f in fields)
 
 
 def story_of_texts(
@@ -85,7 +78,18 @@ def story_of_texts(
             f"the primary key of {table.name} is {', '.join(schema.primary_keys)}; found "
             f"{len(texts)} values"
         )
-    key = {f.name: _value(t, f, table.name) for f, t in zip(fields, texts, strict=True)}
+    key = {}
+    for field, text in zip(fields, texts, strict=True):
+        if not pa.types.is_binary(field.type.to_arrow()):
+            key[field.name] = scalar_of_text(text, field, table.name)
+            continue
+        try:
+            key[field.name] = base64.b64decode(text, validate=True)
+        except binascii.Error as error:
+            raise InvalidError(
+                f"table {table.name}: key column {field.name!r} is {field.type.sql()}, found "
+                f"{text!r}; write its bytes as base64: {error}"
+            ) from error
     if isinstance(table, ForeignTable):
         return story_of(table.why(key, version=snapshot))
     if snapshot is None:
@@ -93,19 +97,6 @@ def story_of_texts(
     if snapshot.isdecimal():
         return story_of(table.why(key, snapshot_id=int(snapshot)))
     return story_of(table.why(key, tag=snapshot))
-
-
-def _value(text: str, field: Field, table: str) -> object:
-    """A value of a key column. Bytes are written in base64."""
-    if not pa.types.is_binary(field.type.to_arrow()):
-        return scalar_of_text(text, field, table)
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise InvalidError(
-            f"table {table}: key column {field.name!r} is {field.type.sql()}, found {text!r}; "
-            f"write its bytes as base64: {error}"
-        ) from error
 
 
 # -- streams ---------------------------------------------------------------------------------------
@@ -324,16 +315,12 @@ def _view(
 def _columns(described: pa.Table) -> Iterator[ColumnLine]:
     """The columns that DESCRIBE lists."""
     for row in described.to_pylist():
-        yield _column(row)
-
-
-def _column(row: Mapping[str, str | None]) -> ColumnLine:
-    type_ = row["type"] or ""
-    is_nullable = not type_.endswith(" NOT NULL")
-    return ColumnLine(
-        row["name"] or "", type_.removesuffix(" NOT NULL"), row["role"] or "", is_nullable,
-        None, row["comment"],
-    )  # fmt: skip
+        type_ = row["type"] or ""
+        is_nullable = not type_.endswith(" NOT NULL")
+        yield ColumnLine(
+            row["name"] or "", type_.removesuffix(" NOT NULL"), row["role"] or "", is_nullable,
+            None, row["comment"],
+        )  # fmt: skip
 
 
 # -- pages -----------------------------------------------------------------------------------------
@@ -344,23 +331,6 @@ PageView: TypeAlias = Callable[[Site, RequestParameters], Response]
 _MODES = ("diff", "delta", "changelog")
 
 _FOREIGN_TABS = (("overview", "Overview"), ("changes", "Changes"), ("why", "Why"))
-
-
-def page_views() -> dict[str, PageView]:
-    """The pages by address."""
-    return {
-        "/": _tables,
-        "/table/{table}": _overview,
-        "/table/{table}/figures": _figures,
-        "/table/{table}/health": _health,
-        "/table/{table}/source": _source,
-        "/table/{table}/timeline": _timeline,
-        "/table/{table}/timeline/now": _timeline_now,
-        "/table/{table}/layout": _layout,
-        "/table/{table}/changes": _changes,
-        "/table/{table}/why": _why,
-        "/table/{table}/streams": _streams,
-    }
 
 
 def table_of(site: Site, parameters: RequestParameters) -> Table:
@@ -410,10 +380,8 @@ def _overview(site: Site, parameters: RequestParameters) -> Response:
 
 def _source(site: Site, parameters: RequestParameters) -> Response:
     """What an external or federated table's source has now, which may take a while."""
-    found = site.lake.table(parameters.table)
-    if isinstance(found, ForeignTable):
-        table = found
-    else:
+    table = site.lake.table(parameters.table)
+    if not isinstance(table, ForeignTable):
         raise NotFoundError(
             f"table {parameters.table} is one of the lake's own, without a source elsewhere"
         )
@@ -493,8 +461,8 @@ def _changes(site: Site, parameters: RequestParameters) -> Response:
     newest = table.metadata.latest_snapshot_id() or 0
     found = None
     if start is not None or end is not None:
-        begins: int | str = 0 if start is None else _version(start)
-        last = None if end is None else _version(end)
+        begins: int | str = 0 if start is None else version_of(start)
+        last = None if end is None else version_of(end)
         found = changed_rows(table.changes(begins, last, mode), begins)
     return site.page(
         "changes.html", table=table.name, view="changes", changes=found, start=start or "",
@@ -505,15 +473,15 @@ def _changes(site: Site, parameters: RequestParameters) -> Response:
 _COMPARED = "The rows of both versions were compared by key."
 
 
-def _version(given: str) -> int | str:
-    return int(given) if given.isascii() and given.isdecimal() and len(given) < 20 else given
-
-
 def _why(site: Site, parameters: RequestParameters) -> Response:
     table = site.lake.table(parameters.table)
     texts, snapshot = parameters.texts("key"), parameters.text("snapshot")
     story = story_of_texts(table, texts, snapshot) if texts else None
-    columns = key_columns(table)
+    schema = table.table_schema
+    columns = [
+        KeyColumn(f.name, f.type.with_nullable(True).sql())
+        for f in schema.select(schema.primary_keys)
+    ]
     given = texts if len(texts) == len(columns) else [""] * len(columns)
     return site.page(
         "why.html", table=table.name, view="why", story=story, snapshot=snapshot or "",
@@ -542,6 +510,17 @@ def _unchanged(parameters: RequestParameters, state: str) -> Response | None:
     return None
 
 
-def redirected(table: str, *parts: str) -> Response:
-    """Redirect to a page about a table, after an action."""
-    return RedirectResponse(table_address(table, *parts), 303)
+PAGES: dict[str, PageView] = {
+    "/": _tables,
+    "/table/{table}": _overview,
+    "/table/{table}/figures": _figures,
+    "/table/{table}/health": _health,
+    "/table/{table}/source": _source,
+    "/table/{table}/timeline": _timeline,
+    "/table/{table}/timeline/now": _timeline_now,
+    "/table/{table}/layout": _layout,
+    "/table/{table}/changes": _changes,
+    "/table/{table}/why": _why,
+    "/table/{table}/streams": _streams,
+}
+"""The pages by address."""
