@@ -135,8 +135,7 @@ Limit = Annotated[
     ),
 ]
 Columns = Annotated[
-    str | None,
-    typer.Option(help="Comma-separated columns to read: id,status", show_default=False),
+    str | None, typer.Option(help="Comma-separated columns to read: id,status", show_default=False)
 ]
 Where = Annotated[
     str | None,

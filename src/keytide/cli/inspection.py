@@ -118,9 +118,7 @@ def ls(
 
 
 def describe(
-    table: TableArgument,
-    warehouse: Warehouse = None,
-    format: FormatOption = Format.TABLE,
+    table: TableArgument, warehouse: Warehouse = None, format: FormatOption = Format.TABLE
 ) -> None:
     """Show the columns, keys, options and size of a table.
 

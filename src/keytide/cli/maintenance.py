@@ -288,8 +288,7 @@ def expire_partitions(done: ExpiredPartitions, format: Format) -> None:
 @command(
     rescale.convert,
     upsert_mode=typer.Option(
-        help="full: the table gets a key index. none: the table merges on read.",
-        show_default=False,
+        help="full: the table gets a key index. none: the table merges on read.", show_default=False
     ),
     dry_run=typer.Option("--dry-run", help="Show what would be done, without doing it."),
 )
@@ -385,9 +384,7 @@ def verify(
 
 
 def doctor(
-    table: TableArgument,
-    warehouse: Warehouse = None,
-    format: FormatOption = Format.TABLE,
+    table: TableArgument, warehouse: Warehouse = None, format: FormatOption = Format.TABLE
 ) -> None:
     """Check the health of a table and recommend maintenance.
 

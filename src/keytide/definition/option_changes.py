@@ -194,10 +194,7 @@ def _refuse_other_time(before: TableSchema, after: TableSchema) -> None:
 def _last_members(schema: TableSchema) -> dict[str, Field]:
     options = TableOptions.parse(schema.options)
     functions = options.by_columns(keys.AGGREGATE_FUNCTION)
-    named = {
-        *options.by_columns(keys.TS_FIELD),
-        *options.by_columns(keys.MERGE_MAP_TS_FIELD),
-    }
+    named = {*options.by_columns(keys.TS_FIELD), *options.by_columns(keys.MERGE_MAP_TS_FIELD)}
     return {
         field.name: field.type.value.fields[-1]
         for field in schema.fields

@@ -403,9 +403,7 @@ def _refuse_taken(siblings: Sequence[Field], path: Path, name: str) -> None:
 
 
 def _with_siblings(
-    fields: tuple[Field, ...],
-    path: Path,
-    edit: Callable[[tuple[Field, ...]], tuple[Field, ...]],
+    fields: tuple[Field, ...], path: Path, edit: Callable[[tuple[Field, ...]], tuple[Field, ...]]
 ) -> tuple[Field, ...]:
     """The fields, after editing those next to the last name of `path`."""
     if len(path) == 1:

@@ -16,13 +16,7 @@ from keytide.base.text import counted, moment_text, utc
 from keytide.format.snapshot import Snapshot
 from keytide.maintenance.history import Step, growth_of
 from keytide.maintenance.overviews import Layout, TableSummary, Timeline
-from keytide.show.buckets import (
-    LEVELS,
-    TIMELINE,
-    bucket_picture,
-    buckets_table,
-    legend,
-)
+from keytide.show.buckets import LEVELS, TIMELINE, bucket_picture, buckets_table, legend
 from keytide.show.chart import timeline_picture
 from keytide.show.elements import (
     NARROW,

@@ -249,11 +249,7 @@ class Table:
 
     @checked
     def overwrite(
-        self,
-        data: Any,
-        partition: Mapping[str, Any] | None = None,
-        *,
-        merge_schema: bool = False,
+        self, data: Any, partition: Mapping[str, Any] | None = None, *, merge_schema: bool = False
     ) -> WriteResult:
         """Replace the table, or some of its partitions, with the given rows in one atomic commit.
 

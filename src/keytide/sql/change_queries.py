@@ -309,10 +309,7 @@ class MergeQuery:
         return PassThrough(pages.row_id.type, self.unchanged_columns(pages.columns))
 
     def text_for(
-        self,
-        dialect: str,
-        passed: PassThrough,
-        *rewrites: Callable[[exp.Expr], exp.Expr],
+        self, dialect: str, passed: PassThrough, *rewrites: Callable[[exp.Expr], exp.Expr]
     ) -> str:
         """The text of the query for an engine. See `BoundQuery.text_for`."""
         chosen = [e.copy() for e in self.bound.tree.expressions]

@@ -180,11 +180,7 @@ def _time_span(cursor: Cursor) -> timedelta:
     return int(count) * _UNITS[unit.upper()]
 
 
-_UNITS = {
-    "DAYS": timedelta(days=1),
-    "HOURS": timedelta(hours=1),
-    "MINUTES": timedelta(minutes=1),
-}
+_UNITS = {"DAYS": timedelta(days=1), "HOURS": timedelta(hours=1), "MINUTES": timedelta(minutes=1)}
 
 
 # -- SQL text --------------------------------------------------------------------------------------

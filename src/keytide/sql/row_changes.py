@@ -28,19 +28,9 @@ from keytide.definition.schema_evolution import (
     growth,
 )
 from keytide.dml.attachments import AttachedCatalog, table_of
-from keytide.dml.engine import (
-    Changed,
-    DeleteRows,
-    RowChange,
-    UpdateRows,
-    change_rows,
-    merge_rows,
-)
+from keytide.dml.engine import Changed, DeleteRows, RowChange, UpdateRows, change_rows, merge_rows
 from keytide.dml.row_statements import Target, run_on_latest, target_finder
-from keytide.dml.spi import (
-    ConnectorSession,
-    Isolation,
-)
+from keytide.dml.spi import ConnectorSession, Isolation
 from keytide.dml.trace import Trace
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema

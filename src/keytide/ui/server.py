@@ -279,12 +279,7 @@ class Guard:
 # -- the application -------------------------------------------------------------------------------
 
 
-_STATUS = {
-    NotFoundError: 404,
-    InvalidError: 400,
-    AlreadyExistsError: 409,
-    ConflictError: 409,
-}
+_STATUS = {NotFoundError: 404, InvalidError: 400, AlreadyExistsError: 409, ConflictError: 409}
 _OTHER_ERROR = 422
 
 
