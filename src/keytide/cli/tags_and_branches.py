@@ -25,7 +25,6 @@ from keytide.cli.common_options import (
 from keytide.cli.output import Format, note, write_rows, write_table
 from keytide.errors import KeytideWarning
 from keytide.maintenance import tags
-from keytide.maintenance.branches import BranchInfo
 from keytide.maintenance.history import NamedConsumer
 from keytide.maintenance.tags import NamedTag
 
@@ -141,20 +140,21 @@ def expire_tag(done: tags.Tags, format: Format) -> None:
 
 
 def _write(found: Iterable[NamedTag], format: Format, limit: int | None = None) -> None:
-    rows = pa.Table.from_pylist([_row(each) for each in found], schema=_ROWS)
+    lines = []
+    for tag in found:
+        retained = tag.time_retained
+        lines.append(
+            {
+                "name": tag.name,
+                "snapshot_id": tag.snapshot_id,
+                "snapshot_time": tag.snapshot.time_millis,
+                "stored_versions": tag.snapshot.total_record_count,
+                "create_time": tag.create_time,
+                "retained_seconds": None if retained is None else int(retained.total_seconds()),
+            }
+        )
+    rows = pa.Table.from_pylist(lines, schema=_ROWS)
     write_rows(rows.to_batches(), rows.schema, format, limit)
-
-
-def _row(tag: NamedTag) -> dict[str, object]:
-    retained = tag.time_retained
-    return {
-        "name": tag.name,
-        "snapshot_id": tag.snapshot_id,
-        "snapshot_time": tag.snapshot.time_millis,
-        "stored_versions": tag.snapshot.total_record_count,
-        "create_time": tag.create_time,
-        "retained_seconds": None if retained is None else int(retained.total_seconds()),
-    }
 
 
 # -- branches --------------------------------------------------------------------------------------
@@ -190,7 +190,16 @@ def list_branches(
 
     Example: keytide branch ls -w /data/lake shop.orders
     """
-    rows = [_branch_row(each) for each in open_named_table(table, warehouse).branches()]
+    rows = [
+        {
+            "name": info.name,
+            "create_time": info.create_time,
+            "first_snapshot_id": None if info.first is None else info.first.id,
+            "newest_snapshot_id": None if info.newest is None else info.newest.id,
+            "stored_versions": 0 if info.newest is None else info.newest.total_record_count,
+        }
+        for info in open_named_table(table, warehouse).branches()
+    ]
     found = pa.Table.from_pylist(rows, schema=_BRANCH_ROWS)
     write_rows(found.to_batches(), _BRANCH_ROWS, format, limit)
 
@@ -276,16 +285,6 @@ def fast_forward(
     write_table(done.to_arrow(), format)
     if done.consumers:
         note(f"consumers that read deleted snapshots and must restart: {', '.join(done.consumers)}")
-
-
-def _branch_row(info: BranchInfo) -> dict[str, object]:
-    return {
-        "name": info.name,
-        "create_time": info.create_time,
-        "first_snapshot_id": None if info.first is None else info.first.id,
-        "newest_snapshot_id": None if info.newest is None else info.newest.id,
-        "stored_versions": 0 if info.newest is None else info.newest.total_record_count,
-    }
 
 
 # -- consumers -------------------------------------------------------------------------------------

@@ -168,8 +168,7 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
             write_default(field)
     check_counted(schema, options)
     check_distribution(schema, options)
-    _check_retention(options)
-    _check_partition_expiry(schema, options)
+    _check_retention(schema, options)
     TagPeriod.of(options)
     if options.tag_batch_name is not None:
         paths.tag_path(options.tag_batch_name)
@@ -264,7 +263,7 @@ def _check_file_formats(schema: TableSchema, options: TableOptions) -> None:
             )
 
 
-def _check_retention(options: TableOptions) -> None:
+def _check_retention(schema: TableSchema, options: TableOptions) -> None:
     for least, most, least_key, most_key in (
         (options.snapshots_retained_min, options.snapshots_retained_max,
          keys.SNAPSHOT_NUM_RETAINED_MIN, keys.SNAPSHOT_NUM_RETAINED_MAX),
@@ -276,9 +275,6 @@ def _check_retention(options: TableOptions) -> None:
                 f"'{least_key}' is {least}, which should not be larger than '{most_key}', which "
                 f"is {most}; set both"
             )
-
-
-def _check_partition_expiry(schema: TableSchema, options: TableOptions) -> None:
     if options.partition_lifetime_ms is not None and not schema.partition_keys:
         raise InvalidError(
             f"'{keys.PARTITION_EXPIRATION_TIME}' requires partition columns, and this table has "

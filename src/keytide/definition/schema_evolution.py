@@ -263,11 +263,10 @@ def _add(schema: TableSchema, change: AddColumn) -> TableSchema:
     (numbered,) = assign_field_ids([new], schema.highest_field_id + 1)
     refuse_same_names([numbered])
 
-    def insert(siblings: tuple[Field, ...]) -> tuple[Field, ...]:
-        _refuse_taken(siblings, change.path, numbered.name)
-        return _inserted(siblings, numbered, change.position, change.path)
-
-    fields = _with_siblings(schema.fields, change.path, insert)
+    siblings = _siblings(schema.fields, change.path)
+    _refuse_taken(siblings, change.path, numbered.name)
+    siblings = _inserted(siblings, numbered, change.position, change.path)
+    fields = _with_siblings(schema.fields, change.path, siblings)
     return replace(schema, fields=fields, highest_field_id=highest_field_id([numbered]))
 
 
@@ -276,16 +275,15 @@ def _drop(schema: TableSchema, change: DropColumn) -> TableSchema:
     if len(change.path) == 1:
         refuse_dropping_named(schema.options, change.path[0])
 
-    def remove(siblings: tuple[Field, ...]) -> tuple[Field, ...]:
-        index = _index(siblings, change.path)
-        if len(siblings) == 1:
-            raise InvalidError(
-                f"Cannot drop all fields: {path_text(change.path)} is the only one; add another "
-                "one first"
-            )
-        return (*siblings[:index], *siblings[index + 1 :])
-
-    return replace(schema, fields=_with_siblings(schema.fields, change.path, remove))
+    siblings = _siblings(schema.fields, change.path)
+    index = _index(siblings, change.path)
+    if len(siblings) == 1:
+        raise InvalidError(
+            f"Cannot drop all fields: {path_text(change.path)} is the only one; add another one "
+            "first"
+        )
+    rest = (*siblings[:index], *siblings[index + 1 :])
+    return replace(schema, fields=_with_siblings(schema.fields, change.path, rest))
 
 
 def _rename(schema: TableSchema, change: RenameColumn) -> TableSchema:
@@ -296,14 +294,12 @@ def _rename(schema: TableSchema, change: RenameColumn) -> TableSchema:
             f"column {path_text(change.path)} cannot be renamed to {new!r}; give a name"
         )
 
-    def rename(siblings: tuple[Field, ...]) -> tuple[Field, ...]:
-        index = _index(siblings, change.path)
-        # Without the column itself, whose case may change.
-        others = (*siblings[:index], *siblings[index + 1 :])
-        _refuse_taken(others, change.path, new)
-        return _replaced(siblings, index, replace(siblings[index], name=new))
-
-    fields = _with_siblings(schema.fields, change.path, rename)
+    siblings = _siblings(schema.fields, change.path)
+    index = _index(siblings, change.path)
+    before, after = siblings[:index], siblings[index + 1 :]
+    _refuse_taken((*before, *after), change.path, new)  # the case of the column itself may change
+    renamed = (*before, replace(siblings[index], name=new), *after)
+    fields = _with_siblings(schema.fields, change.path, renamed)
     if len(change.path) > 1:
         return replace(schema, fields=fields)
     return replace(
@@ -317,52 +313,44 @@ def _rename(schema: TableSchema, change: RenameColumn) -> TableSchema:
 def _retype(schema: TableSchema, change: ChangeColumnType) -> TableSchema:
     _refuse_key(schema, change.path, "retyped", schema.primary_keys)
 
-    def widen(old: DataType) -> DataType:
-        # Refuse CHAR to VARCHAR: trailing blanks count there, so the order of versions would
-        # change.
-        path = change.path
-        new = change.type
-        roots = old.root, new.root
-        if len(path) == 1 and roots == ("CHAR", "VARCHAR") and orders_versions(schema, path[0]):
-            raise InvalidError(
-                f"column {path[0]!r} is {old.sql()} and orders versions, so it cannot become "
-                f"{new.sql()}, in which trailing blanks are significant; use a longer CHAR"
-            )
-        return widened(old, change.type, change.path)
-
-    return replace(schema, fields=_with_type(schema.fields, change.path, widen))
+    path, new, old = change.path, change.type, _type_at(schema.fields, change.path)
+    # Refuse CHAR to VARCHAR: trailing blanks count there, so the order of versions would change.
+    roots = old.root, new.root
+    if len(path) == 1 and roots == ("CHAR", "VARCHAR") and orders_versions(schema, path[0]):
+        raise InvalidError(
+            f"column {path[0]!r} is {old.sql()} and orders versions, so it cannot become "
+            f"{new.sql()}, in which trailing blanks are significant; use a longer CHAR"
+        )
+    return replace(schema, fields=_with_type(schema.fields, path, widened(old, new, path)))
 
 
 def _set_nullability(schema: TableSchema, change: ChangeColumnNullability) -> TableSchema:
     _refuse_key(schema, change.path, "made nullable or not", schema.primary_keys)
 
-    def set_nullable(old: DataType) -> DataType:
-        if old.nullable and not change.nullable:
-            raise InvalidError(
-                f"column {path_text(change.path)} is {old.sql()} and cannot become NOT NULL, "
-                "because existing rows can contain NULL. Write the rows to a new table with a "
-                "NOT NULL column"
-            )
-        return old.with_nullable(change.nullable)
-
-    return replace(schema, fields=_with_type(schema.fields, change.path, set_nullable))
+    old = _type_at(schema.fields, change.path)
+    if old.nullable and not change.nullable:
+        raise InvalidError(
+            f"column {path_text(change.path)} is {old.sql()} and cannot become NOT NULL, because "
+            "existing rows can contain NULL. Write the rows to a new table with a NOT NULL column"
+        )
+    new = old.with_nullable(change.nullable)
+    return replace(schema, fields=_with_type(schema.fields, change.path, new))
 
 
 def _move(schema: TableSchema, change: MoveColumn) -> TableSchema:
-    def move(siblings: tuple[Field, ...]) -> tuple[Field, ...]:
-        index = _index(siblings, change.path)
-        rest = (*siblings[:index], *siblings[index + 1 :])
-        return _inserted(rest, siblings[index], change.position, change.path)
-
-    return replace(schema, fields=_with_siblings(schema.fields, change.path, move))
+    siblings = _siblings(schema.fields, change.path)
+    index = _index(siblings, change.path)
+    rest = (*siblings[:index], *siblings[index + 1 :])
+    moved = _inserted(rest, siblings[index], change.position, change.path)
+    return replace(schema, fields=_with_siblings(schema.fields, change.path, moved))
 
 
 def _comment(schema: TableSchema, change: ChangeComment) -> TableSchema:
-    def comment(siblings: tuple[Field, ...]) -> tuple[Field, ...]:
-        index = _index(siblings, change.path)
-        return _replaced(siblings, index, replace(siblings[index], description=change.comment))
-
-    return replace(schema, fields=_with_siblings(schema.fields, change.path, comment))
+    siblings = _siblings(schema.fields, change.path)
+    index = _index(siblings, change.path)
+    commented = replace(siblings[index], description=change.comment)
+    siblings = (*siblings[:index], commented, *siblings[index + 1 :])
+    return replace(schema, fields=_with_siblings(schema.fields, change.path, siblings))
 
 
 _COLUMN_CHANGES: Mapping[type, Callable[[TableSchema, Any], TableSchema]] = {
@@ -402,45 +390,58 @@ def _refuse_taken(siblings: Sequence[Field], path: Path, name: str) -> None:
 # -- positions in nested types ---------------------------------------------------------------------
 
 
-def _with_siblings(
-    fields: tuple[Field, ...], path: Path, edit: Callable[[tuple[Field, ...]], tuple[Field, ...]]
-) -> tuple[Field, ...]:
-    """The fields, after editing those next to the last name of `path`."""
+def _siblings(fields: tuple[Field, ...], path: Path) -> tuple[Field, ...]:
+    """The fields next to the last name of `path`, and that one itself."""
     if len(path) == 1:
-        return edit(fields)
-
-    def edit_members(type_: DataType) -> DataType:
-        if not isinstance(type_, RowType):
-            raise _no_part(type_, path[-1], path)
-        return replace(type_, fields=edit(type_.fields))
-
-    return _with_type(fields, path[:-1], edit_members)
+        return fields
+    owner = _type_at(fields, path[:-1])
+    if not isinstance(owner, RowType):
+        raise _no_part(owner, path[-1], path)
+    return owner.fields
 
 
-def _with_type(
-    fields: tuple[Field, ...], path: Path, edit: Callable[[DataType], DataType], depth: int = 0
+def _with_siblings(
+    fields: tuple[Field, ...], path: Path, siblings: tuple[Field, ...]
 ) -> tuple[Field, ...]:
-    """The fields, after editing the type at `path`.
+    """The fields with others in place of those that `_siblings` gives."""
+    if len(path) == 1:
+        return siblings
+    owner = _type_at(fields, path[:-1])
+    assert isinstance(owner, RowType)
+    return _with_type(fields, path[:-1], replace(owner, fields=siblings))
 
-    `depth` names of the path lead to the fields.
-    """
-    index = _index(fields, path[: depth + 1])
-    type_ = _with_part(fields[index].type, path, edit, depth + 1)
-    return _replaced(fields, index, replace(fields[index], type=type_))
+
+def _type_at(fields: tuple[Field, ...], path: Path) -> DataType:
+    """The type of a column, or of a part of it."""
+    type_ = fields[_index(fields, path[:1])].type
+    for depth in range(1, len(path)):
+        if isinstance(type_, RowType):
+            type_ = type_.fields[_index(type_.fields, path[: depth + 1])].type
+        elif isinstance(type_, ArrayType) and path[depth] == "element":
+            type_ = type_.element
+        elif isinstance(type_, MapType) and path[depth] == "value":
+            type_ = type_.value
+        else:
+            raise _no_part(type_, path[depth], path)
+    return type_
 
 
-def _with_part(
-    type_: DataType, path: Path, edit: Callable[[DataType], DataType], depth: int
-) -> DataType:
-    if depth == len(path):
-        return edit(type_)
+def _with_type(fields: tuple[Field, ...], path: Path, new: DataType) -> tuple[Field, ...]:
+    """The fields with another type at `path`, which exists."""
+    index = _index(fields, path[:1])
+    type_ = _with_part(fields[index].type, path[1:], new)
+    return (*fields[:index], replace(fields[index], type=type_), *fields[index + 1 :])
+
+
+def _with_part(type_: DataType, path: Path, new: DataType) -> DataType:
+    if not path:
+        return new
     if isinstance(type_, RowType):
-        return replace(type_, fields=_with_type(type_.fields, path, edit, depth))
-    if isinstance(type_, ArrayType) and path[depth] == "element":
-        return replace(type_, element=_with_part(type_.element, path, edit, depth + 1))
-    if isinstance(type_, MapType) and path[depth] == "value":
-        return replace(type_, value=_with_part(type_.value, path, edit, depth + 1))
-    raise _no_part(type_, path[depth], path)
+        return replace(type_, fields=_with_type(type_.fields, path, new))
+    if isinstance(type_, ArrayType):
+        return replace(type_, element=_with_part(type_.element, path[1:], new))
+    assert isinstance(type_, MapType)
+    return replace(type_, value=_with_part(type_.value, path[1:], new))
 
 
 def _no_part(type_: DataType, name: str, path: Path) -> NotFoundError:
@@ -458,10 +459,6 @@ def _index(siblings: Sequence[Field], path: Path) -> int:
             f"there is no column {path_text(path)}; did you mean {', '.join(near)}?"
         )
     return names.index(path[-1])
-
-
-def _replaced(fields: tuple[Field, ...], index: int, new: Field) -> tuple[Field, ...]:
-    return (*fields[:index], new, *fields[index + 1 :])
 
 
 def _inserted(

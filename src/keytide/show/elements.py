@@ -354,15 +354,13 @@ def rows_table(
         for each, kind in zip(head, kinds, strict=True)
     )
     top = element("thead", element("tr", *titles))
-    body = element("tbody", *(_row(row, kinds) for row in rows))
-    table = element("table", top, body, class_=class_)
+    lines = []
+    for first, *rest in rows:
+        name = element("th", first, scope="row", class_=kinds[0])
+        others = zip(rest, kinds[1:], strict=True)
+        lines.append(element("tr", name, *(element("td", c, class_=kind) for c, kind in others)))
+    table = element("table", top, element("tbody", *lines), class_=class_)
     return element("div", table, class_="scroll", role="region", aria_label=label, tabindex=0)
-
-
-def _row(cells: Sequence[str], kinds: Sequence[str | None]) -> Markup:
-    first, *rest = cells
-    others = (element("td", each, class_=kind) for each, kind in zip(rest, kinds[1:], strict=True))
-    return element("tr", element("th", first, scope="row", class_=kinds[0]), joined(*others))
 
 
 # -- notebook output -------------------------------------------------------------------------------

@@ -57,8 +57,10 @@ def parse_tree(text: str, tokens: Sequence[Token], start: int, into: Any = None)
         tree = _parsed(text, tokens, into)
     except ParseError as error:
         found = error.errors[0] if error.errors else {}
-        what = _plain(found.get("description") or str(error).splitlines()[0])
-        message = f"the SQL text cannot be parsed here: {what}"
+        what = found.get("description") or str(error).splitlines()[0]
+        for pattern, words in _OF_CODE.items():
+            what = re.sub(pattern, words, what, flags=re.DOTALL)
+        message = f"the SQL text cannot be parsed here: {what.rstrip('.')}"
         raise error_at(text, _place(text, found, start), message) from error
     except SqlglotError as error:
         what = str(error).splitlines()[0]
@@ -143,18 +145,12 @@ def error_at(text: str, offset: int, message: str) -> InvalidError:
     )
 
 
-def _plain(description: str) -> str:
-    """The parser's message with SQL words instead of names from its code."""
-    for pattern, words in _OF_CODE.items():
-        description = re.sub(pattern, words, description, flags=re.DOTALL)
-    return description.rstrip(".")
-
-
 _OF_CODE = {
     r"'SENTINEL'": "the end",
     r"<Token .*?, text: (.*?), line: .*>": r"'\1'",
     r"Required keyword: '.*' missing for <class '.*\.(\w+)'>": "\\1 is not complete",
 }
+"""SQL words for the names from the parser's code in its messages."""
 
 
 # -- the cursor over the tokens of one statement ---------------------------------------------------

@@ -25,6 +25,7 @@ from keytide.feeds.flow import FlowRequest
 from keytide.maintenance.history import HistoryEntry, history_of
 from keytide.snapshot.stored_table import StoredTable
 from keytide.sources.external_definitions import NewExternalTable, create_external
+from keytide.sql import statements
 from keytide.sql.assignment import assign, stored_values
 from keytide.sql.cursor import parser_errors
 from keytide.sql.engine_text import refuse_location
@@ -46,38 +47,6 @@ from keytide.sql.show_statements import (
     show,
     view_description,
 )
-from keytide.sql.statements import (
-    AddConstraint,
-    AlterTable,
-    ApplyEvents,
-    Call,
-    CommentOn,
-    CreateDatabase,
-    CreateExternalTable,
-    CreateTable,
-    CreateVersionName,
-    CreateView,
-    Delete,
-    Describe,
-    DescribeDatabase,
-    DescribeHistory,
-    DropConstraint,
-    DropDatabase,
-    DropTable,
-    DropVersionName,
-    DropView,
-    Explain,
-    Insert,
-    Merge,
-    Query,
-    RenameTable,
-    Rows,
-    Show,
-    Statement,
-    Truncate,
-    Update,
-    Use,
-)
 from keytide.telemetry import span
 from keytide.types import Field
 
@@ -87,7 +56,9 @@ from keytide.types import Field
 Take = Callable[[pa.RecordBatch], None]
 
 
-def insert_attached(catalog: AttachedCatalog, engine: Engine, statement: Insert) -> Changed:
+def insert_attached(
+    catalog: AttachedCatalog, engine: Engine, statement: statements.Insert
+) -> Changed:
     """Insert rows into an attached table in one transaction. The rows are streamed.
 
     Raises `UnsupportedError` for OVERWRITE and for a connector without inserts, and `InvalidError`
@@ -112,7 +83,7 @@ def insert_attached(catalog: AttachedCatalog, engine: Engine, statement: Insert)
 
         def feed(take: Take) -> None:
             store = _stored([by_name[name] for name in names], target.name, take)
-            if isinstance(statement.query, Rows):
+            if isinstance(statement.query, statements.Rows):
                 for page in statement.query.rows.to_batches():
                     store(page)
                 return
@@ -174,12 +145,12 @@ def results(session: Session, engine: Engine, text: str) -> Iterator[Result]:
     statements before it stay. Raises `InvalidError`, with the position, for text that does not
     parse, and what the statements raise.
     """
-    statements = parse_statements(text)
-    return (_run_statement(session, engine, statement) for statement in statements)
+    parsed = parse_statements(text)
+    return (_run_statement(session, engine, statement) for statement in parsed)
 
 
-def _run_statement(session: Session, engine: Engine, statement: Statement) -> Result:
-    if isinstance(statement, Use):
+def _run_statement(session: Session, engine: Engine, statement: statements.Statement) -> Result:
+    if isinstance(statement, statements.Use):
         session.use(statement.database)
         return change_result()
     try:
@@ -191,44 +162,44 @@ def _run_statement(session: Session, engine: Engine, statement: Statement) -> Re
         ) from error
 
 
-def _result(catalog: AttachedCatalog, engine: Engine, statement: Statement) -> Result:
+def _result(catalog: AttachedCatalog, engine: Engine, statement: statements.Statement) -> Result:
     match statement:
-        case Query():
+        case statements.Query():
             return engine.query(bind(statement, catalog))
-        case Explain():
+        case statements.Explain():
             return _explain(catalog, engine, statement)
-        case Insert():
+        case statements.Insert():
             return _insert(catalog, engine, statement)
-        case Delete():
+        case statements.Delete():
             return change_result(delete(catalog, engine, statement).rows)
-        case Update():
+        case statements.Update():
             return change_result(update(catalog, engine, statement).rows)
-        case Merge():
+        case statements.Merge():
             return change_result(merge(catalog, engine, statement).rows)
-        case ApplyEvents():
+        case statements.ApplyEvents():
             return _apply_events(catalog, engine, statement)
-        case Show():
+        case statements.Show():
             return LocalResult(show(catalog.pinned(), statement))
-        case Describe():
+        case statements.Describe():
             return _describe(catalog, engine, statement)
-        case DescribeDatabase():
+        case statements.DescribeDatabase():
             return LocalResult(describe_database(catalog, statement.database))
-        case DescribeHistory():
+        case statements.DescribeHistory():
             table = table_of(catalog.pinned(), statement.table)
             return LocalResult(rows_of(HistoryEntry, history_of(table.metadata, statement.limit)))
-        case Call():
+        case statements.Call():
             return LocalResult(call(catalog, statement))
-        case CreateTable():
+        case statements.CreateTable():
             return _create(catalog, engine, statement)
-        case CreateExternalTable():
+        case statements.CreateExternalTable():
             return _create_external(catalog, engine, statement)
         case _:
             _define(catalog, engine, statement)
             return change_result()
 
 
-def _explain(catalog: AttachedCatalog, engine: Engine, statement: Explain) -> Result:
-    if isinstance(statement.query, Query):
+def _explain(catalog: AttachedCatalog, engine: Engine, statement: statements.Explain) -> Result:
+    if isinstance(statement.query, statements.Query):
         bound = bind(statement.query, catalog)
         return plan_rows(engine.analyze(bound).lines()) if statement.analyze else explain(bound)
     if statement.analyze:
@@ -239,46 +210,46 @@ def _explain(catalog: AttachedCatalog, engine: Engine, statement: Explain) -> Re
 # -- definitions -----------------------------------------------------------------------------------
 
 
-def _define(catalog: AttachedCatalog, engine: Engine, statement: Statement) -> None:
+def _define(catalog: AttachedCatalog, engine: Engine, statement: statements.Statement) -> None:
     """Run a statement that changes a definition and gives no rows."""
     match statement:
-        case AlterTable():
+        case statements.AlterTable():
             alter_table(table_of(catalog, statement.table).metadata, statement.changes)
-        case AddConstraint():
+        case statements.AddConstraint():
             add_constraint(table_of(catalog, statement.table), statement.name, statement.condition)
-        case DropConstraint():
+        case statements.DropConstraint():
             table = table_of(catalog, statement.table)
             drop_constraint(table, statement.name, missing_ok=statement.missing_ok)
-        case RenameTable():
+        case statements.RenameTable():
             name = catalog.find(statement.table) or statement.table
             catalog.rename_table(name, statement.new_name)
-        case DropTable():
+        case statements.DropTable():
             name = catalog.find(statement.table) or statement.table
             catalog.drop_table(name, missing_ok=statement.missing_ok)
-        case Truncate():
+        case statements.Truncate():
             table = table_of(catalog.pinned(), statement.table)
             truncate(table, [_partition_values(each, table) for each in statement.partitions])
-        case CommentOn():
+        case statements.CommentOn():
             _comment(catalog, statement)
-        case CreateView():
+        case statements.CreateView():
             create_view(catalog, engine, statement)
-        case DropView():
+        case statements.DropView():
             catalog.drop_view(statement.name, missing_ok=statement.missing_ok)
-        case CreateDatabase():
+        case statements.CreateDatabase():
             exists_ok = statement.exists_ok
             catalog.create_database(statement.name, statement.comment, exists_ok=exists_ok)
-        case DropDatabase():
+        case statements.DropDatabase():
             missing_ok, cascade = statement.missing_ok, statement.cascade
             catalog.drop_database(statement.name, missing_ok=missing_ok, cascade=cascade)
-        case CreateVersionName():
+        case statements.CreateVersionName():
             create_version_name(table_of(catalog.pinned(), statement.table), statement)
-        case DropVersionName():
+        case statements.DropVersionName():
             drop_version_name(table_of(catalog.pinned(), statement.table), statement)
         case _:
             raise AssertionError(statement)
 
 
-def _create(catalog: AttachedCatalog, engine: Engine, statement: CreateTable) -> Result:
+def _create(catalog: AttachedCatalog, engine: Engine, statement: statements.CreateTable) -> Result:
     catalog = catalog.pinned()
     known = catalog.find(statement.name)
     if known is not None and statement.exists_ok:
@@ -316,7 +287,7 @@ def _create(catalog: AttachedCatalog, engine: Engine, statement: CreateTable) ->
 
 
 def _create_external(
-    catalog: AttachedCatalog, engine: Engine, statement: CreateExternalTable
+    catalog: AttachedCatalog, engine: Engine, statement: statements.CreateExternalTable
 ) -> Result:
     known = catalog.find(statement.name)
     if known is not None and statement.exists_ok:
@@ -338,7 +309,7 @@ def _create_external(
     return change_result()
 
 
-def _comment(catalog: AttachedCatalog, statement: CommentOn) -> None:
+def _comment(catalog: AttachedCatalog, statement: statements.CommentOn) -> None:
     path = statement.path
     places = len(path)
     if statement.kind == "COLUMN":
@@ -354,7 +325,7 @@ def _comment(catalog: AttachedCatalog, statement: CommentOn) -> None:
 # -- INSERT ----------------------------------------------------------------------------------------
 
 
-def _insert(catalog: AttachedCatalog, engine: Engine, statement: Insert) -> Result:
+def _insert(catalog: AttachedCatalog, engine: Engine, statement: statements.Insert) -> Result:
     if catalog.find_attached(statement.table) is not None:
         return change_result(insert_attached(catalog, engine, statement).rows)
     catalog = catalog.pinned()
@@ -393,15 +364,17 @@ def _insert(catalog: AttachedCatalog, engine: Engine, statement: Insert) -> Resu
 
 
 def _write_result(table: str, result: WriteResult) -> Result:
-    """The result of a write. Rows that were skipped as errors cause a warning."""
+    """The result of a write. statements.Rows that were skipped as errors cause a warning."""
     warn_of_errors(table, result)
     return change_result(result.rows - sum((result.errors or {}).values()))
 
 
-def _rows(catalog: AttachedCatalog, engine: Engine, statement: Insert) -> tuple[Engine, Any]:
+def _rows(
+    catalog: AttachedCatalog, engine: Engine, statement: statements.Insert
+) -> tuple[Engine, Any]:
     """The rows to insert, and the engine that has them."""
     local = LocalEngine(catalog.allows_external_files)
-    if isinstance(statement.query, Rows):
+    if isinstance(statement.query, statements.Rows):
         return local, statement.query.rows
     bound = bind(statement.query, catalog)
     if not bound.tree.find(exp.Table):  # constants need no cluster
@@ -433,7 +406,9 @@ def _partition_values(
     return values
 
 
-def _apply_events(catalog: AttachedCatalog, engine: Engine, statement: ApplyEvents) -> Result:
+def _apply_events(
+    catalog: AttachedCatalog, engine: Engine, statement: statements.ApplyEvents
+) -> Result:
     rows = engine.rows(bind(statement.source, catalog.pinned()))
     known = engine.schema(rows).names
 
@@ -460,7 +435,7 @@ def _apply_events(catalog: AttachedCatalog, engine: Engine, statement: ApplyEven
 # -- other statements ------------------------------------------------------------------------------
 
 
-def _describe(catalog: AttachedCatalog, engine: Engine, statement: Describe) -> Result:
+def _describe(catalog: AttachedCatalog, engine: Engine, statement: statements.Describe) -> Result:
     catalog = catalog.pinned()
     try:
         return LocalResult(describe(catalog, statement.table, extended=statement.extended))

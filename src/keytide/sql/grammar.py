@@ -23,6 +23,7 @@ from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError, Unsu
 from keytide.maintenance import actions as ended_branches
 from keytide.maintenance import branches, tags
 from keytide.snapshot.stored_table import StoredTable
+from keytide.sql import statements
 from keytide.sql.cursor import Cursor, error_at, tokenize
 from keytide.sql.definition_grammar import (
     check,
@@ -34,39 +35,11 @@ from keytide.sql.definition_grammar import (
 )
 from keytide.sql.dml_grammar import auto_cdc, change, create_flow
 from keytide.sql.history_procedures import place_of_version
-from keytide.sql.statements import (
-    AddConstraint,
-    AlterTable,
-    Call,
-    CommentOn,
-    CreateDatabase,
-    CreateVersionName,
-    CreateView,
-    Describe,
-    DescribeDatabase,
-    DescribeHistory,
-    DropConstraint,
-    DropDatabase,
-    DropTable,
-    DropVersionName,
-    DropView,
-    Explain,
-    Insert,
-    NamePolicy,
-    Query,
-    RenameTable,
-    Rows,
-    Show,
-    Statement,
-    Truncate,
-    Use,
-    VersionNameKind,
-)
 
 # -- maintenance -----------------------------------------------------------------------------------
 
 
-def optimize(cursor: Cursor) -> Call:
+def optimize(cursor: Cursor) -> statements.Call:
     """`OPTIMIZE name [FULL] [WHERE condition] [ZORDER BY (columns)]`: compact all files."""
     cursor.expect("OPTIMIZE")
     named: dict[str, object] = {"table": cursor.table()}
@@ -77,10 +50,10 @@ def optimize(cursor: Cursor) -> Call:
         cursor.expect("BY")
         columns = cursor.one_or_list_of(lambda: cursor.name("a column"))
         named |= {"order_strategy": "zorder", "order_by": ", ".join(columns)}
-    return Call("sys.compact", (), named)
+    return statements.Call("sys.compact", (), named)
 
 
-def vacuum(cursor: Cursor) -> Call:
+def vacuum(cursor: Cursor) -> statements.Call:
     """`VACUUM name [RETAIN n HOURS] [DRY RUN]`: expire older snapshots and their files.
 
     Without RETAIN, the options of the table determine what expires.
@@ -92,10 +65,10 @@ def vacuum(cursor: Cursor) -> Call:
     if cursor.accept("DRY"):
         cursor.expect("RUN")
         named["dry_run"] = True
-    return Call("sys.expire_snapshots", (), named)
+    return statements.Call("sys.expire_snapshots", (), named)
 
 
-def restore(cursor: Cursor) -> Call:
+def restore(cursor: Cursor) -> statements.Call:
     """`RESTORE [TABLE] name TO [VERSION | TIMESTAMP] AS OF ...`, in a new commit."""
     cursor.expect("RESTORE")
     cursor.accept("TABLE")
@@ -106,18 +79,18 @@ def restore(cursor: Cursor) -> Call:
         named["timestamp"] = cursor.string()
     else:
         named["version"] = _version(cursor)
-    return Call("sys.restore", (), named)
+    return statements.Call("sys.restore", (), named)
 
 
 def version_name_of(
     cursor: Cursor, table: str
-) -> CreateVersionName | DropVersionName | Call | None:
+) -> statements.CreateVersionName | statements.DropVersionName | statements.Call | None:
     """Parse an ALTER TABLE action on a tag or a branch, if it is one.
 
     `CREATE TAG | BRANCH [IF NOT EXISTS] name [AS OF VERSION n] [RETAIN n DAYS]`, `CREATE OR REPLACE
     TAG`, `REPLACE TAG`, `DROP TAG | BRANCH [IF EXISTS] name`, `RENAME TAG | BRANCH name TO other`.
     """
-    kind: VersionNameKind
+    kind: statements.VersionNameKind
     for kind in ("TAG", "BRANCH"):
         if cursor.accept("CREATE", "OR", "REPLACE", kind):
             return _created(cursor, table, kind, "replace")
@@ -128,7 +101,7 @@ def version_name_of(
             return _created(cursor, table, kind, "keep" if if_missing else "refuse")
         if cursor.accept("DROP", kind):
             missing_ok = cursor.accept("IF", "EXISTS")
-            return DropVersionName(table, kind, _name(cursor, kind), missing_ok)
+            return statements.DropVersionName(table, kind, _name(cursor, kind), missing_ok)
         if cursor.accept("RENAME", kind):
             old = _name(cursor, kind)
             cursor.expect("TO")
@@ -138,13 +111,13 @@ def version_name_of(
                 if kind == "TAG"
                 else {"from_branch": old, "to_branch": new}
             )
-            return Call(f"sys.rename_{kind.lower()}", (), {"table": table, **names})
+            return statements.Call(f"sys.rename_{kind.lower()}", (), {"table": table, **names})
     return None
 
 
 def _created(
-    cursor: Cursor, table: str, kind: VersionNameKind, taken: NamePolicy
-) -> CreateVersionName:
+    cursor: Cursor, table: str, kind: statements.VersionNameKind, taken: statements.NamePolicy
+) -> statements.CreateVersionName:
     if kind == "BRANCH" and taken in ("replace", "need"):
         raise cursor.error(
             "a branch cannot be replaced, because it can contain rows of its own: DROP BRANCH it "
@@ -158,7 +131,7 @@ def _created(
         )
     span = _time_span(cursor) if cursor.accept("RETAIN") else None
     retained = None if span is None else f"{span.total_seconds():.0f} s"
-    return CreateVersionName(table, kind, name, version, retained, taken)
+    return statements.CreateVersionName(table, kind, name, version, retained, taken)
 
 
 def _name(cursor: Cursor, kind: str) -> str:
@@ -189,7 +162,7 @@ _UNITS = {"DAYS": timedelta(days=1), "HOURS": timedelta(hours=1), "MINUTES": tim
 _Hint: TypeAlias = "dict[str, str]"
 
 
-def parse_statements(text: str) -> list[Statement]:
+def parse_statements(text: str) -> list[statements.Statement]:
     """The statements of a text, separated by semicolons.
 
     Raises `InvalidError`, with the line and a pointer to the position, for text that does not
@@ -205,15 +178,15 @@ def parse_statements(text: str) -> list[Statement]:
             parts.append([])
         else:
             parts[-1].append(token)
-    statements = []
+    parsed = []
     for part in filter(None, parts):
         first, last = int(part[0].start), int(part[-1].end) + 1
         own_hints = {place: hint for place, hint in hints.items() if first < place <= last}
-        statements.append(_statement(text, part, own_hints))
-    return statements
+        parsed.append(_statement(text, part, own_hints))
+    return parsed
 
 
-def parse_query(text: str, start: int = 0) -> Query:
+def parse_query(text: str, start: int = 0) -> statements.Query:
     """The query that begins at a position of a text and includes the rest of it.
 
     Raises `InvalidError`, with the line and a pointer to the position, for text that does not
@@ -227,7 +200,9 @@ def parse_query(text: str, start: int = 0) -> Query:
     return query
 
 
-def _statement(text: str, tokens: Sequence[Token], hints: Mapping[int, _Hint]) -> Statement:
+def _statement(
+    text: str, tokens: Sequence[Token], hints: Mapping[int, _Hint]
+) -> statements.Statement:
     cursor = Cursor(text, tokens, hints)
     parse = _STATEMENTS.get(cursor.peek())
     if parse is None:
@@ -245,7 +220,7 @@ def _statement(text: str, tokens: Sequence[Token], hints: Mapping[int, _Hint]) -
 # -- queries ---------------------------------------------------------------------------------------
 
 
-def _query(cursor: Cursor) -> Query:
+def _query(cursor: Cursor) -> statements.Query:
     if cursor.at_end:
         raise cursor.error("expected a query")
     tree = cursor.tree()
@@ -295,7 +270,7 @@ def options_in_hints(text: str, tokens: Sequence[Token]) -> dict[int, _Hint]:
 # -- statements ------------------------------------------------------------------------------------
 
 
-def _create(cursor: Cursor) -> Statement:
+def _create(cursor: Cursor) -> statements.Statement:
     cursor.expect("CREATE")
     if cursor.accept("EXTERNAL"):
         return create_external_table(cursor)
@@ -306,7 +281,7 @@ def _create(cursor: Cursor) -> Statement:
         if cursor.accept("COMMENT"):
             cursor.accept("=")
             comment = cursor.string()
-        return CreateDatabase(name, comment, exists_ok)
+        return statements.CreateDatabase(name, comment, exists_ok)
     if cursor.peek() == "FLOW":
         return create_flow(cursor)
     replaces = cursor.accept("OR", "REPLACE")
@@ -322,11 +297,13 @@ def _create(cursor: Cursor) -> Statement:
         if cursor.peek() not in ("SELECT", "WITH", "VALUES", "("):
             raise cursor.error("expected a query")
         text = cursor.text[cursor.start : cursor.end]
-        return CreateView(name, text, _query(cursor), tuple(columns), comment, replaces, exists_ok)
+        return statements.CreateView(
+            name, text, _query(cursor), tuple(columns), comment, replaces, exists_ok
+        )
     return create_table(cursor, _query)
 
 
-def _insert(cursor: Cursor) -> Insert:
+def _insert(cursor: Cursor) -> statements.Insert:
     cursor.expect("INSERT")
     overwrite = cursor.accept("OVERWRITE")
     if not overwrite:
@@ -342,9 +319,9 @@ def _insert(cursor: Cursor) -> Insert:
     # Plain literals need no engine.
     literals = literal_rows(cursor.rest()[1:]) if cursor.peek() == "VALUES" else None
     if literals is None:
-        return Insert(table, _query(cursor), tuple(columns), partition, overwrite)
+        return statements.Insert(table, _query(cursor), tuple(columns), partition, overwrite)
     cursor.skip()
-    return Insert(table, Rows(literals), tuple(columns), partition, overwrite)
+    return statements.Insert(table, statements.Rows(literals), tuple(columns), partition, overwrite)
 
 
 def _partition_value(cursor: Cursor, given: dict[str, exp.Expr | None]) -> None:
@@ -363,7 +340,7 @@ def _partition_value(cursor: Cursor, given: dict[str, exp.Expr | None]) -> None:
 _DATABASE = ("DATABASE", "SCHEMA")
 
 
-def _drop(cursor: Cursor) -> Statement:
+def _drop(cursor: Cursor) -> statements.Statement:
     cursor.expect("DROP")
     if cursor.peek() in _DATABASE:
         cursor.accept(cursor.peek())
@@ -372,22 +349,24 @@ def _drop(cursor: Cursor) -> Statement:
         cascade = cursor.accept("CASCADE")
         if not cascade:
             cursor.accept("RESTRICT")
-        return DropDatabase(name, missing_ok, cascade)
+        return statements.DropDatabase(name, missing_ok, cascade)
     is_view = cursor.accept("VIEW")
     if not is_view:
         cursor.expect("TABLE")
     missing_ok = cursor.accept("IF", "EXISTS")
     name = cursor.table()
-    return DropView(name, missing_ok) if is_view else DropTable(name, missing_ok)
+    return (
+        statements.DropView(name, missing_ok) if is_view else statements.DropTable(name, missing_ok)
+    )
 
 
-def _truncate(cursor: Cursor) -> Truncate:
+def _truncate(cursor: Cursor) -> statements.Truncate:
     cursor.expect("TRUNCATE", "TABLE")
     table = cursor.table()
-    return Truncate(table, (_partition(cursor),) if cursor.accept("PARTITION") else ())
+    return statements.Truncate(table, (_partition(cursor),) if cursor.accept("PARTITION") else ())
 
 
-def _comment(cursor: Cursor) -> CommentOn:
+def _comment(cursor: Cursor) -> statements.CommentOn:
     cursor.expect("COMMENT", "ON")
     kind: Literal["TABLE", "COLUMN"] = "TABLE" if cursor.accept("TABLE") else "COLUMN"
     if kind == "COLUMN":
@@ -397,37 +376,37 @@ def _comment(cursor: Cursor) -> CommentOn:
     if kind == "COLUMN" and len(path) < 2:
         raise cursor.error_at(start, "expected table.column")
     cursor.expect("IS")
-    return CommentOn(kind, path, None if cursor.accept("NULL") else cursor.string())
+    return statements.CommentOn(kind, path, None if cursor.accept("NULL") else cursor.string())
 
 
-def _use(cursor: Cursor) -> Use:
+def _use(cursor: Cursor) -> statements.Use:
     cursor.expect("USE")
     if cursor.peek() in _DATABASE and cursor.peek(1):
         cursor.accept(cursor.peek())
-    return Use(cursor.name("the name of a database"))
+    return statements.Use(cursor.name("the name of a database"))
 
 
-def _alter(cursor: Cursor) -> Statement:
+def _alter(cursor: Cursor) -> statements.Statement:
     cursor.expect("ALTER", "TABLE")
     table = cursor.table()
     if cursor.accept("RENAME", "TO"):
-        return RenameTable(table, cursor.table())
+        return statements.RenameTable(table, cursor.table())
     if cursor.accept("ADD", "CONSTRAINT"):
-        return AddConstraint(table, cursor.name("a constraint's name"), check(cursor))
+        return statements.AddConstraint(table, cursor.name("a constraint's name"), check(cursor))
     if cursor.accept("DROP", "CONSTRAINT"):
         missing_ok = cursor.accept("IF", "EXISTS")
-        return DropConstraint(table, cursor.name("a constraint's name"), missing_ok)
+        return statements.DropConstraint(table, cursor.name("a constraint's name"), missing_ok)
     about_versions = version_name_of(cursor, table)
     if about_versions is not None:
         return about_versions
     is_drop = cursor.accept("DROP", "IF", "EXISTS", "PARTITION")
     if not (is_drop or cursor.accept("DROP", "PARTITION")):
-        return AlterTable(table, tuple(table_changes(cursor)))
+        return statements.AlterTable(table, tuple(table_changes(cursor)))
     partitions = [_partition(cursor)]
     while cursor.accept(","):
         cursor.expect("PARTITION")
         partitions.append(_partition(cursor))
-    return Truncate(table, tuple(partitions))
+    return statements.Truncate(table, tuple(partitions))
 
 
 def _partition(cursor: Cursor) -> dict[str, exp.Expr | None]:
@@ -446,34 +425,34 @@ _ABOUT_ONE = (
 )  # fmt: skip
 
 
-def _show(cursor: Cursor) -> Show:
+def _show(cursor: Cursor) -> statements.Show:
     cursor.expect("SHOW")
     if cursor.accept("DATABASES") or cursor.accept("SCHEMAS"):
-        return Show("DATABASES", like=cursor.string() if cursor.accept("LIKE") else None)
+        return statements.Show("DATABASES", like=cursor.string() if cursor.accept("LIKE") else None)
     if cursor.accept("CURRENT", "DATABASE"):
-        return Show("CURRENT DATABASE")
+        return statements.Show("CURRENT DATABASE")
     for what in ("TABLES", "VIEWS"):
         if cursor.accept(what):
             name = cursor.name() if cursor.accept("IN") or cursor.accept("FROM") else None
-            return Show(what, name, cursor.string() if cursor.accept("LIKE") else None)
+            return statements.Show(what, name, cursor.string() if cursor.accept("LIKE") else None)
     for what in _ABOUT_ONE:
         if cursor.accept(*what.split()):
             if what == "COLUMNS" and not cursor.accept("IN"):
                 cursor.expect("FROM")
-            return Show(what, cursor.table())
+            return statements.Show(what, cursor.table())
     raise cursor.error(
         f"expected TABLES, VIEWS, DATABASES, CURRENT DATABASE, {', '.join(_ABOUT_ONE[:-1])} or "
         f"{_ABOUT_ONE[-1]}"
     )
 
 
-def _describe(cursor: Cursor) -> Statement:
+def _describe(cursor: Cursor) -> statements.Statement:
     if not cursor.accept("DESC"):
         cursor.expect("DESCRIBE")
     if cursor.peek() in _DATABASE and cursor.peek(1) not in ("", "."):
         cursor.accept(cursor.peek())
         cursor.accept("EXTENDED")
-        return DescribeDatabase(cursor.name("the name of a database"))
+        return statements.DescribeDatabase(cursor.name("the name of a database"))
     if cursor.peek() == "HISTORY" and cursor.peek(1) not in ("", "."):
         cursor.accept("HISTORY")
         table, limit = cursor.table(), None
@@ -482,17 +461,17 @@ def _describe(cursor: Cursor) -> Statement:
             if not found.isdecimal():
                 raise cursor.error_at(start, "expected a number of rows, an integer")
             limit = int(found)
-        return DescribeHistory(table, limit)
+        return statements.DescribeHistory(table, limit)
     cursor.accept("TABLE")
     extended = cursor.accept("EXTENDED") or cursor.accept("FORMATTED")
-    return Describe(cursor.table(), extended)
+    return statements.Describe(cursor.table(), extended)
 
 
-def _explain(cursor: Cursor) -> Explain:
+def _explain(cursor: Cursor) -> statements.Explain:
     cursor.expect("EXPLAIN")
     analyze = cursor.accept("ANALYZE")
     if cursor.peek() in ("DELETE", "UPDATE", "MERGE"):
-        return Explain(change(cursor), analyze)
+        return statements.Explain(change(cursor), analyze)
     if cursor.peek() in _STATEMENTS and _STATEMENTS[cursor.peek()] is not _query:
         what = f"EXPLAIN{' ANALYZE' if analyze else ''} {cursor.peek()}"
         message = (
@@ -500,17 +479,17 @@ def _explain(cursor: Cursor) -> Explain:
             "the statement itself, or explain its query"
         )
         raise UnsupportedError(str(cursor.error(message)))
-    return Explain(_query(cursor), analyze)
+    return statements.Explain(_query(cursor), analyze)
 
 
-def _call(cursor: Cursor) -> Call:
+def _call(cursor: Cursor) -> statements.Call:
     cursor.expect("CALL")
     procedure = ".".join(cursor.path("a procedure"))
     values: list[object] = []
     named: dict[str, object] = {}
     if not cursor.accept("(", ")"):
         cursor.list_of(lambda: _argument(cursor, values, named))
-    return Call(procedure, tuple(values), named)
+    return statements.Call(procedure, tuple(values), named)
 
 
 def _argument(cursor: Cursor, values: list[object], named: dict[str, object]) -> None:
@@ -548,7 +527,7 @@ def _literal(cursor: Cursor) -> object:
     return float(value) if isinstance(value, Decimal) else value
 
 
-_STATEMENTS: dict[str, Callable[[Cursor], Statement]] = {
+_STATEMENTS: dict[str, Callable[[Cursor], statements.Statement]] = {
     "SELECT": _query,
     "WITH": _query,
     "VALUES": _query,
@@ -579,7 +558,7 @@ _STATEMENTS: dict[str, Callable[[Cursor], Statement]] = {
 # -- tags and branches -----------------------------------------------------------------------------
 
 
-def create_version_name(table: StoredTable, wanted: CreateVersionName) -> None:
+def create_version_name(table: StoredTable, wanted: statements.CreateVersionName) -> None:
     """Create a tag or a branch from a snapshot, by default the latest.
 
     A branch starts with the rows of that snapshot. Raises `NotFoundError` for a snapshot or tag
@@ -601,7 +580,7 @@ def create_version_name(table: StoredTable, wanted: CreateVersionName) -> None:
             raise
 
 
-def drop_version_name(table: StoredTable, wanted: DropVersionName) -> None:
+def drop_version_name(table: StoredTable, wanted: statements.DropVersionName) -> None:
     """Drop a tag or a branch. Raises `NotFoundError` unless it may be missing."""
     drop = tags.delete_tag if wanted.kind == "TAG" else ended_branches.delete_branch
     try:

@@ -13,7 +13,6 @@ import shutil
 import tempfile
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
@@ -401,7 +400,7 @@ def analyze_locally(
 
     Raises as `stream_locally`.
     """
-    tables = {relation.view: _measured(relation) for relation in bound.relations}
+    tables = {relation.view: _MeasuredTable(relation) for relation in bound.relations}
     rows = size = 0
 
     def count(page: pa.RecordBatch) -> None:
@@ -412,64 +411,49 @@ def analyze_locally(
     begun = time.perf_counter()
     stream_locally(
         bound, count, allows_external_files=allows_external_files,
-        source=lambda relation: tables[relation.view].rows(), stop=stop,
+        source=lambda relation: tables[relation.view].rows, stop=stop,
     )  # fmt: skip
     seconds = time.perf_counter() - begun
     return QueryAnalysis(rows, size, seconds, tuple(table.analysis() for table in tables.values()))
 
 
-class _MeasuredTable(ABC):
+@dataclass(frozen=True)
+class _MeasuredTable:
     """A table of a query, with its measurements."""
 
-    @abstractmethod
-    def rows(self) -> Any:
-        """The rows in a form that DuckDB reads."""
-
-    @abstractmethod
-    def analysis(self) -> RelationAnalysis:
-        """The measurements so far."""
-
-
-def _measured(relation: Relation) -> _MeasuredTable:
-    if isinstance(relation, StoredRelation):
-        return _StoredTable(relation)
-    if isinstance(relation, AttachedRelation | FallbackRelation):
-        return _StreamedTable(relation)
-    return _ComputedTable(relation)
-
-
-@dataclass(frozen=True)
-class _StoredTable(_MeasuredTable):
-    relation: StoredRelation
+    relation: Relation
+    tally: Tally = field(default_factory=Tally)
 
     @cached_property
-    def _scan(self) -> MeasuredScan:
+    def _scan(self) -> MeasuredScan | None:
+        """The scan of a table of the lake, which is planned before it is read."""
+        if not isinstance(self.relation, StoredRelation):
+            return None
         scan = MeasuredScan(self.relation.scan())
         scan.plan()
         return scan
 
+    @cached_property
     def rows(self) -> Any:
-        return _Stream(self._scan)
+        """The rows in a form that DuckDB reads. Those of a system table exist already."""
+        if self._scan is not None:
+            return _Stream(self._scan)
+        if isinstance(self.relation, AttachedRelation | FallbackRelation):
+            return _Stream(_TimedBatches(self.relation.scan(), self.tally))
+        return source_of(self.relation)
 
     def analysis(self) -> RelationAnalysis:
-        found = self._scan.measure()
-        title = f"scan of {found.planned.table}, snapshot {found.planned.snapshot_id}"
-        needs = tuple(self.relation.needs())
-        return RelationAnalysis(title, needs, found.rows, found.seconds, found.reads, found)
-
-
-@dataclass(frozen=True)
-class _StreamedTable(_MeasuredTable):
-    relation: AttachedRelation | FallbackRelation
-    tally: Tally = field(default_factory=Tally)
-
-    def rows(self) -> Any:
-        return _Stream(_TimedBatches(self.relation.scan(), self.tally))
-
-    def analysis(self) -> RelationAnalysis:
+        """The measurements so far."""
+        if self._scan is not None:
+            found = self._scan.measure()
+            title = f"scan of {found.planned.table}, snapshot {found.planned.snapshot_id}"
+            needs = tuple(self.relation.needs())
+            return RelationAnalysis(title, needs, found.rows, found.seconds, found.reads, found)
         title, *notes = self.relation.plan_lines()
-        tally = self.tally
-        return RelationAnalysis(title, tuple(notes), tally.rows, tally.seconds, tally.reads)
+        if isinstance(self.relation, AttachedRelation | FallbackRelation):
+            tally = self.tally
+            return RelationAnalysis(title, tuple(notes), tally.rows, tally.seconds, tally.reads)
+        return RelationAnalysis(title, tuple(notes), self.rows.num_rows)
 
 
 @dataclass(frozen=True)
@@ -483,21 +467,3 @@ class _TimedBatches(Batches):
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         return timed(self.scan.to_batches(), self.tally)
-
-
-@dataclass(frozen=True)
-class _ComputedTable(_MeasuredTable):
-    """Rows that existed before the query began, such as those of a system table."""
-
-    relation: Relation
-
-    def rows(self) -> Any:
-        return self._rows
-
-    def analysis(self) -> RelationAnalysis:
-        title, *notes = self.relation.plan_lines()
-        return RelationAnalysis(title, tuple(notes), self._rows.num_rows)
-
-    @cached_property
-    def _rows(self) -> pa.Table:
-        return source_of(self.relation)

@@ -243,9 +243,7 @@ def _literal(node: exp.Expr, field: Field) -> Literal | None:
         if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", str(digits.this), re.ASCII):
             return None
         number = f"{'' if digits is node else '-'}{digits.this}"
-        agrees = _NUMBERS.get(type_.root)
-        agreed = agrees is not None and agrees(number, type_)
-        return Literal("NUMBER", number) if agreed else None
+        return Literal("NUMBER", number) if _agree_on(number, type_) else None
     if isinstance(node, exp.Literal) and node.is_string:
         if type_.root == "VARCHAR":
             return Literal("TEXT", node.this)
@@ -267,6 +265,26 @@ def _literal(node: exp.Expr, field: Field) -> Literal | None:
     return None
 
 
+def _agree_on(number: str, type_: AtomicType) -> bool:
+    """Whether all engines interpret a number as the same value of a column's type."""
+    whole, _, fraction = number.lstrip("-").partition(".")
+    if type_.root in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
+        most = 1 << type_.to_arrow().bit_width - 1
+        return "." not in number and len(number) <= 20 and -most <= int(number) < most
+    if type_.root == "DECIMAL":
+        # The type that holds both has at most 38 digits. Beyond that, engines round. An integer is
+        # treated as a BIGINT.
+        digits = len(whole) if "." in number else 19
+        precision, scale = type_.precision or 0, type_.scale or 0
+        most_digits = max(precision - scale, digits) + max(scale, len(fraction))
+        return len(whole) <= 18 and most_digits <= 38
+    # A DOUBLE holds 15 decimal digits exactly, however it is parsed.
+    if type_.root not in ("DOUBLE", "FLOAT") or len(whole + fraction) > 15:
+        return False
+    # A FLOAT must not be rounded, because some engines compare as DOUBLE.
+    return type_.root == "DOUBLE" or Decimal(float(np.float32(number))) == Decimal(number)
+
+
 def _moment(text: str, type_: AtomicType) -> Literal | None:
     """A time, unless it has more digits than the column."""
     fraction = re.search(r"\.(\d+)", text)
@@ -282,45 +300,6 @@ _MOMENTS = {
     "TIMESTAMP_LTZ": re.compile(
         r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?[+-]\d\d:\d\d", re.ASCII
     ),
-}
-
-
-def _is_whole(number: str, type_: AtomicType) -> bool:
-    bits = type_.to_arrow().bit_width
-    if "." in number or len(number) > 20:
-        return False
-    return bool(-(1 << bits - 1) <= int(number) < 1 << bits - 1)
-
-
-def _is_decimal(number: str, type_: AtomicType) -> bool:
-    """Whether the type that holds both has at most 38 digits. Beyond that, engines round."""
-    whole, _, fraction = number.lstrip("-").partition(".")
-    # An integer is treated as a BIGINT.
-    digits = len(whole) if "." in number else 19
-    precision, scale = type_.precision or 0, type_.scale or 0
-    if len(whole) > 18:
-        return False
-    return bool(max(precision - scale, digits) + max(scale, len(fraction)) <= 38)
-
-
-def _is_double(number: str, type_: AtomicType) -> bool:
-    """Whether every parser gives the nearest DOUBLE: few digits, and a small power of ten."""
-    digits = number.lstrip("-").replace(".", "")
-    # A DOUBLE holds 15 decimal digits exactly, however it is parsed.
-    return len(digits) <= 15
-
-
-def _is_float(number: str, type_: AtomicType) -> bool:
-    """Whether it is a FLOAT without rounding, because some engines compare as DOUBLE."""
-    nearest = Decimal(float(np.float32(number)))
-    return _is_double(number, type_) and nearest == Decimal(number)
-
-
-_NUMBERS: dict[str, Callable[[str, AtomicType], bool]] = {
-    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT"), _is_whole),
-    "DECIMAL": _is_decimal,
-    "DOUBLE": _is_double,
-    "FLOAT": _is_float,
 }
 
 

@@ -29,7 +29,7 @@ from keytide.sql.query_engine import Engine
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.result import LocalResult, Result
 from keytide.sql.statements import CreateView, Show
-from keytide.types import Field, quoted, type_from_arrow
+from keytide.types import quoted, type_from_arrow
 
 # -- SHOW, DESCRIBE and EXPLAIN --------------------------------------------------------------------
 
@@ -145,8 +145,14 @@ def create_statement(schema: TableSchema, name: str) -> str:
     """The CREATE TABLE statement that recreates the table, or the external table's definition."""
     outside = is_external(schema)
     made = {} if outside else TableOptions.parse(schema.options).generation_texts
-    lines = [_column(f, made.get(f.name)) for f in schema.fields]
-    lines = [] if outside and is_read_on_demand(schema) else lines
+    lines = []
+    for field in () if outside and is_read_on_demand(schema) else schema.fields:
+        line = replace(field, default_value=None).sql()
+        if field.name in made:
+            line += f" GENERATED ALWAYS AS ({made[field.name]})"
+        if field.default_value is not None:
+            line += f" DEFAULT {_text(field.default_value)}"
+        lines.append(line)
     if schema.primary_keys:
         key = ", ".join(map(quoted, schema.primary_keys))
         lines.append(f"PRIMARY KEY ({key}) NOT ENFORCED")
@@ -245,13 +251,6 @@ def _role(schema: TableSchema, name: str) -> str:
 
 
 _UPSERT_ROLES = {keys.WATERMARK_KEY: "watermark key", keys.TOMBSTONE_KEY: "tombstone key"}
-
-
-def _column(field: Field, expression: str | None) -> str:
-    text = replace(field, default_value=None).sql()
-    if expression is not None:
-        text += f" GENERATED ALWAYS AS ({expression})"
-    return text if field.default_value is None else f"{text} DEFAULT {_text(field.default_value)}"
 
 
 def _text(value: str) -> str:

@@ -108,20 +108,15 @@ def _carry_out(site: Site, parameters: RequestParameters, form: Form) -> Respons
     if form.get("newest") != str(proposal.newest):
         message = f"Snapshot {proposal.newest} was committed since. This is what would be done now."
         return _confirm(site, table, proposal, message)
-    _ACTIONS[_what(form)].carry_out(table, form)
+    _ACTIONS[form["what"]].carry_out(table, form)
     return RedirectResponse(table_address(table.name, "timeline"), 303)
 
 
 def _proposal(table: Table, form: Form) -> Proposal:
-    newest = table.metadata.latest_snapshot_id() or 0
-    return _ACTIONS[_what(form)].propose(table, form, newest)
-
-
-def _what(form: Form) -> str:
-    what = form.get("what", "")
+    newest, what = table.metadata.latest_snapshot_id() or 0, form.get("what", "")
     if what not in _ACTIONS:
         raise InvalidError(f"what is {what!r}; expected one of {', '.join(_ACTIONS)}")
-    return what
+    return _ACTIONS[what].propose(table, form, newest)
 
 
 @dataclass(frozen=True)
