@@ -258,10 +258,10 @@ def _hive_values(column: pa.Array, type_: DataType) -> Array:
         bits = canonical.astype(values.dtype).view(bits.dtype)
     # The low half of 8 bytes xor their high half. Narrower integers keep their sign.
     if bits.dtype.itemsize == 8:
-        bits = bits ^ (bits >> np.uint64(32))
-        return bits.astype(np.uint32)
-    narrow: Array = bits.view(f"i{bits.dtype.itemsize}").astype(np.int32).view(np.uint32)
-    return narrow
+        folded: Array = (bits ^ (bits >> np.uint64(32))).astype(np.uint32)
+    else:
+        folded = bits.view(f"i{bits.dtype.itemsize}").astype(np.int32).view(np.uint32)
+    return folded
 
 
 def _hive_decimals(array: pa.Array, scale: int) -> Array:

@@ -151,23 +151,16 @@ class BlockSink(io.RawIOBase):
             start, filled = stop, 0
 
 
-def check_blocks(
-    store: Store, path: str, wanted: Callable[[pq.FileMetaData], list[tuple[int, int]]] | None
-) -> None:
-    """Raise OSError if the wanted bytes, with None any bytes, have changed since they were
-    written.
-    """
-    local = store.local_path(path)
-    with pa.memory_map(str(local)) if local is not None else store.open_input(path) as file:
-        check_blocks_in(file, store.uri_of(path), wanted)
-
-
 def check_blocks_in(
     file: pa.NativeFile,
     uri: str,
     wanted: Callable[[pq.FileMetaData], list[tuple[int, int]]] | None,
 ) -> None:
-    """The same for an open file, whose bytes are in memory or mapped."""
+    """Raise OSError if the wanted bytes, with None any bytes, have changed since they were
+    written.
+
+    The bytes of the open file are in memory or mapped.
+    """
     footer = check_footer(file)
     if not FOOTER_SEAL.is_set(footer):
         return
