@@ -152,9 +152,7 @@ class BlockSink(io.RawIOBase):
 
 
 def check_blocks_in(
-    file: pa.NativeFile,
-    uri: str,
-    wanted: Callable[[pq.FileMetaData], list[tuple[int, int]]] | None,
+    file: pa.NativeFile, uri: str, wanted: Callable[[pq.FileMetaData], list[tuple[int, int]]] | None
 ) -> None:
     """Raise OSError if the wanted bytes, with None any bytes, have changed since they were
     written.

@@ -224,10 +224,7 @@ def _entry(data_file: list[Entry]) -> Any:
     )
 
 
-_ENTRIES = {
-    2: _entry(_DATA_FILE_FIELDS),
-    3: _entry([*_DATA_FILE_FIELDS, *_DATA_FILE_FIELDS_OF_3]),
-}
+_ENTRIES = {2: _entry(_DATA_FILE_FIELDS), 3: _entry([*_DATA_FILE_FIELDS, *_DATA_FILE_FIELDS_OF_3])}
 """The entry type of a manifest, by format version."""
 _PARTITIONS = {
     "type": "array",

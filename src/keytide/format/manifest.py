@@ -34,13 +34,7 @@ from keytide.format.avro import (
     required,
 )
 from keytide.format.binary_row import decode_rows
-from keytide.format.manifest_entry import (
-    DataFileMeta,
-    Entries,
-    FileKind,
-    Identity,
-    ManifestEntry,
-)
+from keytide.format.manifest_entry import DataFileMeta, Entries, FileKind, Identity, ManifestEntry
 from keytide.format.stats import (
     EMPTY_STATS,
     SimpleStats,

@@ -393,15 +393,7 @@ T = TypeVar("T")
 BRANCH_MARK = "$branch_"
 """The separator between the names of a table and of its branch."""
 
-_OWN = frozenset(
-    {
-        schema_dir(),
-        snapshot_dir(),
-        tag_dir(),
-        changelog_dir(),
-        consumer_dir(),
-    }
-)
+_OWN = frozenset({schema_dir(), snapshot_dir(), tag_dir(), changelog_dir(), consumer_dir()})
 
 
 def split_branch(name: str) -> tuple[str, str | None]:

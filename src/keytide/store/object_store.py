@@ -528,10 +528,7 @@ def _memory(bucket: str) -> Handle:
 
 @cache
 def _connect(
-    bucket: str,
-    options: tuple[tuple[str, str], ...],
-    retries: int | None,
-    lender: Lender | None,
+    bucket: str, options: tuple[tuple[str, str], ...], retries: int | None, lender: Lender | None
 ) -> Handle:
     client: dict[str, Any] = {k: v for k, v in options if k.lower() in _CLIENT_OPTIONS}
     ours = _CLIENT_OPTIONS | RETRY_OPTIONS

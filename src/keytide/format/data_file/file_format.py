@@ -140,10 +140,7 @@ def physical_schema(schema: TableSchema, thin: bool = False) -> pa.Schema:
             ),
             *(_SYSTEM_FIELDS if schema.trimmed_primary_keys else ()),
             *(
-                _with_id(
-                    arrow.field(f.name).with_type(_identified(f.type, f.id, 1)),
-                    f.id,
-                )
+                _with_id(arrow.field(f.name).with_type(_identified(f.type, f.id, 1)), f.id)
                 for f in schema.fields
             ),
         ]

@@ -191,12 +191,7 @@ class RunWriter:
         return data
 
     def write_file(
-        self,
-        rows: pa.Table,
-        path: str,
-        *,
-        level: int = 0,
-        source: int = FileSource.APPEND,
+        self, rows: pa.Table, path: str, *, level: int = 0, source: int = FileSource.APPEND
     ) -> DataFileMeta:
         """Write rows as one file, whatever its size. Otherwise like `write`."""
         # Arrow encodes a file with one core. Another one computes its metadata.
