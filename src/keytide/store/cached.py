@@ -202,7 +202,13 @@ class _BlockReader(SeekableReader):
         super().close()
 
     def _blocks(self, first: int, last: int) -> list[bytes]:
-        found = {number: self._kept(number) for number in range(first, last + 1)}
+        last_number, last_block = self._last
+        found: dict[int, bytes | None] = {
+            number: last_block
+            if number == last_number
+            else self._store.cache.load(_block_key(self._name, number))
+            for number in range(first, last + 1)
+        }
         number = first
         while number <= last:
             end = number
@@ -225,11 +231,6 @@ class _BlockReader(SeekableReader):
         blocks = [block for block in found.values() if block is not None]
         self._last = (last, blocks[-1])
         return blocks
-
-    def _kept(self, number: int) -> bytes | None:
-        if self._last[0] == number:
-            return self._last[1]
-        return self._store.cache.load(_block_key(self._name, number))
 
 
 def _key(name: str) -> str:
