@@ -100,27 +100,19 @@ def _lengths(type_: Any, values: pl.Series) -> Lengths:
     name = type_ if isinstance(type_, str) else type_["type"]
     if name == "record":
         return _record_lengths(type_, values.struct.unnest())
-    return _array_lengths(type_["items"], values) if name == "array" else _ATOMS[name](values)
-
-
-def _array_lengths(items: Any, values: pl.Series) -> Lengths:
-    """One block, and a zero that ends the array."""
-    counts = values.list.len().fill_null(0).to_numpy().astype(np.int64)
-    filled = counts > 0
-    lengths = np.ones(len(values), np.int64)
-    if filled.any():
-        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts[filled])[:-1]])
-        of_items = _lengths(items, values.filter(pl.Series(filled)).explode())
-        lengths[filled] += _varint_lengths(counts[filled]) + np.add.reduceat(of_items, starts)
-    return lengths
-
-
-def _integer_lengths(values: pl.Series) -> Lengths:
-    numbers: Lengths = values.to_physical().fill_null(0).cast(pl.Int64).to_numpy()
-    return _varint_lengths(numbers)
-
-
-def _text_lengths(values: pl.Series) -> Lengths:
+    if name == "array":  # one block, and a zero that ends the array
+        counts = values.list.len().fill_null(0).to_numpy().astype(np.int64)
+        filled = counts > 0
+        lengths = np.ones(len(values), np.int64)
+        if filled.any():
+            starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts[filled])[:-1]])
+            of_items = _lengths(type_["items"], values.filter(pl.Series(filled)).explode())
+            lengths[filled] += _varint_lengths(counts[filled]) + np.add.reduceat(of_items, starts)
+        return lengths
+    if name in ("int", "long"):
+        numbers: Lengths = values.to_physical().fill_null(0).cast(pl.Int64).to_numpy()
+        return _varint_lengths(numbers)
+    assert name in ("string", "bytes")
     sizes: Lengths = values.cast(pl.Binary).bin.size().fill_null(0).cast(pl.Int64).to_numpy()
     return _varint_lengths(sizes) + sizes
 
@@ -132,12 +124,6 @@ def _varint_lengths(numbers: Lengths) -> Lengths:
 
 
 _NEXT_BYTE = np.array([1 << bits for bits in range(7, 64, 7)], np.uint64)
-_ATOMS: Mapping[str, Callable[[pl.Series], Lengths]] = {
-    "int": _integer_lengths,
-    "long": _integer_lengths,
-    "string": _text_lengths,
-    "bytes": _text_lengths,
-}
 
 
 # -- object container files ------------------------------------------------------------------------
@@ -209,16 +195,17 @@ class RecordType:
         # files.
         count, encoded = sum(each.records for each in known), b"".join(e.encoded for e in known)
         columns = pl.read_avro(io.BytesIO(self._bare + self._block(count, encoded)))
-        ends = itertools.accumulate((each.records for each in known), initial=0)
-        made = (
-            self._of_version(columns[start:end], each.encoded)
-            for (start, end), each in zip(itertools.pairwise(ends), known, strict=True)
-        )
-        return [None if each is None else next(made) for each in unpacked]
-
-    def _of_version(self, columns: pl.DataFrame, encoded: bytes) -> EncodedRecords | None:
-        is_known = (columns["_VERSION"] == self.version).all()
-        return EncodedRecords(self.schema, columns, encoded) if is_known else None
+        spans = pairwise(itertools.accumulate((each.records for each in known), initial=0))
+        found: list[EncodedRecords | None] = []
+        for file in unpacked:
+            if file is None:
+                found.append(None)
+                continue
+            start, end = next(spans)
+            own = columns[start:end]
+            is_known = (own["_VERSION"] == self.version).all()
+            found.append(EncodedRecords(self.schema, own, file.encoded) if is_known else None)
+        return found
 
     def _unpacked(self, file: StoredFile) -> _Unpacked | None:
         """The encoded records of a file. None if their validity is not guaranteed."""
@@ -227,21 +214,25 @@ class RecordType:
         # Only a checksum guarantees valid members, and the decoder does not expect damage.
         if not HEADER_SEAL.is_set(data) or not HEADER_SEAL.is_intact(data):
             return None
-        if self._has_own_header(data):
-            return _records_of_blocks(data, len(self._header))
+        header = self._header
+        seal = header.index(UNSEALED.encode())
+        rest, end = seal + len(UNSEALED), len(header) - _MARKER_BYTES
+        # A file of this release differs from it only in its seal and its sync marker.
+        if data[:seal] == header[:seal] and data[rest:end] == header[rest:end]:
+            stream, counts, pieces = io.BytesIO(data), list[int](), list[bytes]()
+            stream.seek(len(header))
+            while stream.tell() < len(data):
+                count, length = (fastavro.schemaless_reader(stream, "long", None) for _ in range(2))
+                piece = pa.CompressedInputStream(pa.BufferReader(stream.read(length)), "zstd")
+                counts.append(count)
+                pieces.append(piece.read())
+                stream.seek(_MARKER_BYTES, io.SEEK_CUR)
+            return _Unpacked(sum(counts), b"".join(pieces))
         blocks = fastavro.block_reader(io.BytesIO(data))
         if blocks.metadata["avro.schema"] != self._schema_text:
             return None
         found = [(block.num_records, block.bytes_.getvalue()) for block in blocks]
         return _Unpacked(sum(count for count, _ in found), b"".join(packed for _, packed in found))
-
-    def _has_own_header(self, data: bytes) -> bool:
-        """Whether a file begins as in this release, except for its seal and its sync marker."""
-        header = self._header
-        seal = header.index(UNSEALED.encode())
-        rest = seal + len(UNSEALED)
-        end = len(header) - _MARKER_BYTES
-        return data[:seal] == header[:seal] and data[rest:end] == header[rest:end]
 
     def write_encoded(self, records: EncodedRecords) -> bytes:
         """The bytes of a container file with records that were read from other files of this
@@ -339,22 +330,6 @@ class _Unpacked(NamedTuple):
     encoded: bytes
 
 
-def _records_of_blocks(data: bytes, start: int) -> _Unpacked:
-    """The records of the zstandard-compressed blocks from a position on.
-
-    REQUIRES: the checksum of the file was verified.
-    """
-    stream, counts, found = io.BytesIO(data), list[int](), list[bytes]()
-    stream.seek(start)
-    while stream.tell() < len(data):
-        count, length = (fastavro.schemaless_reader(stream, "long", None) for _ in range(2))
-        packed = pa.CompressedInputStream(pa.BufferReader(stream.read(length)), "zstd")
-        counts.append(count)
-        found.append(packed.read())
-        stream.seek(_MARKER_BYTES, io.SEEK_CUR)
-    return _Unpacked(sum(counts), b"".join(found))
-
-
 @contextmanager
 def _refusing() -> Iterator[None]:
     """A block in which values become records.
@@ -405,16 +380,22 @@ def _misfit(type_: Any) -> Misfit:
     if isinstance(type_, str):
         return _AVRO_ATOMS[type_]
     if type_["type"] == "array":
-        return _array_misfit(_misfit(type_["items"]))
-    return _record_misfit(type_) if type_["type"] == "record" else _milliseconds
+        item_misfit = _misfit(type_["items"])
 
+        def check_array(value: Any) -> str | None:
+            if not isinstance(value, list | tuple):
+                return f": {value!r}"
+            misfits = (item_misfit(item) for item in value)
+            return next((found for found in misfits if found is not None), None)
 
-def _record_misfit(type_: Mapping[str, Any]) -> Misfit:
+        return check_array
+    if type_["type"] != "record":
+        return _milliseconds
     members: list[tuple[str, Misfit, bool]] = [
         (m["name"], _misfit(m["type"]), "default" in m) for m in type_["fields"]
     ]
 
-    def check(value: Any) -> str | None:
+    def check_record(value: Any) -> str | None:
         if not isinstance(value, Mapping):
             return f": {value!r}"
         for name, misfit, is_optional in members:
@@ -423,17 +404,7 @@ def _record_misfit(type_: Mapping[str, Any]) -> Misfit:
                 return f"{name}{found if found.startswith(':') else f'.{found}'}"
         return None
 
-    return check
-
-
-def _array_misfit(item_misfit: Misfit) -> Misfit:
-    def check(value: Any) -> str | None:
-        if not isinstance(value, list | tuple):
-            return f": {value!r}"
-        misfits = (item_misfit(item) for item in value)
-        return next((found for found in misfits if found is not None), None)
-
-    return check
+    return check_record
 
 
 def _integer(bits: int) -> Misfit:
@@ -446,10 +417,6 @@ def _integer(bits: int) -> Misfit:
     return check
 
 
-def _instance(wanted: type) -> Misfit:
-    return lambda value: None if isinstance(value, wanted) else f": {value!r}"
-
-
 def _milliseconds(value: Any) -> str | None:
     if isinstance(value, datetime):
         return None
@@ -460,8 +427,8 @@ def _milliseconds(value: Any) -> str | None:
 _AVRO_ATOMS = {
     "int": _integer(32),
     "long": _integer(64),
-    "string": _instance(str),
-    "bytes": _instance(bytes),
+    "string": lambda value: None if isinstance(value, str) else f": {value!r}",
+    "bytes": lambda value: None if isinstance(value, bytes) else f": {value!r}",
 }
 _BLOCK_BYTES = 1 << 18
 """The size of the records in a block, before compression."""

@@ -109,8 +109,27 @@ def encode_rows(
         return [EMPTY_ROW[:ARITY_SIZE_BYTES] + bytes([row_kind]) + EMPTY_ROW[5:]]
     slots = [slots_of(column, type_) for column, type_ in zip(columns, types, strict=True)]
     fixed_size = header_size_bytes(len(slots)) + WORD_SIZE_BYTES * len(slots)
-    offsets, row_sizes = _offsets(slots, fixed_size)
-    fixed = _fixed_parts(slots, offsets, row_kind)
+    # Where each column's outside bytes begin, from the row's start, and the sizes of the rows.
+    row_sizes = np.full(len(slots[0].words), fixed_size, np.int64)
+    offsets = []
+    for each in slots:
+        offsets.append(row_sizes)
+        if each.variable_part is not None:
+            row_sizes = row_sizes + each.variable_part.padded_sizes_bytes
+
+    # Arity, header and slots of every row, as a matrix of bytes.
+    slots_start = ARITY_SIZE_BYTES + header_size_bytes(len(slots))
+    fixed = np.zeros((len(slots[0].words), ARITY_SIZE_BYTES + fixed_size), np.uint8)
+    fixed[:, :ARITY_SIZE_BYTES] = np.frombuffer(len(slots).to_bytes(4, "big"), np.uint8)
+    fixed[:, ARITY_SIZE_BYTES] = row_kind
+    for place, (each, offset) in enumerate(zip(slots, offsets, strict=True)):
+        if each.nulls is not None:
+            byte, bit = divmod(place + 8, 8)
+            fixed[:, ARITY_SIZE_BYTES + byte] |= each.nulls.astype(np.uint8) << np.uint8(bit)
+        start = slots_start + WORD_SIZE_BYTES * place
+        words = each.words_with_offset(offset).astype("<u8", copy=False)
+        fixed[:, start : start + WORD_SIZE_BYTES] = words.view(np.uint8).reshape(-1, 8)
+
     ends = np.cumsum(row_sizes + ARITY_SIZE_BYTES)
     starts = ends - row_sizes
     image = np.zeros(int(ends[-1]) if len(ends) else 0, np.uint8)
@@ -132,7 +151,22 @@ def decode_rows(rows: Sequence[bytes], types: Sequence[DataType]) -> list[pa.Arr
     statistics that a reader needs. Raises DataError for rows of another arity or with invalid
     offsets, and UnsupportedError for a TIMESTAMP beyond the range of nanoseconds.
     """
-    image = _RowImage.of(rows, len(types))
+    arity = len(types)
+    header_size = header_size_bytes(arity)
+    sizes = np.fromiter(map(len, rows), np.int64, len(rows)) - ARITY_SIZE_BYTES
+    starts = np.cumsum(sizes + ARITY_SIZE_BYTES) - sizes
+    data = np.frombuffer(b"".join(rows) + bytes(WORD_SIZE_BYTES), np.uint8)
+    spans = Bytes(data, starts, sizes)
+    if (sizes < header_size + WORD_SIZE_BYTES * arity).any():
+        raise DataError(
+            f"A binary row of {sizes.min() + ARITY_SIZE_BYTES} bytes is too short for the "
+            f"{arity} expected fields"
+        )
+    arities = spans.words_at(starts - ARITY_SIZE_BYTES, ">u4")
+    if (arities != arity).any():
+        found = arities[arities != arity][0]
+        raise DataError(f"A binary row has {found} fields, expected {arity}")
+    image = _RowImage(spans, header_size)
     return [_decoded(image, place, type_) for place, type_ in enumerate(types)]
 
 
@@ -273,35 +307,6 @@ def _equal_items(data: Array, size: int) -> Bytes:
     return Bytes(flat, starts, np.full(len(starts), size, np.int64))
 
 
-def _offsets(slots: Sequence[Slots], fixed_size: int) -> tuple[list[Array], Array]:
-    """Where each column's outside bytes begin, from the row's start, and the sizes of the rows."""
-    sizes = np.full(len(slots[0].words), fixed_size, np.int64)
-    offsets = []
-    for each in slots:
-        offsets.append(sizes)
-        if each.variable_part is not None:
-            sizes = sizes + each.variable_part.padded_sizes_bytes
-    return offsets, sizes
-
-
-def _fixed_parts(slots: Sequence[Slots], offsets: Sequence[Array], row_kind: RowKind) -> Array:
-    """Arity, header and slots of every row, as a matrix of bytes."""
-    header_size = header_size_bytes(len(slots))
-    slots_start = ARITY_SIZE_BYTES + header_size
-    size = slots_start + WORD_SIZE_BYTES * len(slots)
-    fixed = np.zeros((len(slots[0].words), size), np.uint8)
-    fixed[:, :ARITY_SIZE_BYTES] = np.frombuffer(len(slots).to_bytes(4, "big"), np.uint8)
-    fixed[:, ARITY_SIZE_BYTES] = row_kind
-    for place, (each, offset) in enumerate(zip(slots, offsets, strict=True)):
-        if each.nulls is not None:
-            byte, bit = divmod(place + 8, 8)
-            fixed[:, ARITY_SIZE_BYTES + byte] |= each.nulls.astype(np.uint8) << np.uint8(bit)
-        start = slots_start + WORD_SIZE_BYTES * place
-        words = each.words_with_offset(offset).astype("<u8", copy=False)
-        fixed[:, start : start + WORD_SIZE_BYTES] = words.view(np.uint8).reshape(-1, 8)
-    return fixed
-
-
 def _ranges(starts: Array, sizes: Array) -> Array:
     """All positions of all ranges, one range after the other."""
     before = np.cumsum(sizes) - sizes
@@ -317,24 +322,6 @@ class _RowImage:
 
     rows: Bytes
     header_size: int
-
-    @classmethod
-    def of(cls, rows: Sequence[bytes], arity: int) -> _RowImage:
-        header_size = header_size_bytes(arity)
-        sizes = np.fromiter(map(len, rows), np.int64, len(rows)) - ARITY_SIZE_BYTES
-        starts = np.cumsum(sizes + ARITY_SIZE_BYTES) - sizes
-        data = np.frombuffer(b"".join(rows) + bytes(WORD_SIZE_BYTES), np.uint8)
-        spans = Bytes(data, starts, sizes)
-        if (sizes < header_size + WORD_SIZE_BYTES * arity).any():
-            raise DataError(
-                f"A binary row of {sizes.min() + ARITY_SIZE_BYTES} bytes is too short for the "
-                f"{arity} expected fields"
-            )
-        arities = spans.words_at(starts - ARITY_SIZE_BYTES, ">u4")
-        if (arities != arity).any():
-            found = arities[arities != arity][0]
-            raise DataError(f"A binary row has {found} fields, expected {arity}")
-        return cls(spans, header_size)
 
     def nulls(self, place: int) -> Array:
         byte, bit = divmod(place + 8, 8)
@@ -364,7 +351,7 @@ def _decoded(image: _RowImage, place: int, type_: DataType) -> pa.Array:
         return pa.nulls(len(nulls), target)
     if type_.root in ("CHAR", "VARCHAR", "BINARY", "VARBINARY"):
         words = image.words(place)
-        # See `_text_slots`.
+        # See `slots_of`.
         marks = (words >> np.uint64(56)).astype(np.int64)
         is_inline = marks >= 0x80
         sizes = np.where(is_inline, marks & 0x7F, (words & np.uint64(0xFFFFFFFF)).astype(np.int64))

@@ -17,8 +17,6 @@ import pyarrow as pa
 from keytide.errors import InvalidError
 from keytide.format.binary_row import (
     WORD_SIZE_BYTES,
-    Bytes,
-    Slots,
     conformed,
     decimal_halves,
     header_size_bytes,
@@ -100,9 +98,11 @@ def _hive_buckets(
     columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[DataType], num_buckets: int
 ) -> npt.NDArray[np.int32]:
     def buckets_of(block: Sequence[pa.Array], types: Sequence[DataType]) -> Array:
+        hashes = np.zeros(_row_count(block), np.uint32)
+        for column, type_ in zip(block, types, strict=True):
+            hashes = hashes * np.uint32(31) + _hive_values(column, type_)
         # As in Hive: the sign bit is cleared instead of taking the absolute value.
-        hashes = _hive_block(block, types) & np.uint32(0x7FFFFFFF)
-        return _remainder(hashes, num_buckets)
+        return _remainder(hashes & np.uint32(0x7FFFFFFF), num_buckets)
 
     return _by_block(buckets_of, columns, types)
 
@@ -165,40 +165,34 @@ def _murmur_block(columns: Sequence[pa.Array], types: Sequence[DataType]) -> Arr
     slots = [slots_of(column, type_) for column, type_ in zip(columns, types, strict=True)]
     # One element represents all rows until the first word in which rows differ.
     hashes = np.full(1, SEED, np.uint32)
-    for word in _header_words(slots):
-        hashes = _mixed(hashes, word)
+    # The header: zeros for the row kind, and the null bits.
+    header: list[Array] = [np.zeros(1, np.uint32)] * (header_size_bytes(len(slots)) // 4)
+    for place, each in enumerate(slots):
+        if each.nulls is not None:
+            word, bit = divmod(place + 8, 32)
+            header[word] = header[word] | (each.nulls.astype(np.uint32) << np.uint32(bit))
+    for header_word in header:
+        hashes = _mixed(hashes, header_word)
     sizes: Array = np.full(1, header_size_bytes(len(slots)) + WORD_SIZE_BYTES * len(slots))
     for each in slots:
         words = each.words_with_offset(sizes).view(np.uint32)
         hashes = _mixed(_mixed(hashes, words[0::2]), words[1::2])
         if each.variable_part is not None:
             sizes = sizes + each.variable_part.padded_sizes_bytes
-    for each in slots:
-        if each.variable_part is not None:
-            _mix_outside(hashes, each.variable_part)
+    for items in (each.variable_part for each in slots):
+        if items is None:
+            continue
+        # The words of each row's bytes, padded with zeros. Rows drop out when they end.
+        counts = items.padded_sizes_bytes // 4
+        rows = np.flatnonzero(counts)
+        step = 0
+        while len(rows):
+            outside = items.words_at(items.starts[rows] + 4 * step, "<u4")
+            left = np.clip(items.sizes_bytes[rows] - 4 * step, 0, 4)
+            hashes[rows] = _mixed(hashes[rows], outside & _TAIL_MASKS[left])
+            step += 1
+            rows = rows[counts[rows] > step]
     return _finished(hashes, sizes)
-
-
-def _header_words(slots: Sequence[Slots]) -> list[Array]:
-    words: list[Array] = [np.zeros(1, np.uint32)] * (header_size_bytes(len(slots)) // 4)
-    for place, each in enumerate(slots):
-        if each.nulls is not None:
-            word, bit = divmod(place + 8, 32)
-            words[word] = words[word] | (each.nulls.astype(np.uint32) << np.uint32(bit))
-    return words
-
-
-def _mix_outside(hashes: Array, items: Bytes) -> None:
-    """Mix in the words of each row's bytes, padded with zeros. Rows drop out when they end."""
-    counts = items.padded_sizes_bytes // 4
-    rows = np.flatnonzero(counts)
-    step = 0
-    while len(rows):
-        words = items.words_at(items.starts[rows] + 4 * step, "<u4")
-        left = np.clip(items.sizes_bytes[rows] - 4 * step, 0, 4)
-        hashes[rows] = _mixed(hashes[rows], words & _TAIL_MASKS[left])
-        step += 1
-        rows = rows[counts[rows] > step]
 
 
 def _mixed(hashes: Array, words: Array) -> Array:
@@ -227,13 +221,6 @@ def _finished(hashes: Array, sizes_bytes: Array | int) -> npt.NDArray[np.int32]:
 
 
 # --- hive --------------------------------------------------------------------------------------
-
-
-def _hive_block(columns: Sequence[pa.Array], types: Sequence[DataType]) -> Array:
-    hashes = np.zeros(_row_count(columns), np.uint32)
-    for column, type_ in zip(columns, types, strict=True):
-        hashes = hashes * np.uint32(31) + _hive_values(column, type_)
-    return hashes
 
 
 def _hive_values(column: pa.Array, type_: DataType) -> Array:
@@ -269,27 +256,34 @@ def _hive_values(column: pa.Array, type_: DataType) -> Array:
         values = bits.view(f"f{width}")
         canonical = np.where(values == 0, 0, np.where(np.isnan(values), np.nan, values))
         bits = canonical.astype(values.dtype).view(bits.dtype)
-    return _folded(bits)
-
-
-def _folded(bits: Array) -> Array:
-    """The low half of 8 bytes xor their high half. Narrower integers keep their sign."""
+    # The low half of 8 bytes xor their high half. Narrower integers keep their sign.
     if bits.dtype.itemsize == 8:
-        bits = bits ^ (bits >> np.uint64(32))
-        return bits.astype(np.uint32)
-    return bits.view(f"i{bits.dtype.itemsize}").astype(np.int32).view(np.uint32)
+        folded: Array = (bits ^ (bits >> np.uint64(32))).astype(np.uint32)
+    else:
+        folded = bits.view(f"i{bits.dtype.itemsize}").astype(np.int32).view(np.uint32)
+    return folded
 
 
 def _hive_decimals(array: pa.Array, scale: int) -> Array:
     """Java's BigDecimal hash of the value without trailing zeros after the decimal point."""
     low, high = decimal_halves(array)
     is_negative = high < 0
-    limbs = _magnitude_limbs(low, high)
+    # The absolute values as four rows of 32-bit digits, most significant first.
+    borrowed = (low == 0).astype(np.int64)
+    top = np.where(is_negative, ~high + borrowed, high).view(np.uint64)
+    bottom = np.where(is_negative, ~low + np.uint64(1), low)
+    shift, mask = np.uint64(32), np.uint64(0xFFFFFFFF)
+    limbs = np.stack([top >> shift, top & mask, bottom >> shift, bottom & mask])
     scales = np.full(len(array), scale, np.uint32)
     left = np.arange(len(array))
     # Once for each digit after the decimal point, on the values that still end in zero.
     for _ in range(scale):
-        quotients, remainders = _divided_by_ten(limbs[:, left])
+        dividends = limbs[:, left]
+        quotients, remainders = np.empty_like(dividends), np.zeros(len(left), np.uint64)
+        for place, limb in enumerate(dividends):
+            part = (remainders << np.uint64(32)) | limb
+            quotients[place] = part // np.uint64(10)
+            remainders = part - quotients[place] * np.uint64(10)
         left, quotients = left[remainders == 0], quotients[:, remainders == 0]
         limbs[:, left] = quotients
         scales[left] -= np.uint32(1)
@@ -299,26 +293,6 @@ def _hive_decimals(array: pa.Array, scale: int) -> Array:
     signed: Array = np.where(is_negative, ~hashes + np.uint32(1), hashes)
     scaled: Array = signed * np.uint32(31) + scales
     return scaled
-
-
-def _magnitude_limbs(low: Array, high: Array) -> Array:
-    """The absolute values as four rows of 32-bit digits, most significant first."""
-    is_negative = high < 0
-    borrowed = (low == 0).astype(np.int64)
-    top = np.where(is_negative, ~high + borrowed, high).view(np.uint64)
-    bottom = np.where(is_negative, ~low + np.uint64(1), low)
-    shift, mask = np.uint64(32), np.uint64(0xFFFFFFFF)
-    return np.stack([top >> shift, top & mask, bottom >> shift, bottom & mask])
-
-
-def _divided_by_ten(limbs: Array) -> tuple[Array, Array]:
-    quotients = np.empty_like(limbs)
-    remainders = np.zeros(limbs.shape[1], np.uint64)
-    for place, limb in enumerate(limbs):
-        part = (remainders << np.uint64(32)) | limb
-        quotients[place] = part // np.uint64(10)
-        remainders = part - quotients[place] * np.uint64(10)
-    return quotients, remainders
 
 
 _HIVE_ROOTS = (

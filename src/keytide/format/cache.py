@@ -29,7 +29,9 @@ class Share:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._values: LRUCache[Hashable, tuple[Any, int]] = LRUCache(bytes_max, _size)
+        self._values: LRUCache[Hashable, tuple[Any, int]] = LRUCache(
+            bytes_max, lambda value: value[1]
+        )
         self._lock = Lock()
 
     def find(self, key: Hashable) -> Any:
@@ -76,10 +78,6 @@ class Share:
         """Clear the cache, as in a new process."""
         with self._lock:
             self._values.clear()
-
-
-def _size(value: tuple[Any, int]) -> int:
-    return value[1]
 
 
 METADATA = Share(512 << 20)

@@ -12,12 +12,13 @@ by its key and by its position: before or after everything that comes from rows.
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import re
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -150,32 +151,45 @@ class BlockSink(io.RawIOBase):
             start, filled = stop, 0
 
 
-def check_blocks(
-    store: Store, path: str, wanted: Callable[[pq.FileMetaData], list[tuple[int, int]]] | None
+def check_blocks_in(
+    file: pa.NativeFile, uri: str, wanted: Callable[[pq.FileMetaData], list[tuple[int, int]]] | None
 ) -> None:
     """Raise OSError if the wanted bytes, with None any bytes, have changed since they were
     written.
+
+    The bytes of the open file are in memory or mapped.
     """
-    local = store.local_path(path)
-    with pa.memory_map(str(local)) if local is not None else store.open_input(path) as file:
-        check_blocks_in(file, store.uri_of(path), wanted)
-
-
-def check_blocks_in(
-    file: pa.NativeFile,
-    uri: str,
-    wanted: Callable[[pq.FileMetaData], list[tuple[int, int]]] | None,
-) -> None:
-    """The same for an open file, whose bytes are in memory or mapped."""
     footer = check_footer(file)
     if not FOOTER_SEAL.is_set(footer):
         return
     size = file.size()
     ranges = wanted(pq.read_metadata(file)) if wanted else [(0, size - len(footer))]
     file.seek(0)
-    torn = _torn_blocks(uri, file.read_buffer(size), footer, ranges)
-    if torn:
-        raise OSError(f"its checksum does not match, from byte {torn[0]} on")
+    data = file.read_buffer(size)
+    found = _BLOCKS.findall(footer)
+    if not found:
+        return
+    sums = np.frombuffer(bytes.fromhex(found[-1].decode()), ">u4")
+    touched = np.zeros(len(sums), dtype=bool)
+    for start, stop in ranges:
+        # The first block is rounded down and the last one up: a range touches whole blocks.
+        touched[start // _BLOCK_BYTES : -(-stop // _BLOCK_BYTES)] = True
+    # A process verifies a block once: files are written once, and their names are unique.
+    known = _CHECKED.of(uri, len(sums))
+    blocks = np.flatnonzero(touched & ~known).tolist()
+    end = size - len(footer)
+
+    def is_torn(block: int) -> bool:
+        start = block * _BLOCK_BYTES
+        piece = data.slice(start, min(_BLOCK_BYTES, end - start))
+        return zlib.crc32(piece) != int(sums[block])
+
+    at_once = 1 if len(blocks) < _PARALLEL_BLOCKS else os.cpu_count() or 1
+    torn = side_by_side([partial(is_torn, block) for block in blocks], at_once)
+    known[[block for block, bad in zip(blocks, torn, strict=True) if not bad]] = True
+    first = next((block for block, bad in zip(blocks, torn, strict=True) if bad), None)
+    if first is not None:
+        raise OSError(f"its checksum does not match, from byte {first * _BLOCK_BYTES} on")
 
 
 def check_every_block(store: Store, path: str) -> bool:
@@ -226,8 +240,12 @@ def byte_ranges(
     """The positions of the column chunks that contain the rows of the columns."""
     stop = metadata.num_rows if length is None else offset + length
     wanted = frozenset(names)
-    paths = (metadata.schema.column(i).path for i in range(metadata.num_columns))
-    leaves = [i for i, path in enumerate(paths) if not wanted.isdisjoint(_beginnings(path))]
+    leaves = []
+    for i in range(metadata.num_columns):
+        # Names may contain dots, like paths, so a leaf may belong to several columns.
+        beginnings = itertools.accumulate(metadata.schema.column(i).path.split("."), "{}.{}".format)
+        if not wanted.isdisjoint(beginnings):
+            leaves.append(i)
     # The magic at the beginning belongs to every read.
     ranges, first = [(0, 4)], 0
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
@@ -237,44 +255,6 @@ def byte_ranges(
                 ranges.append((begin, begin + chunk.total_compressed_size))
         first += group.num_rows
     return ranges
-
-
-def _beginnings(path: str) -> Iterator[str]:
-    """The columns that a leaf may belong to: names may contain dots, like paths."""
-    parts = path.split(".")
-    return (".".join(parts[:end]) for end in range(1, len(parts) + 1))
-
-
-def _torn_blocks(
-    name: str, data: pa.Buffer, footer: bytes, ranges: Iterable[tuple[int, int]]
-) -> list[int]:
-    """Where blocks begin that have changed since they were written, among those that `ranges`
-    touch.
-
-    `data` is the whole file `name`, and `footer` is its intact footer. Ranges are begin and end. A
-    process verifies a block once: files are written once, and their names are unique.
-    """
-    found = _BLOCKS.findall(footer)
-    if not found:
-        return []
-    sums = np.frombuffer(bytes.fromhex(found[-1].decode()), ">u4")
-    wanted = np.zeros(len(sums), dtype=bool)
-    for start, stop in ranges:
-        # The first block is rounded down and the last one up: a range touches whole blocks.
-        wanted[start // _BLOCK_BYTES : -(-stop // _BLOCK_BYTES)] = True
-    known = _CHECKED.of(name, len(sums))
-    blocks = np.flatnonzero(wanted & ~known).tolist()
-    end = data.size - len(footer)
-
-    def is_torn(block: int) -> bool:
-        start = block * _BLOCK_BYTES
-        piece = data.slice(start, min(_BLOCK_BYTES, end - start))
-        return zlib.crc32(piece) != int(sums[block])
-
-    at_once = 1 if len(blocks) < _PARALLEL_BLOCKS else os.cpu_count() or 1
-    torn = side_by_side([partial(is_torn, block) for block in blocks], at_once)
-    known[[block for block, bad in zip(blocks, torn, strict=True) if not bad]] = True
-    return [block * _BLOCK_BYTES for block, bad in zip(blocks, torn, strict=True) if bad]
 
 
 class _CheckedBlocks:

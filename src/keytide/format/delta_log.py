@@ -55,17 +55,12 @@ def _why_no_type(type_: DataType) -> str | None:
         if (type_.precision or 0) > _TIME_PRECISION_MAX:
             return f"Delta Lake does not support {type_.sql()}: its times have at most microseconds"
         return None
-    inner = _parts(type_)
-    if inner is not None:
-        return next((why for part in inner if (why := _why_no_type(part))), None)
+    if isinstance(type_, MapType):
+        return _why_no_type(type_.key) or _why_no_type(type_.value)
+    if isinstance(type_, ArrayType | MultisetType):
+        return _why_no_type(type_.element)
     is_known = isinstance(type_, AtomicType) and (type_.root in _NAMES or type_.root == "DECIMAL")
     return None if is_known else f"Delta Lake does not support {type_.sql()}"
-
-
-def _parts(type_: DataType) -> tuple[DataType, ...] | None:
-    if isinstance(type_, MapType):
-        return (type_.key, type_.value)
-    return (type_.element,) if isinstance(type_, ArrayType | MultisetType) else None
 
 
 def has_local_times(fields: Iterable[Field]) -> bool:
@@ -78,38 +73,38 @@ def schema_string(fields: Iterable[Field]) -> str:
     return json.dumps(_struct(fields), separators=(",", ":"), ensure_ascii=False)
 
 
-def column_json(field: Field) -> dict[str, Any]:
-    """One column.
-
-    Older files may lack a column that is NOT NULL now, so no column is required. Delta Lake would
-    also require the log to name a feature for that.
-    """
-    comment = {} if field.description is None else {"comment": field.description}
-    return {"name": field.name, "type": _type(field.type), "nullable": True, "metadata": comment}
-
-
 def _struct(fields: Iterable[Field]) -> dict[str, Any]:
-    return {"type": "struct", "fields": [column_json(field) for field in fields]}
+    # Older files may lack a column that is NOT NULL now, so no column is required. Delta Lake would
+    # also require the log to name a feature for that.
+    columns = [
+        {
+            "name": field.name,
+            "type": _type(field.type),
+            "nullable": True,
+            "metadata": {} if field.description is None else {"comment": field.description},
+        }
+        for field in fields
+    ]
+    return {"type": "struct", "fields": columns}
 
 
 def _type(type_: DataType) -> Any:
     # All parts inside a column are stored as optional.
     if isinstance(type_, ArrayType):
         return {"type": "array", "elementType": _type(type_.element), "containsNull": True}
-    if isinstance(type_, MapType):
-        return _map(_type(type_.key), _type(type_.value))
-    if isinstance(type_, MultisetType):
-        return _map(_type(type_.element), "integer")
+    if isinstance(type_, MapType | MultisetType):
+        key, value = (
+            (_type(type_.key), _type(type_.value))
+            if isinstance(type_, MapType)
+            else (_type(type_.element), "integer")
+        )
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
     if isinstance(type_, RowType):
         return _struct(type_.fields)
     assert isinstance(type_, AtomicType)
     if type_.root == "DECIMAL":
         return f"decimal({type_.precision},{type_.scale})"
     return _TIMES.get(type_.root) or _NAMES[type_.root]
-
-
-def _map(key: Any, value: Any) -> dict[str, Any]:
-    return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
 
 
 # -- file names ------------------------------------------------------------------------------------

@@ -59,8 +59,11 @@ def decode_file_index(data: bytes, name: str) -> ColumnIndexes:
         magic, version, length, columns = _BEGINNING.unpack_from(data)
         if (magic, version) != (_MAGIC, _VERSION):
             raise ValueError(f"it begins with magic {magic} and version {version}")
-        if not _is_intact(data, length):
-            raise ValueError("its checksum does not match")
+        seal = length - _SUM_BYTES
+        if data[max(0, seal - len(_SEAL)) : max(0, seal)] == _SEAL:
+            unsealed = data[:seal] + bytes(_SUM_BYTES) + data[length:]
+            if _sealed(unsealed, length) != data:
+                raise ValueError("its checksum does not match")
         found: dict[str, dict[str, bytes]] = {}
         at = _BEGINNING.size
         for _ in range(columns):
@@ -99,15 +102,6 @@ def _piece(data: bytes, start: int, size: int) -> bytes:
 def _sealed(data: bytes, head_length: int) -> bytes:
     checksum = zlib.crc32(data).to_bytes(_SUM_BYTES, "big")
     return data[: head_length - _SUM_BYTES] + checksum + data[head_length:]
-
-
-def _is_intact(data: bytes, head_length: int) -> bool:
-    """Whether the bytes are unchanged since they were sealed, or have no seal."""
-    end = head_length - _SUM_BYTES
-    if data[max(0, end - len(_SEAL)) : max(0, end)] != _SEAL:
-        return True
-    unsealed = data[:end] + bytes(_SUM_BYTES) + data[head_length:]
-    return _sealed(unsealed, head_length) == data
 
 
 # -- strings in the encoding of Java's DataOutput --------------------------------------------------
@@ -185,50 +179,20 @@ def value_hashes(column: pa.Array | pa.ChunkedArray, type_: DataType) -> Array:
     assert isinstance(type_, AtomicType)
     values = conformed(column, type_).drop_null()
     if type_.root in _TEXTS:
-        items = text_bytes(values)
-        sizes = items.sizes_bytes
-        hashes = np.repeat(_P5, len(sizes))
-        long = np.flatnonzero(sizes >= _STRIPE_BYTES)
-        if len(long):
-            hashes[long] = _striped(items, items.starts[long], sizes[long] // _STRIPE_BYTES)
-        hashes += sizes.view(np.uint64)
-        at, left = items.starts + (sizes & ~np.int64(31)), sizes & 31
-        for width, mix in ((8, _mix_long), (4, _mix_int), (1, _mix_byte)):
-            while len(rows := np.flatnonzero(left >= width)):
-                words = items.words_at(at[rows], f"<u{width}").astype(np.uint64)
-                hashes[rows] = mix(hashes[rows], words)
-                at[rows] += width
-                left[rows] -= width
-
-        mixed: Array = (hashes ^ (hashes >> np.uint64(33))) * _P2
-        mixed = (mixed ^ (mixed >> np.uint64(29))) * _P3
-        mixed ^= mixed >> np.uint64(32)
-        return mixed
+        return _text_hashes(text_bytes(values))
+    words = plain_words(values)
     if type_.root in _TIMESTAMPS:
         # Timestamps in milliseconds, or in microseconds from precision 4 on, rounded down.
         precision = type_.precision or 0
-        ticks = plain_words(values).view(np.int64)
+        ticks = words.view(np.int64)
         unit = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[values.type.unit]
         wanted = 10**3 if precision <= 3 else 10**6
-        java_units = ticks * (wanted // unit) if wanted >= unit else ticks // (unit // wanted)
-        return _mixed_whole(java_units)
-    words = plain_words(values)
-    if type_.root in _FLOATS:
-        floats = words.view(f"f{words.dtype.itemsize}")
-        words = np.where(np.isnan(floats), floats.dtype.type(np.nan), floats).view(words.dtype)
-    return _mixed_whole(words.view(f"i{words.dtype.itemsize}").astype(np.int64))
-
-
-def _places(hashes: Array, functions: int, bits: int) -> Iterator[Array]:
-    """The bits of the hashes, for one function after the other."""
-    low = hashes.astype(np.uint32)
-    high = (hashes >> np.uint64(32)).astype(np.uint32)
-    for number in range(1, functions + 1):
-        combined = (low + np.uint32(number) * high).view(np.int32)
-        yield np.where(combined < 0, ~combined, combined) % np.int64(bits)
-
-
-def _mixed_whole(keys: Array) -> Array:
+        keys = ticks * (wanted // unit) if wanted >= unit else ticks // (unit // wanted)
+    else:
+        if type_.root in _FLOATS:
+            floats = words.view(f"f{words.dtype.itemsize}")
+            words = np.where(np.isnan(floats), floats.dtype.type(np.nan), floats).view(words.dtype)
+        keys = words.view(f"i{words.dtype.itemsize}").astype(np.int64)
     mixed = ~keys + (keys << 21)
     mixed ^= mixed >> 24
     mixed = mixed + (mixed << 3) + (mixed << 8)
@@ -238,6 +202,15 @@ def _mixed_whole(keys: Array) -> Array:
     mixed += mixed << 31
     hashes: Array = mixed.view(np.uint64)
     return hashes
+
+
+def _places(hashes: Array, functions: int, bits: int) -> Iterator[Array]:
+    """The bits of the hashes, for one function after the other."""
+    low = hashes.astype(np.uint32)
+    high = (hashes >> np.uint64(32)).astype(np.uint32)
+    for number in range(1, functions + 1):
+        combined = (low + np.uint32(number) * high).view(np.int32)
+        yield np.where(combined < 0, ~combined, combined) % np.int64(bits)
 
 
 # -- XXH64 with the seed 0 -------------------------------------------------------------------------
@@ -250,6 +223,32 @@ _P1, _P2, _P3, _P4, _P5 = np.array(
     np.uint64,
 )[:, None]  # fmt: skip
 _STRIPE_BYTES = 32
+
+
+def _text_hashes(items: Bytes) -> Array:
+    sizes = items.sizes_bytes
+    hashes = np.repeat(_P5, len(sizes))
+    long = np.flatnonzero(sizes >= _STRIPE_BYTES)
+    if len(long):
+        hashes[long] = _striped(items, items.starts[long], sizes[long] // _STRIPE_BYTES)
+    hashes += sizes.view(np.uint64)
+    at, left = items.starts + (sizes & ~np.int64(31)), sizes & 31
+    for width in (8, 4, 1):
+        while len(rows := np.flatnonzero(left >= width)):
+            words = items.words_at(at[rows], f"<u{width}").astype(np.uint64)
+            if width == 8:
+                words = _round(np.zeros(1, np.uint64), words)
+                hashes[rows] = _rotated(hashes[rows] ^ words, 27) * _P1 + _P4
+            elif width == 4:
+                hashes[rows] = _rotated(hashes[rows] ^ (words * _P1), 23) * _P2 + _P3
+            else:
+                hashes[rows] = _rotated(hashes[rows] ^ (words * _P5), 11) * _P1
+            at[rows] += width
+            left[rows] -= width
+    mixed: Array = (hashes ^ (hashes >> np.uint64(33))) * _P2
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * _P3
+    mixed ^= mixed >> np.uint64(32)
+    return mixed
 
 
 def _striped(items: Bytes, starts: Array, counts: Array) -> Array:
@@ -273,21 +272,6 @@ def _striped(items: Bytes, starts: Array, counts: Array) -> Array:
 def _round(lane: Array, words: Array) -> Array:
     turned: Array = _rotated(lane + words * _P2, 31) * _P1
     return turned
-
-
-def _mix_long(hashes: Array, words: Array) -> Array:
-    mixed: Array = _rotated(hashes ^ _round(np.zeros(1, np.uint64), words), 27) * _P1 + _P4
-    return mixed
-
-
-def _mix_int(hashes: Array, words: Array) -> Array:
-    mixed: Array = _rotated(hashes ^ (words * _P1), 23) * _P2 + _P3
-    return mixed
-
-
-def _mix_byte(hashes: Array, words: Array) -> Array:
-    mixed: Array = _rotated(hashes ^ (words * _P5), 11) * _P1
-    return mixed
 
 
 def _rotated(words: Array, bits: int) -> Array:

@@ -59,11 +59,6 @@ class Manifest:
         """The paths of its files. Some may have several entries."""
         return frozenset(entry["data_file"]["file_path"] for entry in self.entries)
 
-    @property
-    def least_sequence_number(self) -> int:
-        """The lowest sequence number of its files."""
-        return min((e["sequence_number"] for e in self.entries), default=0)
-
 
 def with_row_ids(manifest: Manifest, first: int) -> tuple[Manifest, int]:
     """A manifest whose data files have row ids. Those without get ids starting at `first`.
@@ -147,7 +142,7 @@ def _listed(manifest: Manifest) -> Entry:
         "partition_spec_id": 0,
         "content": manifest.content,
         "sequence_number": manifest.sequence_number,
-        "min_sequence_number": manifest.least_sequence_number,
+        "min_sequence_number": min((e["sequence_number"] for e in manifest.entries), default=0),
         "added_snapshot_id": manifest.snapshot_id,
         "added_files_count": len(added),
         "existing_files_count": len(existing),
@@ -229,10 +224,7 @@ def _entry(data_file: list[Entry]) -> Any:
     )
 
 
-_ENTRIES = {
-    2: _entry(_DATA_FILE_FIELDS),
-    3: _entry([*_DATA_FILE_FIELDS, *_DATA_FILE_FIELDS_OF_3]),
-}
+_ENTRIES = {2: _entry(_DATA_FILE_FIELDS), 3: _entry([*_DATA_FILE_FIELDS, *_DATA_FILE_FIELDS_OF_3])}
 """The entry type of a manifest, by format version."""
 _PARTITIONS = {
     "type": "array",
@@ -318,25 +310,37 @@ def position_deletes(uri: str, vectors: Mapping[str, Vector]) -> DeleteFile:
 
 def vectors_of_deletes(uri: str, vectors: Mapping[str, Vector]) -> DeleteFile:
     """The version-3 file at `uri` with the vectors of data files, by their full paths."""
-    paths, blobs, end = sorted(vectors), [], len(_PUFFIN)
-    chunks, offsets, encoded = [_PUFFIN], [], []
-    for path in paths:
-        encoded.append(PortableVector.of(vectors[path]))
-        chunks.append(encoded[-1].framed())
-        offsets.append(end)
-        end += len(chunks[-1])
-        blobs.append(_blob(path, encoded[-1].cardinality, offsets[-1], len(chunks[-1])))
-    data = b"".join([*chunks, _footer(blobs)])
-    told = [
+    chunks, blobs, cardinalities, end = [_PUFFIN], [], [], len(_PUFFIN)
+    for path in sorted(vectors):
+        vector = PortableVector.of(vectors[path])
+        chunk = vector.framed()
+        blob = {
+            "type": "deletion-vector-v1",
+            "fields": [_POS_ID],
+            "snapshot-id": -1,
+            "sequence-number": -1,
+            "offset": end,
+            "length": len(chunk),
+            "properties": {"referenced-data-file": path, "cardinality": str(vector.cardinality)},
+        }
+        chunks.append(chunk)
+        blobs.append(blob)
+        cardinalities.append(vector.cardinality)
+        end += len(chunk)
+    description = {"blobs": blobs, "properties": {"created-by": "Keytide"}}
+    footer = json.dumps(description, separators=(",", ":"), ensure_ascii=False).encode()
+    chunks += [_PUFFIN, footer, struct.pack("<i", len(footer)), _IS_PLAIN, _PUFFIN]
+    data = b"".join(chunks)
+    entries = [
         {
-            **_delete_entry(uri, "PUFFIN", len(data), vector.cardinality, path, path),
+            **_delete_entry(uri, "PUFFIN", len(data), cardinality, path, path),
             "referenced_data_file": path,
             "content_offset": blob["offset"],
             "content_size_in_bytes": blob["length"],
         }
-        for path, vector, blob in zip(paths, encoded, blobs, strict=True)
+        for path, cardinality, blob in zip(sorted(vectors), cardinalities, blobs, strict=True)
     ]
-    return DeleteFile(data, told)
+    return DeleteFile(data, entries)
 
 
 def _delete_entry(uri: str, form: str, size: int, rows: int, first: str, last: str) -> Entry:
@@ -351,24 +355,6 @@ def _delete_entry(uri: str, form: str, size: int, rows: int, first: str, last: s
         "lower_bounds": [{"key": _FILE_PATH_ID, "value": first.encode()}],
         "upper_bounds": [{"key": _FILE_PATH_ID, "value": last.encode()}],
     }
-
-
-def _blob(path: str, cardinality: int, offset: int, length: int) -> dict[str, Any]:
-    return {
-        "type": "deletion-vector-v1",
-        "fields": [_POS_ID],
-        "snapshot-id": -1,
-        "sequence-number": -1,
-        "offset": offset,
-        "length": length,
-        "properties": {"referenced-data-file": path, "cardinality": str(cardinality)},
-    }
-
-
-def _footer(blobs: list[dict[str, Any]]) -> bytes:
-    description = {"blobs": blobs, "properties": {"created-by": "Keytide"}}
-    payload = json.dumps(description, separators=(",", ":"), ensure_ascii=False).encode()
-    return _PUFFIN + payload + struct.pack("<i", len(payload)) + _IS_PLAIN + _PUFFIN
 
 
 def _field(name: str, type_: pa.DataType, field_id: int) -> pa.Field:

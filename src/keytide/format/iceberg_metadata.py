@@ -41,9 +41,12 @@ def why_no_column(field: Field) -> str | None:
 
 
 def _why_no_type(type_: DataType) -> str | None:
-    parts = _parts(type_)
-    if parts is not None:
-        return next((why for part in parts if (why := _why_no_type(part))), None)
+    if isinstance(type_, RowType):
+        return next((why for member in type_.fields if (why := _why_no_type(member.type))), None)
+    if isinstance(type_, MapType):
+        return _why_no_type(type_.key) or _why_no_type(type_.value)
+    if isinstance(type_, ArrayType | MultisetType):
+        return _why_no_type(type_.element)
     if isinstance(type_, AtomicType):
         if type_.root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
             is_fine = (type_.precision or 0) > _TIME_PRECISION_MAX
@@ -53,14 +56,6 @@ def _why_no_type(type_: DataType) -> str | None:
             return None
     # Iceberg has TIME in microseconds, but the files have it in milliseconds.
     return f"Apache Iceberg does not support {type_.sql()} as it is stored"
-
-
-def _parts(type_: DataType) -> tuple[DataType, ...] | None:
-    if isinstance(type_, RowType):
-        return tuple(member.type for member in type_.fields)
-    if isinstance(type_, MapType):
-        return (type_.key, type_.value)
-    return (type_.element,) if isinstance(type_, ArrayType | MultisetType) else None
 
 
 def is_promoted(old: DataType, new: DataType) -> bool:
@@ -115,27 +110,23 @@ def _type(type_: DataType, field_id: int, depth: int) -> Any:
             "element-required": False,
             "element": _type(type_.element, field_id, depth + 1),
         }
-    if isinstance(type_, MapType):
-        return _map(node, *(_type(t, field_id, depth + 1) for t in (type_.key, type_.value)))
-    if isinstance(type_, MultisetType):
-        return _map(node, _type(type_.element, field_id, depth + 1), "int")
+    if isinstance(type_, MapType | MultisetType):
+        key = type_.key if isinstance(type_, MapType) else type_.element
+        value = type_.value if isinstance(type_, MapType) else None
+        return {
+            "type": "map",
+            "key-id": _NESTED_ID - node,
+            "key": _type(key, field_id, depth + 1),
+            "value-id": _NESTED_ID + node,
+            "value-required": False,
+            "value": "int" if value is None else _type(value, field_id, depth + 1),
+        }
     if isinstance(type_, RowType):
         return _struct(type_.fields)
     assert isinstance(type_, AtomicType)
     if type_.root == "DECIMAL":
         return f"decimal({type_.precision}, {type_.scale})"
     return _NAMES[type_.root]
-
-
-def _map(node: int, key: Any, value: Any) -> dict[str, Any]:
-    return {
-        "type": "map",
-        "key-id": _NESTED_ID - node,
-        "key": key,
-        "value-id": _NESTED_ID + node,
-        "value-required": False,
-        "value": value,
-    }
 
 
 # -- metadata files --------------------------------------------------------------------------------

@@ -153,16 +153,14 @@ def dead_in_one(
 
     Raises as above.
     """
-    vector = _stored_vector(store, place)
+    vector: Any = _stored_vector(store, place)
     if other is not None:
-        vector = _without(vector, _stored_vector(store, other))
+        known: Any = _stored_vector(store, other)
+        if not (isinstance(vector, BitMap) and isinstance(known, BitMap)):
+            # Different forms have no difference operation.
+            vector, known = BitMap64(vector), BitMap64(known)
+        vector = vector - known
     return np.asarray(vector.to_array()).astype(np.int64)
-
-
-def _without(one: Vector, other: Vector) -> Vector:
-    if isinstance(one, BitMap) and isinstance(other, BitMap):
-        return one - other
-    return BitMap64(one) - BitMap64(other)  # different forms have no difference operation
 
 
 def _stored_vector(store: Store, place: VectorPlace) -> Vector:
@@ -237,19 +235,15 @@ def write_vectors(vectors: Mapping[str, Vector]) -> tuple[bytes, tuple[VectorRan
 
 def encode_vector(vector: Vector) -> bytes:
     """One vector with its size field and checksum. Raises InvalidError like `write_vectors`."""
-    if isinstance(vector, BitMap64):
-        magic = _MAGIC_64
-    else:
-        magic = _MAGIC_32
-
-        if vector and vector.max() > MAX_POSITION_32:
-            raise InvalidError(
-                f"row position {vector.max()} does not fit a 32-bit deletion vector (at most "
-                f"{MAX_POSITION_32}); set '{keys.DELETION_VECTORS_BITMAP64}' to true"
-            )
+    is_64_bit = isinstance(vector, BitMap64)
+    if not is_64_bit and vector and vector.max() > MAX_POSITION_32:
+        raise InvalidError(
+            f"row position {vector.max()} does not fit a 32-bit deletion vector (at most "
+            f"{MAX_POSITION_32}); set '{keys.DELETION_VECTORS_BITMAP64}' to true"
+        )
     compact = vector.copy()
     compact.run_optimize()
-    content = magic + compact.serialize()
+    content = (_MAGIC_64 if is_64_bit else _MAGIC_32) + compact.serialize()
     return struct.pack(">i", len(content)) + content + struct.pack(">I", zlib.crc32(content))
 
 
@@ -355,11 +349,9 @@ class IndexFile:
 
     def content_of(self, place: VectorRange) -> bytes | None:
         """The held content of a range of vectors. None if a store has the file."""
-        return (
-            None
-            if self.content is None
-            else self.content[place.offset : place.offset + place.length + _FRAME_LENGTH]
-        )
+        if self.content is None:
+            return None
+        return self.content[place.offset : place.offset + place.length + _FRAME_LENGTH]
 
     @property
     def run_files(self) -> dict[str, int]:
@@ -486,19 +478,20 @@ def _index_record(file: IndexFile) -> Record:
         "_FILE_SIZE": file.file_size,
         "_ROW_COUNT": file.row_count,
         "_DELETIONS_VECTORS_RANGES": (
-            list(map(_range_record, file.ranges)) if isinstance(file.ranges, tuple) else file.ranges
+            [
+                {
+                    "f0": place.data_file_name,
+                    "f1": place.offset,
+                    "f2": place.length,
+                    "_CARDINALITY": place.cardinality,
+                }
+                for place in file.ranges
+            ]
+            if isinstance(file.ranges, tuple)
+            else file.ranges
         ),
         "_EXTERNAL_PATH": file.external_path,
         "_GLOBAL_INDEX": file.global_index,
-    }
-
-
-def _range_record(place: VectorRange) -> Record:
-    return {
-        "f0": place.data_file_name,
-        "f1": place.offset,
-        "f2": place.length,
-        "_CARDINALITY": place.cardinality,
     }
 
 
@@ -531,8 +524,5 @@ class PortableVector:
 
     def framed(self) -> bytes:
         """The vector as it is stored in files: between its length and its checksum."""
-        length, checksum = (
-            struct.pack(">i", len(self.data)),
-            struct.pack(">I", zlib.crc32(self.data)),
-        )
-        return length + self.data + checksum
+        length, checksum = struct.pack(">i", len(self.data)), zlib.crc32(self.data)
+        return length + self.data + struct.pack(">I", checksum)

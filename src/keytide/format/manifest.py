@@ -34,16 +34,9 @@ from keytide.format.avro import (
     required,
 )
 from keytide.format.binary_row import decode_rows
-from keytide.format.manifest_entry import (
-    DataFileMeta,
-    Entries,
-    FileKind,
-    Identity,
-    ManifestEntry,
-)
+from keytide.format.manifest_entry import DataFileMeta, Entries, FileKind, Identity, ManifestEntry
 from keytide.format.stats import (
     EMPTY_STATS,
-    ColumnStats,
     SimpleStats,
     StatsMode,
     column_stats,
@@ -167,18 +160,14 @@ def decode_manifest(data: bytes, path: str, size: int | None = None) -> Entries:
 
 def open_manifests(files: Sequence[StoredFile]) -> list[EncodedRecords]:
     """The entries of manifests as they would be encoded here. Raises as `decode_manifest`."""
-    opened = _ENTRIES.read_encoded(files)
-    return [
-        _encoded_anew(*file) if records is None else records
-        for file, records in zip(files, opened, strict=True)
-    ]
-
-
-def _encoded_anew(data: bytes, path: str, size: int | None) -> EncodedRecords:
-    own = encode_manifest(_decode(_ENTRIES.read(data, path, size), path, _entry))
-    [records] = _ENTRIES.read_encoded([(own, path, None)])
-    assert records is not None, "what was just encoded is of this release"
-    return records
+    opened: list[EncodedRecords] = []
+    for (data, path, size), records in zip(files, _ENTRIES.read_encoded(files), strict=True):
+        if records is None:
+            own = encode_manifest(_decode(_ENTRIES.read(data, path, size), path, _entry))
+            [records] = _ENTRIES.read_encoded([(own, path, None)])
+            assert records is not None, "what was just encoded is of this release"
+        opened.append(records)
+    return opened
 
 
 def copy_manifest(entries: EncodedRecords) -> bytes:
@@ -234,21 +223,13 @@ def _partition_stats(counts: Mapping[bytes, int], types: Sequence[DataType]) -> 
         [[unknown]] = row_stats([[unknown_stats(type_) for type_ in types]])
         return unknown
     entry_counts = pa.array(counts.values(), pa.int64())
-    columns = decode_rows(list(counts), types)
-    stats = [
-        _partition_column_stats(column, type_, entry_counts)
-        for column, type_ in zip(columns, types, strict=True)
-    ]
+    stats = []
+    for column, type_ in zip(decode_rows(list(counts), types), types, strict=True):
+        bounds = column_stats(column, type_, StatsMode("full"))
+        null_count = sum(entry_counts.filter(column.is_null()).to_pylist())
+        stats.append(replace(bounds, null_counts=(null_count,)))
     [[stored]] = row_stats([stats])
     return stored
-
-
-def _partition_column_stats(
-    column: pa.Array, type_: DataType, entry_counts: pa.Array
-) -> ColumnStats:
-    bounds = column_stats(column, type_, StatsMode("full"))
-    null_count = sum(entry_counts.filter(column.is_null()).to_pylist())
-    return replace(bounds, null_counts=(null_count,))
 
 
 # Records to values
@@ -275,6 +256,9 @@ def _entry(found: Record) -> ManifestEntry:
 
 def _file(found: Record) -> DataFileMeta:
     get = found.get
+    created = get("_CREATION_TIME")
+    if isinstance(created, datetime):  # a writer that omitted the logical type wrote a number
+        created = (created - _EPOCH) // _MILLISECOND
     return DataFileMeta(
         found["_FILE_NAME"],
         found["_FILE_SIZE"],
@@ -288,7 +272,7 @@ def _file(found: Record) -> DataFileMeta:
         found["_SCHEMA_ID"],
         found["_LEVEL"],
         tuple(get("_EXTRA_FILES") or ()),
-        _millis(get("_CREATION_TIME")),
+        created,
         get("_DELETE_ROW_COUNT"),
         get("_EMBEDDED_FILE_INDEX"),
         get("_FILE_SOURCE"),
@@ -321,26 +305,12 @@ def _optional_tuple(found: list[Any] | None) -> tuple[Any, ...] | None:
     return None if found is None else tuple(found)
 
 
-def _millis(found: datetime | int | None) -> int | None:
-    # A writer that omitted the logical type wrote a plain number.
-    return (found - _EPOCH) // _MILLISECOND if isinstance(found, datetime) else found
-
-
 # Values to records
 
 
 def _entry_record(entry: ManifestEntry) -> Record:
-    return {
-        "_KIND": FileKind(entry.kind),
-        "_PARTITION": entry.partition,
-        "_BUCKET": entry.bucket,
-        "_TOTAL_BUCKETS": entry.total_buckets,
-        "_FILE": _file_record(entry.file),
-    }
-
-
-def _file_record(file: DataFileMeta) -> Record:
-    return {
+    file = entry.file
+    stored_file = {
         "_FILE_NAME": file.file_name,
         "_FILE_SIZE": file.file_size,
         "_ROW_COUNT": file.row_count,
@@ -361,6 +331,13 @@ def _file_record(file: DataFileMeta) -> Record:
         "_EXTERNAL_PATH": file.external_path,
         "_FIRST_ROW_ID": file.first_row_id,
         "_WRITE_COLS": _optional_list(file.write_cols),
+    }
+    return {
+        "_KIND": FileKind(entry.kind),
+        "_PARTITION": entry.partition,
+        "_BUCKET": entry.bucket,
+        "_TOTAL_BUCKETS": entry.total_buckets,
+        "_FILE": stored_file,
     }
 
 

@@ -246,26 +246,22 @@ def is_live(entries: Entries) -> Mask:
     return without_pairs(entries, forget=True)
 
 
-def _getter(path: str) -> Callable[[ManifestEntry], Any]:
-    return attrgetter(path)
-
-
 _GETTERS: dict[str, tuple[Callable[[ManifestEntry], Any], pl.DataType | type[pl.DataType]]] = {
-    "_KIND": (_getter("kind"), pl.Int32),
-    "_PARTITION": (_getter("partition"), pl.Binary),
-    "_BUCKET": (_getter("bucket"), pl.Int32),
-    "_TOTAL_BUCKETS": (_getter("total_buckets"), pl.Int32),
-    "_FILE_NAME": (_getter("file.file_name"), pl.String),
-    "_FILE_SIZE": (_getter("file.file_size"), pl.Int64),
-    "_ROW_COUNT": (_getter("file.row_count"), pl.Int64),
-    "_MIN_KEY": (_getter("file.min_key"), pl.Binary),
-    "_MAX_KEY": (_getter("file.max_key"), pl.Binary),
-    "_KEY_STATS._MIN_VALUES": (_getter("file.key_stats.min_values"), pl.Binary),
-    "_KEY_STATS._MAX_VALUES": (_getter("file.key_stats.max_values"), pl.Binary),
-    "_MAX_SEQUENCE_NUMBER": (_getter("file.max_sequence_number"), pl.Int64),
-    "_SCHEMA_ID": (_getter("file.schema_id"), pl.Int64),
-    "_LEVEL": (_getter("file.level"), pl.Int32),
-    "_CREATION_TIME": (_getter("file.creation_time"), pl.Int64),
+    "_KIND": (attrgetter("kind"), pl.Int32),
+    "_PARTITION": (attrgetter("partition"), pl.Binary),
+    "_BUCKET": (attrgetter("bucket"), pl.Int32),
+    "_TOTAL_BUCKETS": (attrgetter("total_buckets"), pl.Int32),
+    "_FILE_NAME": (attrgetter("file.file_name"), pl.String),
+    "_FILE_SIZE": (attrgetter("file.file_size"), pl.Int64),
+    "_ROW_COUNT": (attrgetter("file.row_count"), pl.Int64),
+    "_MIN_KEY": (attrgetter("file.min_key"), pl.Binary),
+    "_MAX_KEY": (attrgetter("file.max_key"), pl.Binary),
+    "_KEY_STATS._MIN_VALUES": (attrgetter("file.key_stats.min_values"), pl.Binary),
+    "_KEY_STATS._MAX_VALUES": (attrgetter("file.key_stats.max_values"), pl.Binary),
+    "_MAX_SEQUENCE_NUMBER": (attrgetter("file.max_sequence_number"), pl.Int64),
+    "_SCHEMA_ID": (attrgetter("file.schema_id"), pl.Int64),
+    "_LEVEL": (attrgetter("file.level"), pl.Int32),
+    "_CREATION_TIME": (attrgetter("file.creation_time"), pl.Int64),
 }
 _STATS = ("_MIN_VALUES", "_MAX_VALUES", "_NULL_COUNTS")
 _STATS_MEMBERS = ("_KEY_STATS", "_VALUE_STATS")

@@ -156,10 +156,14 @@ def physical_type(data_type: pa.DataType) -> pa.DataType:
     return data_type
 
 
-def encode_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column in its `physical_type`. Values and NULLs are preserved."""
-    target = physical_type(column.type)
-    return pa.chunked_array([_encode(chunk) for chunk in column.chunks], type=target)
+def in_physical_types(rows: pa.Table) -> pa.Table:
+    """The rows with each column in its `physical_type`. Values and NULLs are preserved."""
+    fields = [_physical_field(field) for field in rows.schema]
+    columns = [
+        pa.chunked_array([_encode(chunk) for chunk in column.chunks], type=field.type)
+        for field, column in zip(fields, rows.columns, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
 def mark_footer(footer: bytes) -> bytes:
@@ -172,10 +176,13 @@ def mark_footer(footer: bytes) -> bytes:
     # 6 and 10 annotations. RowGroup: 1 columns. ColumnChunk: 3 meta_data. ColumnMetaData: 1 type,
     # 12 statistics.
     leaves = [element for element in value_of(metadata, 2).items if not has(element, 5)]
-    marked = [index for index, leaf in enumerate(leaves) if _is_bare_twelve_bytes(leaf)]
-    for index in marked:
-        replace(leaves[index], 1, _INT96)
-        drop(leaves[index], 2)
+    marked: list[int] = []
+    for index, leaf in enumerate(leaves):
+        is_bare = has(leaf, 2) and not has(leaf, 6) and not has(leaf, 10)
+        if is_bare and (value_of(leaf, 1), value_of(leaf, 2)) == (_FIXED_LEN_BYTE_ARRAY, _WIDTH):
+            replace(leaf, 1, _INT96)
+            drop(leaf, 2)
+            marked.append(index)
     for group in value_of(metadata, 4).items:
         chunks = value_of(group, 1).items
         for index in marked:
@@ -215,34 +222,14 @@ def _encode(array: pa.Array) -> pa.Array:
         )
     # Lists and maps: same offsets and validity over converted children.
     whole = pa.concat_arrays([array])  # drops a slice offset
-    child = (
-        pa.StructArray.from_arrays(
-            [whole.keys, whole.items], fields=[array.type.key_field, array.type.item_field]
-        )
-        if pa.types.is_map(array.type)
-        else whole.values
-    )
+    if pa.types.is_map(target):
+        columns = [_encode(whole.keys), _encode(whole.items)]
+        child = pa.StructArray.from_arrays(columns, fields=[target.key_field, target.item_field])
+    else:
+        child = _encode(whole.values)
     buffers = whole.buffers()[:2]
     return pa.Array.from_buffers(
-        target, len(whole), buffers, whole.null_count, offset=whole.offset,
-        children=[_encode_child(child, target)],
-    )  # fmt: skip
-
-
-def _encode_child(child: pa.Array, target: pa.DataType) -> pa.Array:
-    if not pa.types.is_map(target):
-        return _encode(child)
-    columns = [_encode(child.field(0)), _encode(child.field(1))]
-    return pa.StructArray.from_arrays(columns, fields=[target.key_field, target.item_field])
-
-
-def _is_bare_twelve_bytes(leaf: list[Member]) -> bool:
-    annotated = has(leaf, 6) or has(leaf, 10)
-    return (
-        not annotated
-        and has(leaf, 2)
-        and value_of(leaf, 1) == _FIXED_LEN_BYTE_ARRAY
-        and value_of(leaf, 2) == _WIDTH
+        target, len(whole), buffers, whole.null_count, offset=whole.offset, children=[child]
     )
 
 
@@ -276,11 +263,15 @@ def dictionary_columns(rows: pa.Table) -> list[str]:
     """
     sample = rows.slice(0, _SAMPLE_ROWS)
     limit = max(1, int(sample.num_rows * _DISTINCT_SHARE_MAX))
-    return [
-        name
-        for name, column in zip(sample.column_names, sample.columns, strict=True)
-        if _has_safe_dictionary(column.type) and len(pc.unique(column)) <= limit
-    ]
+    found = []
+    for name, column in zip(sample.column_names, sample.columns, strict=True):
+        type_ = column.type
+        is_long = pa.types.is_decimal(type_) and type_.precision > _DECIMAL_DIGITS_MAX
+        if is_long or pa.types.is_binary(type_) or pa.types.is_nested(type_):
+            continue
+        if len(pc.unique(column)) <= limit:
+            found.append(name)
+    return found
 
 
 def bounded_leaves(rows: pa.Table) -> list[str]:
@@ -296,11 +287,6 @@ def bounded_leaves(rows: pa.Table) -> list[str]:
         or (pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py())
     }
     return [path for path in _leaf_paths(rows.schema) if path not in unbounded]
-
-
-def _has_safe_dictionary(type_: pa.DataType) -> bool:
-    is_long = pa.types.is_decimal(type_) and type_.precision > _DECIMAL_DIGITS_MAX
-    return not (is_long or pa.types.is_binary(type_) or pa.types.is_nested(type_))
 
 
 def densest(codec: str) -> str:

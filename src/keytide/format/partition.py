@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -53,10 +52,12 @@ def partition_paths(
 
     Raises InvalidError for a column of a nested type.
     """
-    levels = [
-        _level_texts(column, each, legacy=legacy, default_name=default_name)
-        for column, each in zip(columns, fields, strict=True)
-    ]
+    levels = []
+    for column, each in zip(columns, fields, strict=True):
+        # Both names and values are escaped, because both may contain the separators.
+        name = escape_path_name(each.name)
+        texts = _texts(column, each, legacy=legacy, default_name=default_name)
+        levels.append([f"{name}={escape_path_name(text)}" for text in texts])
     return ["/".join(parts) for parts in zip(*levels, strict=True)]
 
 
@@ -102,13 +103,6 @@ def _one_value(value: Any, column: Field) -> pa.Array:
         ) from error
 
 
-def _level_texts(column: pa.Array, field: Field, *, legacy: bool, default_name: str) -> list[str]:
-    # Both names and values are escaped, because both may contain the separators.
-    name = escape_path_name(field.name)
-    texts = _texts(column, field, legacy=legacy, default_name=default_name)
-    return [f"{name}={escape_path_name(text)}" for text in texts]
-
-
 def _texts(column: pa.Array, field: Field, *, legacy: bool, default_name: str) -> list[str]:
     text_of = _text_function(field.type, legacy=legacy)
     texts = (None if value is None else text_of(value) for value in _plain_values(column, field))
@@ -138,39 +132,18 @@ def _text_function(type_: DataType, *, legacy: bool) -> Callable[[Any], str]:
     if type_.root == "TIME":
         return str if legacy else lambda millis: _time_text(millis, digits)
     if type_.root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
-        unit = type_.to_arrow().unit
-        text_of = _short_timestamp_text if legacy else _full_timestamp_text
-        return lambda units: text_of(*_seconds_and_nanos(units, unit), digits)
+        per_second = {"ms": 10**3, "us": 10**6, "ns": 10**9}[type_.to_arrow().unit]
+        return lambda units: _timestamp_text(units, per_second, digits, legacy=legacy)
     return _TEXT_OF.get(type_.root, str)
 
 
-def _boolean_text(value: bool) -> str:
-    return "true" if value else "false"
-
-
-def _decimal_text(value: Decimal) -> str:
-    return format(value, "f")
-
-
-def _bytes_text(value: bytes) -> str:
-    return value.decode(errors="replace")
-
-
-def _float_text(value: float) -> str:
-    return _java_text(np.float32(value))
-
-
-def _double_text(value: float) -> str:
-    return _java_text(np.float64(value))
-
-
 _TEXT_OF: Mapping[str, Callable[[Any], str]] = {
-    "BOOLEAN": _boolean_text,
-    "DECIMAL": _decimal_text,
-    "BINARY": _bytes_text,
-    "VARBINARY": _bytes_text,
-    "FLOAT": _float_text,
-    "DOUBLE": _double_text,
+    "BOOLEAN": lambda value: "true" if value else "false",
+    "DECIMAL": lambda value: format(value, "f"),
+    "BINARY": lambda value: value.decode(errors="replace"),
+    "VARBINARY": lambda value: value.decode(errors="replace"),
+    "FLOAT": lambda value: _java_text(np.float32(value)),
+    "DOUBLE": lambda value: _java_text(np.float64(value)),
 }
 
 
@@ -196,26 +169,17 @@ def _time_text(millis: int, precision: int) -> str:
     return f"{clock}.{fraction}" if precision else clock
 
 
-def _seconds_and_nanos(units: int, unit: str) -> tuple[int, int]:
-    per_second = {"ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+def _timestamp_text(units: int, per_second: int, precision: int, *, legacy: bool) -> str:
     seconds, rest = divmod(units, per_second)
-    return seconds, rest * (10**9 // per_second)
-
-
-def _short_timestamp_text(seconds: int, nanos: int, _precision: int) -> str:
-    """Seconds only if they are not zero, and the fraction in groups of three digits."""
-    text = str(np.datetime64(seconds, "s"))
-    if nanos == 0:
-        return text.removesuffix(":00") if seconds % 60 == 0 else text
-    fraction = f"{nanos:09}"
-    while fraction.endswith("000"):
-        fraction = fraction[:-3]
-    return f"{text}.{fraction}"
-
-
-def _full_timestamp_text(seconds: int, nanos: int, precision: int) -> str:
-    """All parts down to the declared precision, and further digits that are not zero."""
-    fraction = f"{nanos:09}"
-    fraction = fraction[:precision] + fraction[precision:].rstrip("0")
-    text = str(np.datetime64(seconds, "s")).replace("T", " ")
+    text, fraction = str(np.datetime64(seconds, "s")), f"{rest * (10**9 // per_second):09}"
+    if legacy:
+        # Seconds only if they are not zero, and the fraction in groups of three digits.
+        if rest == 0 and seconds % 60 == 0:
+            return text.removesuffix(":00")
+        while fraction.endswith("000"):
+            fraction = fraction[:-3]
+    else:
+        # All parts down to the declared precision, and further digits that are not zero.
+        text = text.replace("T", " ")
+        fraction = fraction[:precision] + fraction[precision:].rstrip("0")
     return f"{text}.{fraction}" if fraction else text

@@ -129,12 +129,14 @@ class TableSchema:
         # A missing option in a file of that time had another meaning than it has now.
         defaults = {keys.BUCKET: "1"} if version < 2 else {}
         defaults_before = defaults | ({keys.FILE_FORMAT: "orc"} if version < 3 else {})
+        # A table with a key index has the key among its options.
+        indexed_key = (name for name in options.get(keys.UPSERT_KEY, "").split(",") if name)
         schema = cls(
             id=member(document, "id", INTEGER, path),
             fields=_parsed_fields(member(document, "fields", OBJECTS, path), path),
             highest_field_id=member(document, "highestFieldId", INTEGER, path),
             partition_keys=tuple(member(document, "partitionKeys", TEXTS, path)),
-            primary_keys=_primary_keys(member(document, "primaryKeys", TEXTS, path), options),
+            primary_keys=tuple(member(document, "primaryKeys", TEXTS, path) or indexed_key),
             options=defaults_before | options,
             comment=optional_member(document, "comment", TEXT, path),
             time_millis=optional_member(document, "timeMillis", TIME, path, default=0),
@@ -287,8 +289,16 @@ def check_fields(fields: Iterable[Field]) -> None:
             )
         parts: list[Field] = []
         for each in levels:
-            _check_field(each)
-            parts += _parts(each)
+            _check_name(each.name)
+            type_ = each.type
+            # The parts one level below, those without a name as columns with the name of the whole.
+            if isinstance(type_, RowType):
+                _check_unique([member.name for member in type_.fields], f"column {each.name!r}")
+                parts += type_.fields
+            elif isinstance(type_, MapType):
+                parts += [replace(each, type=type_.key), replace(each, type=type_.value)]
+            elif isinstance(type_, ArrayType | MultisetType | VectorType):
+                parts.append(replace(each, type=type_.element))
         levels = parts
 
 
@@ -296,33 +306,18 @@ def check_fields(fields: Iterable[Field]) -> None:
 NESTING_MAX = 32
 
 
-def _check_field(each: Field) -> None:
-    if not each.name.strip():
-        raise InvalidError(f"column {each.name!r} has no name; give it one")
-    if "\0" in each.name:
+def _check_name(name: str) -> None:
+    if not name.strip():
+        raise InvalidError(f"column {name!r} has no name; give it one")
+    if "\0" in name:
         raise InvalidError(
-            f"column {each.name!r} has a NUL character in its name, where other programs "
+            f"column {name!r} has a NUL character in its name, where other programs "
             "truncate the name; remove it"
         )
-    if each.name == "*" or (each.name.startswith("^") and each.name.endswith("$")):
+    if name == "*" or (name.startswith("^") and name.endswith("$")):
         raise InvalidError(
-            f"column {each.name!r} has a name that looks like a pattern for several columns; "
-            "rename it"
+            f"column {name!r} has a name that looks like a pattern for several columns; rename it"
         )
-    if isinstance(each.type, RowType):
-        names = [member.name for member in each.type.fields]
-        _check_unique(names, f"column {each.name!r}")
-
-
-def _parts(each: Field) -> list[Field]:
-    """The parts of a nested column one level below, each as a column with its name."""
-    type_ = each.type
-    if isinstance(type_, RowType):
-        return list(type_.fields)
-    inner = [type_.key, type_.value] if isinstance(type_, MapType) else []
-    if isinstance(type_, ArrayType | MultisetType | VectorType):
-        inner = [type_.element]
-    return [replace(each, type=part) for part in inner]
 
 
 def _document(schema: TableSchema) -> dict[str, Any]:
@@ -341,12 +336,6 @@ def _document(schema: TableSchema) -> dict[str, Any]:
     }
 
 
-def _primary_keys(stored: Sequence[str], options: Mapping[str, str]) -> tuple[str, ...]:
-    """The key of a table. A table with a key index has it among its options."""
-    named = options.get(keys.UPSERT_KEY, "")
-    return tuple(stored or (name for name in named.split(",") if name))
-
-
 def _parsed_fields(members: Sequence[Mapping[str, Any]], path: str) -> tuple[Field, ...]:
     try:
         return tuple(map(parse_field, members))
@@ -361,13 +350,15 @@ def _renumbered(type_: DataType, ids: Iterator[int]) -> DataType:
         key = _renumbered(type_.key, ids)
         return replace(type_, key=key, value=_renumbered(type_.value, ids))
     if isinstance(type_, RowType):
-        return replace(type_, fields=tuple(_renumbered_member(m, ids) for m in type_.fields))
+        return replace(
+            type_,
+            fields=tuple(
+                # A member is numbered after its own members.
+                replace(m, type=_renumbered(m.type, ids), id=next(ids))
+                for m in type_.fields
+            ),
+        )
     return type_
-
-
-def _renumbered_member(member: Field, ids: Iterator[int]) -> Field:
-    type_ = _renumbered(member.type, ids)
-    return replace(member, id=next(ids), type=type_)
 
 
 def all_fields(fields: Iterable[Field]) -> Iterator[Field]:

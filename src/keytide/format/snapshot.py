@@ -205,24 +205,24 @@ class Consumer:
         return write_document(self, _consumer_document, Consumer.from_json)
 
 
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
+def _members() -> dict[str, tuple[str, MemberType]]:
+    """The member of each attribute and its allowed content, in Java's order."""
+    found = {}
+    for each in fields(Snapshot):
+        first, *rest = each.name.split("_")
+        annotation = str(each.type)
+        type_ = TEXT
+        if each.name == "time_millis":
+            type_ = TIME
+        elif annotation.startswith("int"):
+            type_ = INTEGER
+        elif annotation.startswith("Mapping"):
+            type_ = TEXT_BY_NAME
+        found[each.name] = (first + "".join(part.capitalize() for part in rest), type_)
+    return found
 
 
-def _member_type(name: str, annotation: str) -> MemberType:
-    if name == "time_millis":
-        return TIME
-    if annotation.startswith("int"):
-        return INTEGER
-    return TEXT_BY_NAME if annotation.startswith("Mapping") else TEXT
-
-
-# Attribute, member and its allowed content, in Java's order.
-_MEMBERS = {
-    each.name: (_camel(each.name), _member_type(each.name, str(each.type)))
-    for each in fields(Snapshot)
-}
+_MEMBERS = _members()
 _OPERATIONS = frozenset(each.value for each in Operation)
 _REQUIRED = frozenset(
     {
@@ -285,18 +285,14 @@ def _snapshot_from_document(document: Mapping[str, Any], path: str) -> Snapshot:
     for name, (stored, type_) in _MEMBERS.items():
         if name in _REQUIRED or document.get(stored) is not None:
             values[name] = member(document, stored, type_, path)
-    values["commit_kind"] = _commit_kind(values["commit_kind"], path)
-    return Snapshot(**values)
-
-
-def _commit_kind(text: str, path: str) -> CommitKind:
-    try:
-        return CommitKind(text)
-    except ValueError as error:
-        known = ", ".join(each.value for each in CommitKind)
+    kind = values["commit_kind"]
+    known = [each.value for each in CommitKind]
+    if kind not in known:
         raise UnsupportedError(
-            f"{path}: commitKind {text!r} is not one of {known}; use a newer release for this table"
-        ) from error
+            f"{path}: commitKind {kind!r} is not one of {', '.join(known)}; use a newer release "
+            "for this table"
+        )
+    return Snapshot(**values | {"commit_kind": CommitKind(kind)})
 
 
 _EPOCH = datetime(1970, 1, 1)

@@ -56,7 +56,9 @@ class ColumnStats:
             minimum = maximum = pa.nulls(len(minimum), minimum.type)
         elif pa.types.is_floating(minimum.type):
             # Readers that order -0.0 before 0.0 must find both zeros inside the bounds.
-            minimum, maximum = _zero_as(minimum, -0.0), _zero_as(maximum, 0.0)
+            low_zero, high_zero = (pa.scalar(zero, minimum.type) for zero in (-0.0, 0.0))
+            minimum = pc.if_else(pc.equal(minimum, 0.0), low_zero, minimum)
+            maximum = pc.if_else(pc.equal(maximum, 0.0), high_zero, maximum)
         elif mode.length is not None and bool(
             pa.types.is_string(minimum.type) or pa.types.is_binary(minimum.type)
         ):
@@ -205,7 +207,11 @@ def truncate_max(value: str | bytes, length: int) -> str | bytes | None:
         head = value[:length].rstrip(b"\xff")
         return head[:-1] + bytes([head[-1] + 1]) if head else None
     text = value[:length].rstrip("\U0010ffff")
-    return text[:-1] + _next_character(text[-1]) if text else None
+    if not text:
+        return None
+    code = ord(text[-1]) + 1
+    # The surrogates between U+D7FF and U+E000 are not characters.
+    return text[:-1] + chr(0xE000 if 0xD800 <= code <= 0xDFFF else code)
 
 
 _MODE = re.compile(r"none|counts|full|truncate\((?P<length>[1-9][0-9]*)\)", re.IGNORECASE)
@@ -216,11 +222,6 @@ class _Pieces:
     """The number of rows in each piece of a table."""
 
     lengths: Sequence[int]
-
-    @property
-    def are_few(self) -> bool:
-        """Whether processing them individually is faster than planning for all of them."""
-        return len(self.lengths) <= _FEW_PIECES
 
     @cached_property
     def groups(self) -> pl.Series:
@@ -240,16 +241,16 @@ def _measured(column: pa.ChunkedArray, type_: DataType, pieces: _Pieces) -> Colu
     arrow_type = type_.to_arrow()
     if column.type != arrow_type:  # dictionaries and views have no order of their own
         column = column.cast(arrow_type)
-    nulls, *bounds = (_one_by_one if pieces.are_few else _of_pieces)(column, pieces)
+    measure = _one_by_one if len(pieces.lengths) <= _FEW_PIECES else _of_pieces
+    nulls, *bounds = measure(column, pieces)
     minimum, maximum = (_whole(bound).cast(arrow_type) for bound in bounds)
     return ColumnStats(type_, minimum, maximum, tuple(nulls.to_pylist()))
 
 
 def _one_by_one(column: pa.ChunkedArray, pieces: _Pieces) -> tuple[pa.Array, pa.Array, pa.Array]:
     """NULLs, smallest and largest value of each piece."""
-    bounds = _float_bounds if pa.types.is_floating(column.type) else _bounds
     each = [*pieces.of(column)]
-    ends = [bounds(piece) for piece in each]
+    ends = [_bounds(piece) for piece in each]
     return (
         pa.array([piece.null_count for piece in each]),
         pa.array([low for low, _ in ends], column.type),
@@ -257,12 +258,10 @@ def _one_by_one(column: pa.ChunkedArray, pieces: _Pieces) -> tuple[pa.Array, pa.
     )
 
 
-def _bounds(column: pa.ChunkedArray) -> tuple[pa.Scalar, pa.Scalar]:
-    found = pc.min_max(column)
-    return found["min"], found["max"]
-
-
-def _float_bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
+def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
+    if not pa.types.is_floating(column.type):
+        found = pc.min_max(column)
+        return found["min"], found["max"]
     # Polars compares many floats at a time, Arrow one by one.
     values = pl.Series(pl.from_arrow(column, rechunk=False))
     # Readers do not agree on the position of NaN in the order.
@@ -290,13 +289,3 @@ def _whole(bounds: pa.Array | pa.ChunkedArray) -> pa.Array:
     if isinstance(bounds, pa.Array):
         return bounds
     return bounds.chunk(0) if bounds.num_chunks == 1 else bounds.combine_chunks()
-
-
-def _zero_as(bounds: pa.Array, zero: float) -> pa.Array:
-    return pc.if_else(pc.equal(bounds, 0.0), pa.scalar(zero, bounds.type), bounds)
-
-
-def _next_character(character: str) -> str:
-    code = ord(character) + 1
-    # The surrogates between U+D7FF and U+E000 are not characters.
-    return chr(0xE000 if 0xD800 <= code <= 0xDFFF else code)

@@ -301,7 +301,11 @@ def _numbered(levels: list[Level], keys: pa.Array) -> tuple[list[Numbers], pa.Ar
     row = np.concatenate([each[own] for each, own in zip(rows, keyed, strict=True)])
     key = np.concatenate([level.keys[own] for level, own in zip(levels, keyed, strict=True)])
     place = np.concatenate([each[own] for each, own in zip(places, keyed, strict=True)])
-    _check_unique(levels, len(keys))
+    for level in levels:
+        own = np.flatnonzero(level.keys != NO_KEY)
+        pairs = level.parents[own] * len(keys) + level.keys[own]
+        if len(np.unique(pairs)) != len(pairs):
+            raise ValueError("an object has a key twice")
     order = np.argsort(place)
     used, firsts, inverse = np.unique(
         row[order] * len(keys) + key[order], return_index=True, return_inverse=True
@@ -332,14 +336,6 @@ def _places(levels: list[Level]) -> tuple[list[Numbers], list[Numbers]]:
         rows.append(rows[-1][level.parents])
         places.append(places[-1][level.parents] + 1 + _within(level.parents, size, counts))
     return rows, places
-
-
-def _check_unique(levels: list[Level], key_count: int) -> None:
-    for level in levels:
-        own = np.flatnonzero(level.keys != NO_KEY)
-        pairs = level.parents[own] * key_count + level.keys[own]
-        if len(np.unique(pairs)) != len(pairs):
-            raise ValueError("an object has a key twice")
 
 
 def _metadata(keys: pa.Array, used: Numbers, counts: Numbers) -> pa.Array:

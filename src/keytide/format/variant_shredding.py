@@ -78,14 +78,10 @@ def unknown_part(kind: pa.DataType) -> pa.DataType | None:
     if pa.types.is_struct(typed):
         inner = [unknown_part(each.type) for each in typed]
         return next((each for each in inner if each is not None), None)
-    if _is_list(typed):
+    if isinstance(typed, pa.LargeListType | pa.ListType):
         is_group = pa.types.is_struct(typed.value_type)
         return unknown_part(typed.value_type) if is_group else typed
     return typed if encoded_scalars(pa.nulls(0, typed)) is None else None
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return isinstance(kind, pa.LargeListType | pa.ListType)
 
 
 @dataclass(frozen=True)
@@ -155,7 +151,7 @@ def _group(column: pa.Array, pool: Pool) -> _Group:
         kinds = [typed.type.field(i).name for i in range(typed.type.num_fields)]
         fields = {name: _group(typed.field(i), pool) for i, name in enumerate(kinds)}
         return _Group(valid, value, is_typed, fields=fields)
-    if _is_list(typed.type):
+    if isinstance(typed.type, pa.LargeListType | pa.ListType):
         ends = np.asarray(typed.offsets).astype(np.int64)
         elements = _group(typed.values, pool)
         return _Group(valid, value, is_typed, elements=(ends[:-1], np.diff(ends), elements))
@@ -234,7 +230,12 @@ class _LevelBuilder:
             self.starts[typed] = group.scalars.starts[typed_at]
             self.lengths[typed] = group.scalars.lengths[typed_at]
         elif group.elements is not None:
-            self._add_elements(group.elements, typed, typed_at)
+            self.kinds[typed] = ARRAY
+            begins, counts, elements = group.elements
+            owners, numbers = counted(counts[typed_at])
+            none = np.full(len(owners), NO_KEY)
+            rows = begins[typed_at][owners] + numbers
+            self.found.append(_NextNodes(typed[owners], numbers, none, rows, rows, elements))
         elif group.fields is not None:
             self._add_fields(group, group.fields, typed, typed_at)
         if group.value is not None:
@@ -259,16 +260,6 @@ class _LevelBuilder:
         keys = self.keys.stored(self.rows[parents], ids)
         self.found.append(_NextNodes(parents, numbers + first, keys, values, ends[owners], None))
         return keys
-
-    def _add_elements(
-        self, elements: tuple[Numbers, Numbers, _Group], places: Numbers, at: Numbers
-    ) -> None:
-        self.kinds[places] = ARRAY
-        begins, counts, group = elements
-        owners, numbers = counted(counts[at])
-        none = np.full(len(owners), NO_KEY)
-        rows = begins[at][owners] + numbers
-        self.found.append(_NextNodes(places[owners], numbers, none, rows, rows, group))
 
     def _add_fields(
         self, group: _Group, fields: dict[str, _Group], places: Numbers, at: Numbers

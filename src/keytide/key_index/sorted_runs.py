@@ -318,10 +318,7 @@ def decoded(block: Block, hashes: KeyHashes, others: Sequence[Column]) -> Entrie
     files, positions, above = others
     comparisons = above.astype(np.uint64) + np.int64(block.base).view(np.uint64)
     return Entries(
-        hashes,
-        files.astype(np.int64),
-        positions.astype(np.int64),
-        comparisons.view(np.int64),
+        hashes, files.astype(np.int64), positions.astype(np.int64), comparisons.view(np.int64)
     )
 
 

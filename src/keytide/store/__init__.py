@@ -2,16 +2,10 @@
 
 from keytide.store.cache_folder import CacheFolder
 from keytide.store.cached import CachedStore
-from keytide.store.interface import ObjectInfo, SeekableReader, Store, created
+from keytide.store.interface import ObjectInfo, PassingStore, SeekableReader, Store, created
 from keytide.store.local import LocalStore
 from keytide.store.object_store import ObjectStore
-from keytide.store.open import (
-    is_inside,
-    is_stored_inside,
-    open_store,
-    store_of_file,
-    takes_options,
-)
+from keytide.store.open import is_inside, is_stored_inside, open_store, store_of_file, takes_options
 
 __all__ = [
     "CacheFolder",
@@ -19,6 +13,7 @@ __all__ = [
     "LocalStore",
     "ObjectInfo",
     "ObjectStore",
+    "PassingStore",
     "SeekableReader",
     "Store",
     "created",

@@ -117,15 +117,13 @@ class CacheFolder:
         if not os.path.lexists(path):
             return
         with self._troubles():
-            if self._is_ours():
-                self._drop(path)
-
-    def _drop(self, path: str) -> None:
-        with self._locked() as total:
-            # Without the lock, the total size stays too high until entries are counted again.
-            freed = _remove(path)
-            if total is not None and freed:
-                total.add(-freed)
+            if not self._is_ours():
+                return
+            with self._locked() as total:
+                # Without the lock, the total size stays too high until entries are counted again.
+                freed = _remove(path)
+                if total is not None and freed:
+                    total.add(-freed)
 
     # -- finding --------------------------------------------------------------------------------
 
@@ -192,22 +190,23 @@ class CacheFolder:
                 with self._locked() as total:
                     if total is None or os.path.exists(path):
                         return
-                    _write_sum(path, len(data), zlib.crc32(data))
+                    name = _sum_of(path)
+                    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+                    with open(os.open(name, flags, _FILE_MODE), "wb", 0) as file:
+                        file.write(b"%d %08x" % (len(data), zlib.crc32(data)))
+                    os.utime(name, (0, 0))  # its path was never returned
                     os.rename(temporary.path, path)
                     is_there = True
-                _CHECKED.note(path, temporary.version)
+                _CHECKED.note(path, _version(os.fstat(temporary.file.fileno())))
             finally:
                 if not is_there:
-                    self._give_up(temporary.path, cost)
-
-    def _give_up(self, path: str, cost: int) -> None:
-        # This needs the lock. A count between the two steps would miss the file, and its size would
-        # be subtracted twice.
-        with self._locked() as total:
-            with suppress(OSError):
-                os.unlink(path)
-            if total is not None:
-                total.add(-cost)
+                    # This needs the lock. A count between the two steps would miss the file, and
+                    # its size would be subtracted twice.
+                    with self._locked() as total:
+                        with suppress(OSError):
+                            os.unlink(temporary.path)
+                        if total is not None:
+                            total.add(-cost)
 
     # -- eviction -------------------------------------------------------------------------------
 
@@ -239,10 +238,18 @@ class CacheFolder:
     @contextmanager
     def _locked(self) -> Iterator[_Total | None]:
         """Lock the total size for this process. None if others hold the lock for too long."""
-        with open(os.open(self._lock, os.O_RDWR | os.O_CREAT, _FILE_MODE), "r+b", 0) as file:
-            if not _lock(file.fileno()):
-                yield None
-                return
+        path, deadline = os.path.join(self._folder, "lock"), time.monotonic() + _LOCK_S
+        with open(os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE), "r+b", 0) as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    is_late = time.monotonic() > deadline
+                if is_late:
+                    yield None
+                    return
+                time.sleep(_LOCK_AGAIN_S)
             yield _Total(file.fileno())
 
     # -- errors ---------------------------------------------------------------------------------
@@ -270,10 +277,6 @@ class CacheFolder:
     @property
     def _new(self) -> str:
         return os.path.join(self._folder, "new")
-
-    @property
-    def _lock(self) -> str:
-        return os.path.join(self._folder, "lock")
 
     def _path(self, key: str) -> str:
         return os.path.join(self._folder, key[:2], key)
@@ -303,27 +306,23 @@ class _Temporary:
 
     def __init__(self, path: str, cost: int) -> None:
         self.path = path
-        self._file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, _FILE_MODE), "r+b", 0)  # noqa: SIM115  # closed by `close`
+        self.file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, _FILE_MODE), "r+b", 0)  # noqa: SIM115  # closed by `close`
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._file.truncate(cost)
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.file.truncate(cost)
         except BaseException:
-            self._file.close()
+            self.file.close()
             os.unlink(path)
             raise
 
     def write(self, data: Piece) -> None:
         rest = memoryview(data).cast("B")
-        self._file.truncate(len(rest))
+        self.file.truncate(len(rest))
         while rest:
-            rest = rest[self._file.write(rest) :]
-
-    @property
-    def version(self) -> tuple[int, int, int]:
-        return _version(os.fstat(self._file.fileno()))
+            rest = rest[self.file.write(rest) :]
 
     def close(self) -> None:
-        self._file.close()
+        self.file.close()
 
 
 class _Total:
@@ -397,13 +396,6 @@ def _version(found: os.stat_result) -> tuple[int, int, int]:
 
 def _sum_of(path: str) -> str:
     return f"{path}{_SUM}"
-
-
-def _write_sum(path: str, size: int, checksum: int) -> None:
-    name = _sum_of(path)
-    with open(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _FILE_MODE), "wb", 0) as file:
-        file.write(b"%d %08x" % (size, checksum))
-    os.utime(name, (0, 0))  # its path was never returned
 
 
 def _noted(path: str) -> tuple[int, int] | None:
@@ -480,24 +472,6 @@ def _remove_unmapped(path: str, recently_s: float) -> int:
     freed = _remove(path)
     os.unlink(aside)
     return freed
-
-
-def _lock(descriptor: int) -> bool:
-    """Lock an open file. False if others hold the lock for longer than a read should wait."""
-    deadline = time.monotonic() + _LOCK_S
-    while not _is_locked_now(descriptor):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_LOCK_AGAIN_S)
-    return True
-
-
-def _is_locked_now(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 _FOLDER_MODE = 0o700

@@ -14,23 +14,19 @@ are read.
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
 import pyarrow as pa
 
 from keytide.base.process import refuse_forked_child
 from keytide.store.cache_folder import CacheFolder
-from keytide.store.interface import ObjectInfo, SeekableReader, Store
-
-T = TypeVar("T")
+from keytide.store.interface import PassingStore, SeekableReader, Store
 
 WHOLE_BYTES_MAX = 64 << 20
 """A file up to this size is fetched as a whole when it is opened. This takes about a second."""
@@ -43,7 +39,7 @@ A request takes about as long as transferring this.
 
 
 @dataclass(frozen=True)
-class CachedStore(Store):
+class CachedStore(PassingStore):
     """The store `beneath`, with local copies of what was read.
 
     `never_changes` says whether the file with a given full name is immutable, for all readers and
@@ -52,23 +48,8 @@ class CachedStore(Store):
     Use `uncached` to find out what is really stored.
     """
 
-    beneath: Store
     cache: CacheFolder
     never_changes: Callable[[str], bool]
-
-    @property
-    def uri(self) -> str:
-        """The address of the store beneath."""
-        return self.beneath.uri
-
-    @property
-    def identity(self) -> Hashable:
-        """The identity of the store beneath, which has the same files."""
-        return self.beneath.identity
-
-    def uri_of(self, path: str) -> str:
-        """The full name of a file."""
-        return self.beneath.uri_of(path)
 
     def uncached(self) -> Store:
         """The store beneath."""
@@ -81,7 +62,7 @@ class CachedStore(Store):
         (data,) = self.read_all([path])
         return data
 
-    def read_all(self, paths: Sequence[str]) -> builtins.list[bytes]:
+    def read_all(self, paths: Sequence[str]) -> list[bytes]:
         """The whole files, in the order of `paths`. Missing copies are fetched in parallel."""
         names = [self._name(path) for path in paths]
         found = [None if name is None else self.cache.load(_key(name)) for name in names]
@@ -93,19 +74,6 @@ class CachedStore(Store):
                 self.cache.keep(_key(name), data)
         return [data for data in found if data is not None]
 
-    def together(self, calls: Sequence[Callable[[], T]]) -> builtins.list[T]:
-        """Run several calls, in parallel if the store beneath does so."""
-        return self.beneath.together(calls)
-
-    def begin(self, call: Callable[[], T]) -> Future[T]:
-        """Run a call, which can still be running on return if the store beneath does so."""
-        return self.beneath.begin(call)
-
-    def uploading(self) -> tuple[Store, Callable[[], None]]:
-        """A view that uploads in the background, and a function that waits for the uploads."""
-        beneath, settle = self.beneath.uploading()
-        return replace(self, beneath=beneath), settle
-
     def open_input(self, path: str) -> pa.NativeFile:
         """A seekable file: the copy on local disk, or otherwise in memory or fetched in blocks."""
         name = self._name(path)
@@ -113,7 +81,15 @@ class CachedStore(Store):
             return self.beneath.open_input(path)
         # One thread fetches, and the others find the copy.
         with _FETCHING[hash(name) % len(_FETCHING)]:
-            return self._opened(name) or self._fetched(name, path)
+            local = self.cache.path(_key(name))
+            if local is not None:
+                with suppress(OSError):  # it was evicted just now
+                    return pa.OSFile(local, "rb")
+            return self._fetched(name, path)
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Bytes of a file, from its copy or its blocks."""
+        return Store.read_ranges(self, path, ranges)
 
     def local_path(self, path: str) -> Path | None:
         """The copy on local disk if there is one. The caller must map it within some minutes."""
@@ -122,26 +98,6 @@ class CachedStore(Store):
             return self.beneath.local_path(path)
         local = self.cache.path_to_map(_key(name))
         return None if local is None else Path(local)
-
-    def exists(self, path: str) -> bool:
-        """Whether the store has a file of this name."""
-        return self.beneath.exists(path)
-
-    def size(self, path: str) -> int:
-        """Length of the file in the store, in bytes."""
-        return self.beneath.size(path)
-
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """All files of the store below `prefix`."""
-        return self.beneath.list(prefix)
-
-    def list_names(self, directory: str = "") -> builtins.list[str]:
-        """Sorted names of the store's files and directories directly below `directory`."""
-        return self.beneath.list_names(directory)
-
-    def polars_options(self) -> Mapping[str, str] | None:
-        """Storage options with which Polars reads `uri_of` a file directly, without the cache."""
-        return self.beneath.polars_options()
 
     def sub(self, prefix: str) -> CachedStore:
         """The same store and cache, rooted at the directory `prefix`."""
@@ -169,14 +125,6 @@ class CachedStore(Store):
         self.beneath.copy(path, to)
         self.forget([to])
 
-    def create(self, path: str, data: bytes) -> bool:
-        """Write a whole file to the store if the name is free."""
-        return self.beneath.create(path, data)
-
-    def hint(self, path: str, data: bytes) -> None:
-        """Replace a file of the store that readers do not depend on."""
-        self.beneath.hint(path, data)
-
     def delete(self, paths: Iterable[str]) -> None:
         """Remove files from the store, and their copies from this cache."""
         gone = [*paths]
@@ -188,10 +136,6 @@ class CachedStore(Store):
         gone = [*paths]
         self.beneath.discard(gone)
         self.forget(gone)
-
-    def delete_tree(self, directory: str) -> None:
-        """Remove a directory from the store. Copies of its files are evicted later."""
-        self.beneath.delete_tree(directory)
 
     def forget(self, paths: Iterable[str]) -> None:
         """Remove local copies, so that the next read fetches the files again."""
@@ -211,23 +155,15 @@ class CachedStore(Store):
         name = self.beneath.uri_of(path)
         return name if self.never_changes(name) else None
 
-    def _opened(self, name: str) -> pa.NativeFile | None:
-        """The copy of a file, complete or as blocks, as an open file."""
-        local = self.cache.path(_key(name))
-        if local is not None:
-            with suppress(OSError):  # it was evicted just now
-                return pa.OSFile(local, "rb")
-        return None
-
     def _fetched(self, name: str, path: str) -> pa.NativeFile:
         noted = self.cache.load(_size_key(name))
         if noted is not None:
-            return _by_blocks(self, path, name, int(noted), None)
+            return pa.PythonFile(_BlockReader(self, path, name, int(noted), None), mode="r")
         file = self.beneath.open_input(path)
         size = file.size()
         if size > WHOLE_BYTES_MAX and self.cache.takes(BLOCK_BYTES):
             self.cache.keep(_size_key(name), b"%d" % size)
-            return _by_blocks(self, path, name, size, file)
+            return pa.PythonFile(_BlockReader(self, path, name, size, file), mode="r")
         if size > WHOLE_BYTES_MAX or not self.cache.takes(size):
             return file
         with file:
@@ -235,12 +171,6 @@ class CachedStore(Store):
         if len(data) == size:
             self.cache.keep(_key(name), memoryview(data))
         return pa.BufferReader(data)
-
-
-def _by_blocks(
-    store: CachedStore, path: str, name: str, size: int, far: pa.NativeFile | None
-) -> pa.NativeFile:
-    return pa.PythonFile(_BlockReader(store, path, name, size, far), mode="r")
 
 
 class _BlockReader(SeekableReader):
@@ -271,39 +201,35 @@ class _BlockReader(SeekableReader):
             self._far.close()
         super().close()
 
-    def _blocks(self, first: int, last: int) -> builtins.list[bytes]:
-        found = {number: self._kept(number) for number in range(first, last + 1)}
+    def _blocks(self, first: int, last: int) -> list[bytes]:
+        last_number, last_block = self._last
+        found: dict[int, bytes | None] = {
+            number: last_block
+            if number == last_number
+            else self._store.cache.load(_block_key(self._name, number))
+            for number in range(first, last + 1)
+        }
         number = first
         while number <= last:
             end = number
             while end <= last and found[end] is None:
                 end += 1
             if end > number:
-                found.update(zip(range(number, end), self._fetch(number, end), strict=True))
+                # The blocks from `number` up to `end`, in one request.
+                if self._far is None:
+                    self._far = self._store.beneath.open_input(self._path)
+                begin = number * BLOCK_BYTES
+                self._far.seek(begin)
+                wanted = min(end * BLOCK_BYTES, self.size) - begin
+                data = self._far.read(wanted)
+                for place in range(number, end):
+                    start = place * BLOCK_BYTES - begin
+                    block = found[place] = data[start : start + BLOCK_BYTES]
+                    if len(data) == wanted:
+                        self._store.cache.keep(_block_key(self._name, place), block)
             number = end + 1
         blocks = [block for block in found.values() if block is not None]
         self._last = (last, blocks[-1])
-        return blocks
-
-    def _kept(self, number: int) -> bytes | None:
-        if self._last[0] == number:
-            return self._last[1]
-        return self._store.cache.load(_block_key(self._name, number))
-
-    def _fetch(self, first: int, end: int) -> builtins.list[bytes]:
-        """The blocks from `first` up to `end`, in one request."""
-        if self._far is None:
-            self._far = self._store.beneath.open_input(self._path)
-        self._far.seek(first * BLOCK_BYTES)
-        wanted = min(end * BLOCK_BYTES, self.size) - first * BLOCK_BYTES
-        data = self._far.read(wanted)
-        blocks = [
-            data[start : start + BLOCK_BYTES]
-            for start in range(0, (end - first) * BLOCK_BYTES, BLOCK_BYTES)
-        ]
-        for number, block in enumerate(blocks, start=first):
-            if len(data) == wanted:
-                self._store.cache.keep(_block_key(self._name, number), block)
         return blocks
 
 

@@ -118,7 +118,11 @@ class FaultyStore(Store):
         if action == "fail":
             raise self._failure(action, "output", path)
         data = bytearray()
-        with buffered(self._full_disk(path) if action == "disk-full" else data.extend) as file:
+
+        def refuse(piece: memoryview) -> None:
+            raise self._failure("disk-full", "output", path)
+
+        with buffered(refuse if action == "disk-full" else data.extend) as file:
             yield file
         self.inner.put(path, bytes(data) if action == "lost-response" else _half(bytes(data)))
         raise self._failure(action, "output", path)
@@ -236,12 +240,6 @@ class FaultyStore(Store):
             return error
         return DataError(f"Cannot {operation} {uri}: injected fault, {action}")
 
-    def _full_disk(self, path: str) -> Callable[[memoryview], None]:
-        def write(piece: memoryview) -> None:
-            raise self._failure("disk-full", "output", path)
-
-        return write
-
 
 class _Script:
     """The faults and counters that a store shares with its `sub` stores."""
@@ -258,18 +256,15 @@ class _Script:
             if self._crashed:
                 raise Crash(f"{operation} {path} after the crash")
             self.log.append((operation, path))
-            actions = [
-                fault.action
-                for number, fault in enumerate(self._faults)
-                if fault.matches(operation, path) and self._strikes(number, fault)
-            ]
+            actions = []
+            for number, fault in enumerate(self._faults):
+                if fault.matches(operation, path):
+                    # Counted for all stores that share this object.
+                    self._seen[number] += 1
+                    if fault.nth <= self._seen[number] < fault.nth + fault.times:
+                        actions.append(fault.action)
             self._crashed = "crash" in actions
             return "crash" if self._crashed else next(iter(actions), None)
-
-    def _strikes(self, number: int, fault: Fault) -> bool:
-        # Counted for all stores that share this object.
-        self._seen[number] += 1
-        return fault.nth <= self._seen[number] < fault.nth + fault.times
 
 
 def _half(data: bytes) -> bytes:

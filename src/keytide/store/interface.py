@@ -30,7 +30,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -145,7 +145,11 @@ class Store(ABC):
         Read in parallel if requests are slow.
         """
         with disk_errors("read", self.uri_of(path)), self.open_input(path) as file:
-            return [_range(file, begin, end) for begin, end in ranges]
+            found: builtins.list[bytes] = []
+            for start, end in ranges:
+                file.seek(min(start, file.size()))
+                found.append(file.read(end - start))
+            return found
 
     @abstractmethod
     def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
@@ -270,10 +274,131 @@ class Store(ABC):
         return f"{self.uri.rstrip('/')}/{path}"
 
 
-def _range(file: pa.NativeFile, begin: int, end: int) -> bytes:
-    file.seek(min(begin, file.size()))
-    found: bytes = file.read(end - begin)
-    return found
+@dataclass(frozen=True)
+class PassingStore(Store):
+    """A store that passes on to the store `beneath` what it does not do in another way."""
+
+    beneath: Store
+
+    def _path(self, path: str) -> str:
+        """The path in the store beneath."""
+        return path
+
+    def _changed(self, path: str) -> str:
+        """The same for a file that is written or deleted. May raise `UnsupportedError`."""
+        return self._path(path)
+
+    @property
+    def uri(self) -> str:
+        """The address of the store beneath."""
+        return self.beneath.uri
+
+    @property
+    def identity(self) -> Hashable:
+        """The identity of the store beneath, which has the same files."""
+        return self.beneath.identity
+
+    def uri_of(self, path: str) -> str:
+        """The full name of a file."""
+        return self.beneath.uri_of(path)
+
+    def read(self, path: str) -> bytes:
+        """The whole file."""
+        return self.beneath.read(self._path(path))
+
+    def together(self, calls: Sequence[Callable[[], T]]) -> builtins.list[T]:
+        """Run several calls, in parallel if the store beneath does so."""
+        return self.beneath.together(calls)
+
+    def begin(self, call: Callable[[], T]) -> Future[T]:
+        """Run a call, which can still be running on return if the store beneath does so."""
+        return self.beneath.begin(call)
+
+    def uploading(self) -> tuple[Store, Callable[[], None]]:
+        """A view that uploads in the background, and a function that waits for the uploads."""
+        beneath, settle = self.beneath.uploading()
+        return replace(self, beneath=beneath), settle
+
+    def open_input(self, path: str) -> pa.NativeFile:
+        """A seekable file."""
+        return self.beneath.open_input(self._path(path))
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
+        """Bytes of a file."""
+        return self.beneath.read_ranges(self._path(path), ranges)
+
+    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
+        """A new file."""
+        return self.beneath.open_output(self._changed(path))
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a whole file."""
+        self.beneath.put(self._changed(path), data)
+
+    def put_all(self, files: Mapping[str, bytes]) -> None:
+        """Write several whole files."""
+        self.beneath.put_all({self._changed(path): data for path, data in files.items()})
+
+    def copy(self, path: str, to: str) -> None:
+        """Give a file a second name."""
+        self.beneath.copy(self._path(path), self._changed(to))
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a whole file if the name is free."""
+        return self.beneath.create(self._changed(path), data)
+
+    def hint(self, path: str, data: bytes) -> None:
+        """Replace a file that readers do not depend on."""
+        self.beneath.hint(self._path(path), data)
+
+    def exists(self, path: str) -> bool:
+        """Whether a file has this name."""
+        return self.beneath.exists(self._path(path))
+
+    def size(self, path: str) -> int:
+        """Length of the file in bytes."""
+        return self.beneath.size(self._path(path))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """All files below `prefix`."""
+        return self.beneath.list(self._path(prefix))
+
+    def list_names(self, directory: str = "") -> builtins.list[str]:
+        """Sorted names directly below `directory`."""
+        return self.beneath.list_names(self._path(directory))
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Remove files."""
+        self.beneath.delete([self._changed(path) for path in paths])
+
+    def discard(self, paths: Iterable[str]) -> None:
+        """Remove files that nothing refers to, on a best-effort basis."""
+        self.beneath.discard([self._changed(path) for path in paths])
+
+    def delete_tree(self, directory: str) -> None:
+        """Remove a directory and everything below it."""
+        self.beneath.delete_tree(self._changed(directory))
+
+    def local_path(self, path: str) -> Path | None:
+        """The file on local disk, otherwise None."""
+        return self.beneath.local_path(self._path(path))
+
+    def polars_options(self) -> Mapping[str, str] | None:
+        """Storage options with which Polars reads `uri_of` a file directly."""
+        return self.beneath.polars_options()
+
+    def uncached(self) -> Store:
+        """The same without local copies."""
+        beneath = self.beneath.uncached()
+        return self if beneath is self.beneath else replace(self, beneath=beneath)
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Remove local copies."""
+        self.beneath.forget([self._path(path) for path in paths])
+
+    def sub(self, prefix: str) -> Store:
+        """The folder below."""
+        return self.beneath.sub(self._path(prefix))
 
 
 def _read_if_there(store: Store, path: str) -> bytes | None:
@@ -514,6 +639,7 @@ def honours_claims(put: Callable[[], object]) -> bool:
 _NOT_IMPLEMENTED = "501 Not Implemented"
 
 
+# Each holds at most one part of an upload in memory.
 _UNDER_WAY_MAX = 16
 
 

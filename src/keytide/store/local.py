@@ -244,7 +244,8 @@ class LocalStore(Store):
                     directories.append(path)
                 else:
                     with suppress(FileNotFoundError):
-                        yield _info(path, entry.stat())
+                        found = entry.stat()
+                        yield ObjectInfo(path, found.st_size, found.st_mtime_ns // 1_000_000)
 
     def list_names(self, directory: str = "") -> builtins.list[str]:
         """Sorted names of the files and directories directly below `directory`."""
@@ -346,10 +347,6 @@ class _UploadingStore(LocalStore):
         """Remove files, once no write is in progress."""
         self.uploads.wait()
         super().delete(paths)
-
-
-def _info(path: str, status: os.stat_result) -> ObjectInfo:
-    return ObjectInfo(path, status.st_size, status.st_mtime_ns // 1_000_000)
 
 
 @contextmanager

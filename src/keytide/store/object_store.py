@@ -10,6 +10,7 @@ requests. An object becomes visible as a whole when its upload ends, so every wr
 from __future__ import annotations
 
 import builtins
+import itertools
 import os
 import random
 import re
@@ -79,7 +80,16 @@ class Retries:
                 f"{MAX_RETRIES} is {count!r}, expected an integer from 0 to {_RETRIES_MAX}"
             )
         timeout = given.get(RETRY_TIMEOUT)
-        return cls(int(count), cls.within if timeout is None else _time(timeout))
+        if timeout is None:
+            return cls(int(count))
+        found = re.fullmatch(r"\s*([0-9]{1,9})\s*(ms|s|m|h)\s*", timeout)
+        seconds = int(found[1]) * _SECONDS[found[2]] if found else 0.0
+        if not 0 < seconds <= _TIMEOUT_S_MAX:
+            raise ValueError(
+                f"{RETRY_TIMEOUT} is {timeout!r}, expected a duration such as 60s or 2m, at most "
+                "24h"
+            )
+        return cls(int(count), timedelta(seconds=seconds))
 
     def pauses(self) -> Iterator[float]:
         """Waiting times in seconds.
@@ -94,22 +104,6 @@ class Retries:
                 return
             yield pause
             longest = min(longest * 2, _WAIT_S_MAX)
-
-
-def _time(text: str) -> timedelta:
-    found = re.fullmatch(r"\s*([0-9]{1,9})\s*(ms|s|m|h)\s*", text)
-    seconds = int(found[1]) * _SECONDS[found[2]] if found else 0.0
-    if not 0 < seconds <= _TIMEOUT_S_MAX:
-        raise ValueError(
-            f"{RETRY_TIMEOUT} is {text!r}, expected a duration such as 60s or 2m, at most 24h"
-        )
-    return timedelta(seconds=seconds)
-
-
-# -- writes in the background ----------------------------------------------------------------------
-
-
-# Each holds at most one part of an upload in memory.
 
 
 # -- files of an object store ----------------------------------------------------------------------
@@ -211,8 +205,14 @@ class ObjectStore(Store):
             with self._errors("write", path):
                 writer.write(bytes(piece))
 
-        with self._finishing(writer, path), buffered(write) as file:
-            yield file
+        try:
+            with buffered(write) as file:
+                yield file
+        except BaseException as error:
+            with suppress(BaseError, OSError):
+                writer.__exit__(type(error), error, error.__traceback__)  # aborts the upload
+            raise
+        self._close(writer, path)
 
     def put(self, path: str, data: bytes) -> None:
         """Write a whole object, durable on return."""
@@ -244,13 +244,10 @@ class ObjectStore(Store):
         self._check_conditions(path)
         retries = Retries.of(dict(self.options))
         with self._errors("create", path):
-            put = self._putting_anew(self._key(path), data)
+            # One attempt only, because only `claim` can interpret the response to a second one.
+            once = _handle(self.bucket, self.options, 0, self.lender)
+            put = partial(obstore.put, once, self._key(path), data, mode="create")
             return claim(put, partial(self._found, path), data, retries.pauses(), time.sleep)
-
-    def _putting_anew(self, key: str, data: bytes) -> Callable[[], object]:
-        # One attempt only, because only `claim` can interpret the response to a second one.
-        once = _handle(self.bucket, self.options, 0, self.lender)
-        return lambda: obstore.put(once, key, data, mode="create")
 
     def _found(self, path: str) -> bytes | None:
         with suppress(FileNotFoundError):
@@ -306,27 +303,21 @@ class ObjectStore(Store):
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """All objects below `prefix`."""
         with self._errors("list", prefix):
-            pauses, last = Retries.of(dict(self.options)).pauses(), None
+            directory, last = self._directory(prefix), None
+            pauses = Retries.of(dict(self.options)).pauses()
             while True:
                 try:
-                    for meta in self._metas(prefix, last):
+                    # Only objects whose keys come after the last one that was returned.
+                    listed = obstore.list(self._handle, directory, offset=last, chunk_size=1000)
+                    for meta in itertools.chain.from_iterable(listed):
                         modified_ms = round(meta["last_modified"].timestamp() * 1000)
                         last = meta["path"]
-                        yield ObjectInfo(
-                            (last[len(self.prefix) + 1 :] if self.prefix else last),
-                            meta["size"],
-                            modified_ms,
-                        )
+                        path = last[len(self.prefix) + 1 :] if self.prefix else last
+                        yield ObjectInfo(path, meta["size"], modified_ms)
                     return
                 except BaseError as error:
                     pause = _pause_after(error, pauses)
                 time.sleep(pause)
-
-    def _metas(self, prefix: str, after: str | None) -> Iterator[obstore.ObjectMeta]:
-        """The service's metadata of the objects below `prefix` whose keys come after `after`."""
-        directory = self._directory(prefix)
-        for batch in obstore.list(self._handle, directory, offset=after, chunk_size=1000):
-            yield from batch
 
     def list_names(self, directory: str = "") -> builtins.list[str]:
         """Sorted names of the objects and directories directly below `directory`."""
@@ -429,17 +420,6 @@ class ObjectStore(Store):
                 "Check the endpoint, the network and the credentials, then try again"
             ) from cause
 
-    @contextmanager
-    def _finishing(self, writer: obstore.WritableFile, path: str) -> Iterator[None]:
-        """Complete the upload at a clean exit, and abort it after an exception."""
-        try:
-            yield
-        except BaseException as error:
-            with suppress(BaseError, OSError):
-                writer.__exit__(type(error), error, error.__traceback__)
-            raise
-        self._close(writer, path)
-
     def _close(self, writer: obstore.WritableFile, path: str) -> None:
         with self._errors("write", path):
             writer.close()
@@ -528,10 +508,7 @@ def _memory(bucket: str) -> Handle:
 
 @cache
 def _connect(
-    bucket: str,
-    options: tuple[tuple[str, str], ...],
-    retries: int | None,
-    lender: Lender | None,
+    bucket: str, options: tuple[tuple[str, str], ...], retries: int | None, lender: Lender | None
 ) -> Handle:
     client: dict[str, Any] = {k: v for k, v in options if k.lower() in _CLIENT_OPTIONS}
     ours = _CLIENT_OPTIONS | RETRY_OPTIONS

@@ -34,7 +34,21 @@ def open_store(location: str | os.PathLike[str], options: Mapping[str, str] | No
         raise InvalidError(
             f"unknown scheme {scheme}://; use a path, or a URI that starts with one of {known}"
         )
-    return _objects(scheme, rest, options or {})
+    host, _, path = rest.partition("/")
+    names_container = scheme in ("abfs", "abfss")
+    if "?" in rest or ":" in host or ("@" in host and not names_container):
+        raise InvalidError(
+            f"The {scheme}:// URI contains credentials or a query: pass them as options or in "
+            "the environment instead, so that messages do not show them"
+        )
+    if "\0" in unquote(rest):
+        raise InvalidError(f"the {scheme}:// URI contains a NUL character, which is not allowed")
+    if not host and scheme != "memory":
+        raise InvalidError(f"{scheme}://{rest} contains no bucket: use {scheme}://bucket/path")
+    prefix = path.strip("/")
+    if prefix:
+        check_path(prefix)
+    return open_object_store(f"{scheme}://{host}", prefix, options or {})
 
 
 def takes_options(location: str) -> bool:
@@ -83,8 +97,16 @@ def _stored_local(uri: str) -> str | None:
 
 
 def _local_path(location: str) -> str:
-    is_uri = location.startswith("file:")
-    return _file_uri_path(location) if is_uri else os.path.expanduser(location)
+    if not location.startswith("file:"):
+        return os.path.expanduser(location)
+    path = location.removeprefix("file:")
+    if path.startswith("//"):
+        host, slash, path = path[2:].partition("/")
+        if host not in ("", "localhost"):
+            named = "another host" if "@" in host or ":" in host else f"the host {host!r}"
+            raise InvalidError(f"a file: URI contains {named}: use file:///path for this machine")
+        path = slash + path
+    return unquote(path)
 
 
 def store_of_file(uri: str, near: Store) -> tuple[Store, str]:
@@ -120,35 +142,6 @@ def _local(path: str, options: Mapping[str, str]) -> Store:
     if "\0" in path:
         raise InvalidError(f"the path {path!r} contains a NUL character, which is not allowed")
     return LocalStore(os.path.abspath(path))
-
-
-def _file_uri_path(uri: str) -> str:
-    path = uri.removeprefix("file:")
-    if path.startswith("//"):
-        host, slash, path = path[2:].partition("/")
-        if host not in ("", "localhost"):
-            named = "another host" if "@" in host or ":" in host else f"the host {host!r}"
-            raise InvalidError(f"a file: URI contains {named}: use file:///path for this machine")
-        path = slash + path
-    return unquote(path)
-
-
-def _objects(scheme: str, rest: str, options: Mapping[str, str]) -> Store:
-    host, _, path = rest.partition("/")
-    names_container = scheme in ("abfs", "abfss")
-    if "?" in rest or ":" in host or ("@" in host and not names_container):
-        raise InvalidError(
-            f"The {scheme}:// URI contains credentials or a query: pass them as options or in "
-            "the environment instead, so that messages do not show them"
-        )
-    if "\0" in unquote(rest):
-        raise InvalidError(f"the {scheme}:// URI contains a NUL character, which is not allowed")
-    if not host and scheme != "memory":
-        raise InvalidError(f"{scheme}://{rest} contains no bucket: use {scheme}://bucket/path")
-    prefix = path.strip("/")
-    if prefix:
-        check_path(prefix)
-    return open_object_store(f"{scheme}://{host}", prefix, options)
 
 
 _OBJECT_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "memory")

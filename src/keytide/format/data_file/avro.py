@@ -24,7 +24,6 @@ import fastavro
 import polars as pl
 import pyarrow as pa
 
-from keytide.base.process import cached_property
 from keytide.errors import InvalidError
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file.file_format import (
@@ -146,7 +145,9 @@ def _made(kind: pa.DataType) -> Callable[[Any], Any] | None:
             return None
         return _unless_none(lambda row: {n: made[n](v) if n in made else v for n, v in row.items()})
     if pa.types.is_map(kind):
-        key, item = _made(kind.key_type) or _same, _made(kind.item_type) or _same
+        key, item = (
+            _made(each) or (lambda value: value) for each in (kind.key_type, kind.item_type)
+        )
         if pa.types.is_string(kind.key_type):
             return _unless_none(lambda pairs: {k: item(v) for k, v in pairs})
         return _unless_none(lambda pairs: [{"key": key(k), "value": item(v)} for k, v in pairs])
@@ -154,10 +155,6 @@ def _made(kind: pa.DataType) -> Callable[[Any], Any] | None:
         one = _made(kind.value_type)
         return None if one is None else _unless_none(lambda many: list(map(one, many)))
     return None
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _unless_none(made: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -214,7 +211,8 @@ def stored_file(
         raise OSError(f"{source.size()} bytes found, {size} expected")
     container = _Container.of(source)
     expected = physical_schema(schema)
-    there = [expected.field(name) for name in container.names if name in expected.names]
+    names = [field["name"] for field in container.schema["fields"]]
+    there = [expected.field(name) for name in names if name in expected.names]
     return _BlockFile(source, container, pa.schema(there).remove_metadata(), numbered)
 
 
@@ -300,24 +298,17 @@ class _Container:
         schema = reader.writer_schema
         source.seek(0)
         header = source.read(end)
-        return cls(header, schema, tuple(_blocks(source, end)))
-
-    @property
-    def names(self) -> list[str]:
-        """The columns."""
-        return [field["name"] for field in self.schema["fields"]]
-
-
-def _blocks(source: pa.NativeFile, start: int) -> Iterator[_Block]:
-    size = source.size()
-    while start < size:
-        source.seek(start)
-        rows, length = _long(source), _long(source)
-        stop = source.tell() + length + _SYNC_BYTES
-        if rows < 0 or length < 0 or stop > size:
-            raise OSError(f"a block from byte {start} to {stop} in a file of {size} bytes")
-        yield _Block(start, stop, rows)
-        start = stop
+        blocks: list[_Block] = []
+        start, size = end, source.size()
+        while start < size:
+            source.seek(start)
+            rows, length = _long(source), _long(source)
+            stop = source.tell() + length + _SYNC_BYTES
+            if rows < 0 or length < 0 or stop > size:
+                raise OSError(f"a block from byte {start} to {stop} in a file of {size} bytes")
+            blocks.append(_Block(start, stop, rows))
+            start = stop
+        return cls(header, schema, tuple(blocks))
 
 
 def _long(source: pa.NativeFile) -> int:
@@ -362,28 +353,30 @@ class _BlockFile:
         """The decoded rows."""
         names = list(names) or self.columns.names[:1]
         schema = pa.schema([self.columns.field(name) for name in names])
-        blocks, first_row = self._blocks_of(offset, length)
-        tables = [to_arrow(self._decoded(together, names), schema) for together in _batches(blocks)]
-        table = pa.concat_tables([schema.empty_table(), *tables]).slice(offset - first_row, length)
-        return numbered_rows(from_arrow(table), offset, numbered=self.numbered)
-
-    def _blocks_of(self, offset: int, length: int | None) -> tuple[list[_Block], int]:
-        """The blocks that contain the rows, and the first row of the first block."""
-        found: list[_Block] = []
+        # The blocks that contain the rows, and the first row of the first block.
+        blocks: list[_Block] = []
         first_row, start = offset, 0
         for block in self.container.blocks:
             if start + block.rows > offset and (length is None or start < offset + length):
-                first_row = first_row if found else start
-                found.append(block)
+                first_row = first_row if blocks else start
+                blocks.append(block)
             start += block.rows
-        return found, first_row
+        tables = [schema.empty_table()]
+        while blocks:  # in groups of limited size
+            limit = blocks[0].start + _BATCH_BYTES
+            end = max(1, bisect_right(blocks, limit, key=lambda block: block.stop))
+            tables.append(to_arrow(self._decoded(blocks[:end], names), schema))
+            blocks = blocks[end:]
+        table = pa.concat_tables(tables).slice(offset - first_row, length)
+        return numbered_rows(from_arrow(table), offset, numbered=self.numbered)
 
     def _decoded(self, blocks: list[_Block], names: list[str]) -> pl.DataFrame:
         start, stop = blocks[0].start, blocks[-1].stop
         self.source.seek(start)
         packed = io.BytesIO(self.container.header + self.source.read(stop - start))
         unpacked = io.BytesIO()
-        fastavro.writer(unpacked, self._readable, [], codec="null", sync_marker=_SYNC)
+        readable = _without_maps(self.container.schema, count())
+        fastavro.writer(unpacked, readable, [], codec="null", sync_marker=_SYNC)
         with _decoding():
             for block in fastavro.block_reader(packed):
                 payload = block.bytes_.getvalue()
@@ -391,18 +384,6 @@ class _BlockFile:
                 unpacked.write(payload + _SYNC)
         unpacked.seek(0)
         return pl.read_avro(unpacked, columns=names)
-
-    @cached_property
-    def _readable(self) -> Any:
-        return _without_maps(self.container.schema, count())
-
-
-def _batches(blocks: list[_Block]) -> Iterator[list[_Block]]:
-    """The blocks in groups of limited size."""
-    while blocks:
-        end = bisect_right(blocks, blocks[0].start + _BATCH_BYTES, key=lambda block: block.stop)
-        yield blocks[: max(1, end)]
-        blocks = blocks[max(1, end) :]
 
 
 def _without_maps(node: Any, numbers: Iterator[int]) -> Any:

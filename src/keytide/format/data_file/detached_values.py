@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -40,43 +41,31 @@ def blob_contents(store: Store, path: str, descriptors: pl.Series) -> pl.Series:
     given = descriptors.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.large_binary())
     valid = np.flatnonzero(np.asarray(given.is_valid()))
     named = given.take(valid)
-    _check(named, path)
+    if not pc.all(pc.starts_with(named, _BEGIN), min_count=0).as_py():
+        raise DataError(f"{path}: a value of a BLOB column is not a descriptor of its content")
     uris = pc.binary_slice(named, _URI_AT, -_TAIL).dictionary_encode()
     tails = pc.binary_slice(named, -_TAIL).cast(pa.binary(_TAIL))
     begins, lengths = np.frombuffer(tails.buffers()[1], "<i8").reshape(-1, 2).T
     numbers = np.asarray(uris.indices)
-    owns = [np.flatnonzero(numbers == number) for number in range(len(uris.dictionary))]
-    calls = [
-        partial(
-            store.read_ranges,
-            _sibling_path(path, uri),
-            list(zip(begins[own].tolist(), (begins[own] + lengths[own]).tolist(), strict=True)),
-        )
-        for own, uri in zip(owns, uris.dictionary.to_pylist(), strict=True)
-    ]
+    folder = path.rpartition("/")[0]
+    owns, calls = [], []
+    for number, stored_uri in enumerate(uris.dictionary.to_pylist()):
+        uri = stored_uri.decode("utf-8", "replace")
+        sibling = paths.join(folder, uri.rpartition("/")[2])
+        if not uri.endswith(f"/{sibling}"):
+            raise UnsupportedError(
+                f"{path}: the content of a BLOB is in {uri}, which is not next to the data file; "
+                "read the table with the engine that created it"
+            )
+        own = np.flatnonzero(numbers == number)
+        ends = begins[own] + lengths[own]
+        ranges = list(zip(begins[own].tolist(), ends.tolist(), strict=True))
+        owns.append(own)
+        calls.append(partial(store.read_ranges, sibling, ranges))
     contents = np.full(len(given), None, object)
     for own, found in zip(owns, store.together(calls), strict=True):
         contents[valid[own]] = np.array([*found, None], object)[:-1]
     return pl.Series(descriptors.name, pa.array(contents, pa.large_binary()))
-
-
-def _check(descriptors: pa.LargeBinaryArray, path: str) -> None:
-    begins = pc.binary_slice(descriptors, 0, len(_BEGIN))
-    if not pc.all(pc.equal(begins, _BEGIN), min_count=0).as_py():
-        raise DataError(f"{path}: a value of a BLOB column is not a descriptor of its content")
-
-
-def _sibling_path(path: str, uri: bytes) -> str:
-    """The path of the file that a URI names, which must be in the folder of the data file."""
-    folder = path.rpartition("/")[0]
-    name = uri.rpartition(b"/")[2].decode("utf-8", "replace")
-    found = paths.join(folder, name)
-    if not uri.decode("utf-8", "replace").endswith(f"/{found}"):
-        raise UnsupportedError(
-            f"{path}: the content of a BLOB is in {uri.decode('utf-8', 'replace')}, which is not "
-            "next to the data file; read the table with the engine that created it"
-        )
-    return found
 
 
 # -- VARIANT values of data files ------------------------------------------------------------------
@@ -93,11 +82,12 @@ def whole_variants(rows: Rows, fields: Sequence[Field], uri: str) -> Rows:
     `UnsupportedError` for a part of a type that is not known.
     """
     frame, stored = rows
-    shredded = {
+    types = {
         field.name: _whole_type(stored[field.name])
         for field in fields
-        if field.name in stored and has_variant(field.type) and _is_shredded(stored[field.name])
+        if field.name in stored and has_variant(field.type)
     }
+    shredded = {name: whole for name, whole in types.items() if whole != stored[name]}
     if not shredded:
         return rows
     wholes = [
@@ -107,38 +97,18 @@ def whole_variants(rows: Rows, fields: Sequence[Field], uri: str) -> Rows:
     return frame.with_columns(wholes), pl.Schema({**stored, **shredded})
 
 
-def _is_group(stored: pl.DataType) -> bool:
-    """Whether a stored column is a VARIANT of which parts are in columns of their own."""
-    return isinstance(stored, pl.Struct) and {"metadata", _PARTS} <= {
-        field.name for field in stored.fields
-    }
-
-
-def _is_shredded(stored: pl.DataType) -> bool:
-    return _is_group(stored) or any(_is_shredded(each) for each in _inner(stored))
-
-
-def _inner(stored: pl.DataType) -> list[pl.DataType]:
+def _whole_type(stored: Any) -> pl.DataType:
+    """The type without VARIANT values of which parts are in columns of their own."""
     if isinstance(stored, pl.Struct):
-        return [_type(field.dtype) for field in stored.fields]
+        if {"metadata", _PARTS} <= {field.name for field in stored.fields}:
+            return _WHOLE
+        return pl.Struct({field.name: _whole_type(field.dtype) for field in stored.fields})
     if HAS_MAPS and isinstance(stored, pl.Map):
-        return [_type(stored.key), _type(stored.value)]
-    return [_type(stored.inner)] if isinstance(stored, pl.List) else []
-
-
-def _type(given: object) -> pl.DataType:
-    assert isinstance(given, pl.DataType)
-    return given
-
-
-def _whole_type(stored: pl.DataType) -> pl.DataType:
-    if _is_group(stored):
-        return _WHOLE
-    if isinstance(stored, pl.Struct):
-        return pl.Struct({f.name: _whole_type(_type(f.dtype)) for f in stored.fields})
-    if HAS_MAPS and isinstance(stored, pl.Map):
-        return pl.Map(*map(_whole_type, _inner(stored)))
-    return pl.List(_whole_type(_type(stored.inner))) if isinstance(stored, pl.List) else stored
+        return pl.Map(_whole_type(stored.key), _whole_type(stored.value))
+    if isinstance(stored, pl.List):
+        return pl.List(_whole_type(stored.inner))
+    assert isinstance(stored, pl.DataType)
+    return stored
 
 
 def _whole_column(place: str, column: pl.Series) -> pl.Series:

@@ -140,10 +140,7 @@ def physical_schema(schema: TableSchema, thin: bool = False) -> pa.Schema:
             ),
             *(_SYSTEM_FIELDS if schema.trimmed_primary_keys else ()),
             *(
-                _with_id(
-                    arrow.field(f.name).with_type(_identified(f.type, f.id, 1)),
-                    f.id,
-                )
+                _with_id(arrow.field(f.name).with_type(_identified(f.type, f.id, 1)), f.id)
                 for f in schema.fields
             ),
         ]
@@ -239,11 +236,16 @@ class FileFilters:
 
     def indexes(self, rows: pa.Table, schema: TableSchema) -> dict[str, dict[str, bytes]]:
         """The filters of rows, by column."""
-        return {
-            name: {BLOOM_FILTER: _filter(rows.column(name), schema, name, settings)}
-            for name, settings in self.columns.items()
-            if name in schema.by_name and has_hash(schema.field(name).type)
-        }
+        found = {}
+        for name, settings in self.columns.items():
+            column = schema.by_name.get(name)
+            if column is None or not has_hash(column.type):
+                continue
+            count = max(1, rows.num_rows)
+            items = min(count, settings.items or count)
+            hashes = value_hashes(rows.column(name), column.type)
+            found[name] = {BLOOM_FILTER: bloom_filter(hashes, items, settings.false_positives)}
+        return found
 
     def placed(self, indexes: ColumnIndexes, path: str) -> PlacedIndex:
         """The indexes, placed by their size: in the manifest, or in a file with that path."""
@@ -251,12 +253,3 @@ class FileFilters:
         if len(data) <= self.in_manifest_bytes_max:
             return PlacedIndex(embedded=data)
         return PlacedIndex(files={path: data})
-
-
-def _filter(
-    column: pa.ChunkedArray, schema: TableSchema, name: str, settings: ColumnFilter
-) -> bytes:
-    rows = max(1, len(column))
-    items = min(rows, settings.items or rows)
-    hashes = value_hashes(column, schema.field(name).type)
-    return bloom_filter(hashes, items, settings.false_positives)

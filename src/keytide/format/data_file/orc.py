@@ -9,6 +9,7 @@ in a way that other readers misread. So neither is written.
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -96,7 +97,10 @@ def write(
     ) as writer:
         # Rows in the types of ORC. Raises `InvalidError` for a time that could not be read.
         columns = list(map(_as_stored_column, rows.schema, rows.columns))
-        writer.write(_noted(pa.Table.from_arrays(columns, names=rows.schema.names), notes))
+        stored = pa.Table.from_arrays(columns, names=rows.schema.names)
+        first = stored.schema.field(0)
+        schema = stored.schema.set(0, first.with_metadata(notes) if notes else first)
+        writer.write(pa.Table.from_arrays(columns, schema=schema))
 
 
 @dataclass(frozen=True)
@@ -154,14 +158,7 @@ def _width(column: tuple[pa.DataType, str]) -> int:
         return 1 << 16
 
 
-def _noted(rows: pa.Table, notes: Mapping[str, str]) -> pa.Table:
-    first = rows.schema.field(0)
-    schema = rows.schema.set(0, first.with_metadata(notes) if notes else first)
-    return pa.Table.from_arrays(rows.columns, schema=schema)
-
-
 # -- types in another stored form ------------------------------------------------------------------
-# --------------------------------------------------------------
 
 
 def _as_stored_column(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -173,8 +170,10 @@ def _as_stored_column(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArr
         # In a slice, Arrow's writer uses the NULLs of other rows, so rows outside the slice are
         # dropped.
         stored = pa.chunked_array([pa.concat_arrays([c]) for c in stored.chunks], stored.type)
-    for chunk in stored.chunks if _has_timestamps(field.type) else ():
-        if any(map(_has_early_fractions, _timestamps(chunk))):
+    chunks = stored.chunks if _has_timestamps(field.type) else ()
+    for times in itertools.chain.from_iterable(map(_timestamps, chunks)):
+        ticks = times.cast(pa.int64()).drop_null().to_numpy()
+        if ((ticks < 0) & (ticks % 1_000_000_000 != 0)).any():
             raise _not_storable(field.name, "times before 1970 with fractions of a second")
     return stored
 
@@ -198,11 +197,6 @@ def _timestamps(array: pa.Array) -> Iterator[pa.Array]:
         yield from _timestamps(array.items)
     elif pa.types.is_list(array.type):
         yield from _timestamps(array.flatten())
-
-
-def _has_early_fractions(times: pa.Array) -> bool:
-    ticks = times.cast(pa.int64()).drop_null().to_numpy()
-    return bool(((ticks < 0) & (ticks % 1_000_000_000 != 0)).any())
 
 
 def _stored_type(kind: pa.DataType) -> pa.DataType:

@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from keytide.base.process import cached_property
-from keytide.format import parquet_encoding
 from keytide.format.arrow import from_arrow, has_nanoseconds
 from keytide.format.cache import FILES, version_of
 from keytide.format.checksum import (
@@ -31,7 +30,6 @@ from keytide.format.checksum import (
     UNSEALED,
     BlockSink,
     byte_ranges,
-    check_blocks,
     check_blocks_in,
     check_footer,
 )
@@ -43,7 +41,13 @@ from keytide.format.data_file.file_format import (
     numbered_rows,
 )
 from keytide.format.data_file.parquet_footer import RemoteFile, read_footer, remote_file
-from keytide.format.parquet_encoding import bounded_leaves, codecs, dictionary_columns
+from keytide.format.parquet_encoding import (
+    bounded_leaves,
+    codecs,
+    dictionary_columns,
+    in_physical_types,
+    mark_footer,
+)
 from keytide.format.schema import TableSchema
 from keytide.store import Store
 
@@ -102,11 +106,23 @@ def group_ends(
     """The ends of the row groups, from the footer."""
     footer = _footer(store, path, size, kept_bytes_max)
     places = {footer.schema.column(i).path: i for i in range(len(footer.schema))}
-    return {
-        name: _ends(footer, places[name])
-        for name in names
-        if name in places and _is_comparable(footer.schema.column(places[name]))
-    }
+    ends: dict[str, GroupEnds] = {}
+    for name in names:
+        if name not in places:
+            continue
+        column = footer.schema.column(places[name])
+        logical, physical = str(column.logical_type.type), str(column.physical_type)
+        is_text = (logical, physical) == ("STRING", "BYTE_ARRAY")
+        is_integer = logical == "INT" or (logical == "NONE" and physical in ("INT32", "INT64"))
+        if is_text or is_integer:
+            groups = map(footer.row_group, range(footer.num_row_groups))
+            found = [group.column(places[name]).statistics for group in groups]
+            known = [each if each is not None and each.has_min_max else None for each in found]
+            ends[name] = (
+                [each and each.min for each in known],
+                [each and each.max for each in known],
+            )
+    return ends
 
 
 def _footer(store: Store, path: str, size: int | None, kept_bytes_max: int) -> pq.FileMetaData:
@@ -119,21 +135,6 @@ def _footer(store: Store, path: str, size: int | None, kept_bytes_max: int) -> p
             kept = read_footer(file)
         FILES.keep(key, kept, _MAPPING_TIMES_FOOTER * kept.serialized_size, kept_bytes_max)
     return kept
-
-
-def _is_comparable(column: pq.ColumnSchema) -> bool:
-    """Whether the values of a column are integers or strings."""
-    logical, physical = str(column.logical_type.type), str(column.physical_type)
-    if logical == "NONE":
-        return physical in ("INT32", "INT64")
-    return logical == "INT" or (logical == "STRING" and physical == "BYTE_ARRAY")
-
-
-def _ends(footer: pq.FileMetaData, place: int) -> GroupEnds:
-    groups = range(footer.num_row_groups)
-    found = [footer.row_group(group).column(place).statistics for group in groups]
-    known = [each if each is not None and each.has_min_max else None for each in found]
-    return [each and each.min for each in known], [each and each.max for each in known]
 
 
 def note(store: Store, path: str, key: str) -> str | None:
@@ -160,7 +161,7 @@ def write(
     """Write rows. Each column and nested node gets its field id."""
     nanoseconds = any(has_nanoseconds(t) for t in rows.schema.types)
     if nanoseconds:
-        rows = _with_int96_bytes(rows)
+        rows = in_physical_types(rows)
     row_bytes = max(1, rows.nbytes // max(1, rows.num_rows))
     group_rows = min(max(_ROW_GROUP_BYTES // row_bytes, _ROW_GROUP_ROWS_MIN), _ROW_GROUP_ROWS_MAX)
     dictionary = dictionary_columns(rows) if dictionaries else []
@@ -192,7 +193,10 @@ def write(
         writer.add_key_value_metadata({**notes, **sealed})
     # The footer was held back, so that it can be changed and sealed before it is written.
     footer = bytes(sink.rest or b"")
-    output.write(FOOTER_SEAL.set(_with_int96(footer) if nanoseconds else footer))
+    if nanoseconds:
+        marked = mark_footer(footer[:-8])
+        footer = marked + len(marked).to_bytes(4, "little") + footer[-4:]
+    output.write(FOOTER_SEAL.set(footer))
 
 
 @contextmanager
@@ -216,20 +220,8 @@ class _Mapping:
     local: Path
     checked: set[_Read] = field(default_factory=set)
 
-    def row_groups_around(self, offset: int, length: int | None) -> tuple[int, int | None]:
-        """The row groups that contain the rows, given as their first row and their total number of
-        rows.
-        """
-        if offset == 0 and length is None:
-            return 0, None
-        stop = self._ends[-1] if length is None else offset + length
-        first = bisect_right(self._ends, offset)
-        last = min(bisect_left(self._ends, stop), len(self._ends) - 1)
-        begin = self._ends[first - 1] if first else 0
-        return begin, max(0, self._ends[last] - begin)
-
     @cached_property
-    def _ends(self) -> list[int]:
+    def ends(self) -> list[int]:
         """Where each row group ends."""
         footer = pq.read_metadata(self.local)
         rows = (footer.row_group(group).num_rows for group in range(footer.num_row_groups))
@@ -250,15 +242,11 @@ def _mapped(local: Path, version: tuple[int, ...], numbered: bool, bytes_max: in
             row_index_name=POSITION if numbered else None,
         )
         found = _Mapping(frame, frame.collect_schema(), local)
-        size = _MAPPING_BYTES + _MAPPING_TIMES_FOOTER * _footer_bytes(local)
-        FILES.keep(key, found, size, bytes_max)
+        with local.open("rb") as file:
+            file.seek(-8, os.SEEK_END)  # the length of the footer, and the magic
+            footer_bytes = int.from_bytes(file.read(4), "little")
+        FILES.keep(key, found, _MAPPING_BYTES + _MAPPING_TIMES_FOOTER * footer_bytes, bytes_max)
     return found
-
-
-def _footer_bytes(local: Path) -> int:
-    with local.open("rb") as file:
-        file.seek(-8, os.SEEK_END)  # the length of the footer, and the magic
-        return int.from_bytes(file.read(4), "little")
 
 
 @dataclass(frozen=True)
@@ -276,13 +264,20 @@ class _MappedFile:
 
     def rows(self, names: Sequence[str], offset: int, length: int | None) -> Rows:
         """The rows, not decoded yet."""
-        groups = self.mapping.row_groups_around(offset, length)
-        read = (tuple(names), *groups)
-        if read not in self.mapping.checked:
-            _check_blocks(self, names, *groups)
-            self.mapping.checked.add(read)
         whole = offset == 0 and length is None
-        frame = self.mapping.frame if whole else self.mapping.frame.slice(offset, length)
+        frame, begin, count = self.mapping.frame, offset, length
+        if not whole:
+            frame, ends = frame.slice(offset, length), self.mapping.ends
+            # The row groups that contain the rows: their first row and their number of rows.
+            stop = ends[-1] if length is None else offset + length
+            first = bisect_right(ends, offset)
+            last = min(bisect_left(ends, stop), len(ends) - 1)
+            begin = ends[first - 1] if first else 0
+            count = max(0, ends[last] - begin)
+        read = (tuple(names), begin, count)
+        if read not in self.mapping.checked:
+            _check_blocks(self, names, begin, count)
+            self.mapping.checked.add(read)
         return frame, self.mapping.schema
 
 
@@ -352,15 +347,8 @@ def _check_blocks(
     whole = offset == 0 and length is None and len(names) == len(file.names)
     # None verifies every block without searching the positions of the columns.
     wanted = None if whole else partial(byte_ranges, names, offset, length)
-    check_blocks(file.store, file.path, wanted)
-
-
-def _with_int96_bytes(rows: pa.Table) -> pa.Table:
-    columns = [parquet_encoding.encode_column(column) for column in rows.columns]
-    fields = [f.with_type(parquet_encoding.physical_type(f.type)) for f in rows.schema]
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
-
-
-def _with_int96(footer: bytes) -> bytes:
-    marked = parquet_encoding.mark_footer(footer[:-8])
-    return marked + len(marked).to_bytes(4, "little") + footer[-4:]
+    local = file.store.local_path(file.path)
+    with (
+        pa.memory_map(str(local)) if local is not None else file.store.open_input(file.path)
+    ) as source:
+        check_blocks_in(source, file.store.uri_of(file.path), wanted)

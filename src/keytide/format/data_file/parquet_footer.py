@@ -65,8 +65,8 @@ def _refuse_contradictions(schema: pq.ParquetSchema, footer: Sequence[Member]) -
         chunks = _items(group, 1)
         if len(chunks) != len(leaves):
             raise OSError(f"its footer lists {len(chunks)} column chunks, expected {len(leaves)}")
-        for leaf, chunk in zip(leaves, chunks, strict=True):
-            _refuse_chunk(leaf, _value(chunk, 3, TType.STRUCT, ()))
+        for leaf, column in zip(leaves, chunks, strict=True):
+            _refuse_chunk(leaf, _value(column, 3, TType.STRUCT, ()))
 
 
 def _refuse_chunk(leaf: pq.ColumnSchema, chunk: Sequence[Member]) -> None:
@@ -145,9 +145,8 @@ class RemoteFile:
                 joined[-1] = (joined[-1][0], max(joined[-1][1], end))
             else:
                 joined.append((begin, end))
-        wanted = joined
-        pieces = self.store.read_ranges(self.path, wanted)
-        begins = [begin for begin, _ in wanted]
+        pieces = self.store.read_ranges(self.path, joined)
+        begins = [begin for begin, _ in joined]
         return pa.PythonFile(_Pieces(self, begins, pieces), mode="r")
 
 
@@ -163,7 +162,18 @@ def remote_file(store: Store, path: str, size: int | None, kept_bytes_max: int) 
     key = (main_store(store).identity, path, "far")
     kept: RemoteFile | None = FILES.find(key)
     if kept is None:
-        kept = _fetched(store, path, store.size(path) if size is None else size)
+        size = store.size(path) if size is None else size
+        if size < 0:
+            raise OSError(f"metadata records a size of {size} bytes")
+        begin = 0 if size <= WHOLE_BYTES_MAX else size - _TAIL_BYTES
+        end = _bytes(store, path, begin, size)
+        footer_bytes = int.from_bytes(end[-8:-4], "little") + 8
+        if begin and footer_bytes > len(end):
+            begin = max(0, size - footer_bytes)
+            end = _bytes(store, path, begin, size)
+        held_end = pa.py_buffer(end)
+        footer = read_footer(pa.BufferReader(held_end))
+        kept = RemoteFile(store, path, size, footer, None if begin else held_end)
         to_keep, held = kept, _TIMES_FOOTER * kept.footer.serialized_size
         if kept.whole is not None and kept.size <= _KEPT_BYTES_MAX:
             held += kept.size
@@ -171,20 +181,6 @@ def remote_file(store: Store, path: str, size: int | None, kept_bytes_max: int) 
             to_keep = replace(kept, whole=None)
         FILES.keep(key, to_keep, held, kept_bytes_max)
     return replace(kept, store=store)
-
-
-def _fetched(store: Store, path: str, size: int) -> RemoteFile:
-    if size < 0:
-        raise OSError(f"metadata records a size of {size} bytes")
-    begin = 0 if size <= WHOLE_BYTES_MAX else size - _TAIL_BYTES
-    end = _bytes(store, path, begin, size)
-    footer_bytes = int.from_bytes(end[-8:-4], "little") + 8
-    if begin and footer_bytes > len(end):
-        begin = max(0, size - footer_bytes)
-        end = _bytes(store, path, begin, size)
-    held = pa.py_buffer(end)
-    footer = read_footer(pa.BufferReader(held))
-    return RemoteFile(store, path, size, footer, None if begin else held)
 
 
 def _bytes(store: Store, path: str, begin: int, end: int) -> bytes:

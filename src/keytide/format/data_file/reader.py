@@ -203,7 +203,7 @@ class FileReader:
             frame, stored = rows
         if self.dead_rows is not None:
             vector.result()
-        if self.dead_rows is not None or self._has_dead_column:
+        if self.dead_rows is not None or IS_DEAD in self.system_columns:
             frame = self._without_dead(frame, offset, length)
         # Not `select` alone: a frame of only constants would have one row.
         names = [*(f.name for f in self.fields), *self.system_columns]
@@ -290,11 +290,9 @@ class FileReader:
             if self.keeps_retracts:
                 is_read |= pl.col(VALUE_KIND).is_in(list(RETRACTS))
             frame = frame.filter(is_read)
-        return frame.with_columns(is_dead.alias(IS_DEAD)) if self._has_dead_column else frame
-
-    @property
-    def _has_dead_column(self) -> bool:
-        return IS_DEAD in self.system_columns
+        if IS_DEAD not in self.system_columns:
+            return frame
+        return frame.with_columns(is_dead.alias(IS_DEAD))
 
     def _are_live(self, offset: int, count: int) -> npt.NDArray[np.bool_]:
         """Whether each of `count` rows, starting at `offset`, is live."""
@@ -323,8 +321,10 @@ class FileReader:
                 continue
             old = old_fields.get(f.id)
             column = evolved_column(f, old, stored)
-            if old is not None and old.name in stored:
-                column = self._whole(column, f)
+            is_blob = isinstance(f.type, AtomicType) and f.type.root == "BLOB"
+            if is_blob and old is not None and old.name in stored:
+                contents = partial(blob_contents, self.store, self.path)
+                column = column.map_batches(contents, return_dtype=pl.Binary)
             expressions.append(column)
         for name in self.system_columns:
             if name in constants:
@@ -332,13 +332,6 @@ class FileReader:
             else:
                 expressions.append(pl.col(name).cast(_SYSTEM_TYPES[name]))
         return expressions
-
-    def _whole(self, column: pl.Expr, field: Field) -> pl.Expr:
-        """A column with its whole values, some of which are stored elsewhere."""
-        if isinstance(field.type, AtomicType) and field.type.root == "BLOB":
-            contents = partial(blob_contents, self.store, self.path)
-            return column.map_batches(contents, return_dtype=pl.Binary)
-        return column
 
 
 _SYSTEM_TYPES = {
@@ -434,12 +427,20 @@ def _naming_file(store: Store, path: str) -> Iterator[None]:
         yield
     except KeytideError:
         raise
-    except (OSError, UnicodeError, pa.ArrowException, pl.exceptions.PolarsError) as error:
-        raise _unreadable(store, path, error) from error
-    except BaseException as error:
-        if isinstance(error, pl.exceptions.PanicException):
-            raise _unreadable(store, path, error) from error
-        raise
+    except (
+        OSError, UnicodeError, pa.ArrowException, pl.exceptions.PolarsError,
+        pl.exceptions.PanicException,
+    ) as error:  # fmt: skip
+        uri = store.uri_of(path)
+        store.forget([path])  # after it is restored, it must be read again
+        if not store.exists(path):
+            with suppress(DataError):
+                store.size(path)  # raises SetupError in a folder that is not the table's
+            raise missing_file(uri) from error
+        raise DataError(
+            f"data file {uri} is damaged or not {format_name(path)} ({error}); restore it, or read "
+            f"an older snapshot. Other partitions are still readable"
+        ) from error
 
 
 def missing_file(uri: str) -> DataError:
@@ -447,19 +448,6 @@ def missing_file(uri: str) -> DataError:
     return DataError(
         f"data file {uri} is missing, but a snapshot references it; restore it, or read an older "
         "snapshot. Other partitions are still readable"
-    )
-
-
-def _unreadable(store: Store, path: str, error: BaseException) -> DataError:
-    uri = store.uri_of(path)
-    store.forget([path])  # after it is restored, it must be read again
-    if not store.exists(path):
-        with suppress(DataError):
-            store.size(path)  # raises SetupError in a folder that is not the table's
-        return missing_file(uri)
-    return DataError(
-        f"data file {uri} is damaged or not {format_name(path)} ({error}); restore it, or read an "
-        f"older snapshot. Other partitions are still readable"
     )
 
 

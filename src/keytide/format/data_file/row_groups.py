@@ -64,13 +64,11 @@ def _cached_rows(reader: FileReader, span: Span) -> pl.DataFrame | None:
     if not reader.kept_bytes_max or reader.store.local_path(reader.path) is None:
         return None
     version = reader.version
-
     # Where each group of a file ends.
-    kept: list[int] | None = FILES.find((*version, "ends"))
-    if kept is None:
-        kept = [*accumulate(reader.groups()["rows"])]
-        FILES.keep((*version, "ends"), kept, _NUMBER_BYTES * len(kept), reader.kept_bytes_max)
-    ends = kept
+    ends: list[int] | None = FILES.find((*version, "ends"))
+    if ends is None:
+        ends = [*accumulate(reader.groups()["rows"])]
+        FILES.keep((*version, "ends"), ends, _NUMBER_BYTES * len(ends), reader.kept_bytes_max)
     number = bisect_right(ends, start)
     if number == len(ends) or start + length > ends[number]:
         return None
@@ -93,16 +91,11 @@ def _group(
             FILES.keep((*key, "asked"), asked, _GROUP_BYTES, reader.kept_bytes_max)
         if next(asked) % _READS_OF_A_GROUP:
             return None
-        rows = _decoded(reader, group)
+        rows = reader.read(*group).rechunk()
+        if rows.estimated_size() * _PART_OF_KEPT > reader.kept_bytes_max:
+            rows = rows.clear()  # it is too large for the cache
         FILES.keep(key, rows, int(rows.estimated_size()) + _GROUP_BYTES, reader.kept_bytes_max)
     return rows if rows.height else None
-
-
-def _decoded(reader: FileReader, group: tuple[int, int]) -> pl.DataFrame:
-    """The rows of a group. None if it is too large for the cache."""
-    rows = reader.read(*group).rechunk()
-    fits = rows.estimated_size() * _PART_OF_KEPT <= reader.kept_bytes_max
-    return rows if fits else rows.clear()
 
 
 # -- rows of keys ----------------------------------------------------------------------------------
@@ -143,8 +136,16 @@ def key_spans(reader: FileReader, key: Sequence[str], wanted: Sequence[Key]) -> 
     spans: list[Span] = []
     for group in groups:
         start, stop = bisect_left(first, group.low), bisect_right(first, group.high)
-        if start < stop:
-            spans += _spans_in(reader, group, fields, wanted[start:stop])
+        if start >= stop:
+            continue
+        columns = _columns(reader, group, fields)
+        if not columns:
+            spans.append((group.offset, group.rows))
+            continue
+        places = _joined(place for one in wanted[start:stop] if (place := _place(columns, one)))
+        if len(places) > _SPANS_MAX:
+            places = [(places[0][0], places[-1][1])]
+        spans += [(group.offset + begin, end - begin) for begin, end in places]
     return spans
 
 
@@ -153,33 +154,20 @@ def _groups(reader: FileReader, fields: tuple[Field, ...]) -> tuple[_Group, ...]
     key = (*reader.version, "groups", *fields)
     kept: tuple[_Group, ...] | None = FILES.find(key)
     if kept is None:
-        kept = tuple(_read_groups(reader, fields))
+        names = [field.name for field in fields]
+        found = reader.groups(names)
+        ends = [f"{name}.{part}" for name in names for part in ("min", "max")]
+        kept = ()
+        if set(ends) <= set(found.columns) and not any(found[name].null_count() for name in ends):
+            rows = found.select("offset", "rows", *ends[:2]).iter_rows()
+            groups = tuple(_Group(*row) for row in rows)
+            row_bytes = sum(
+                _TEXT_BYTES if found.schema[low] == pl.String else 8 for low in ends[::2]
+            )
+            largest = row_bytes * max((group.rows for group in groups), default=0)
+            kept = groups if largest * _PART_OF_KEPT <= reader.kept_bytes_max else ()
         FILES.keep(key, kept, _KEY_SPANS_GROUP_BYTES * (1 + len(kept)), reader.kept_bytes_max)
     return kept
-
-
-def _read_groups(reader: FileReader, fields: Sequence[Field]) -> list[_Group]:
-    names = [field.name for field in fields]
-    found = reader.groups(names)
-    ends = [f"{name}.{part}" for name in names for part in ("min", "max")]
-    if not set(ends) <= set(found.columns) or any(found[name].null_count() for name in ends):
-        return []
-    groups = [_Group(*group) for group in found.select("offset", "rows", *ends[:2]).iter_rows()]
-    row_bytes = sum(_TEXT_BYTES if found.schema[low] == pl.String else 8 for low in ends[::2])
-    largest = row_bytes * max((group.rows for group in groups), default=0)
-    return groups if largest * _PART_OF_KEPT <= reader.kept_bytes_max else []
-
-
-def _spans_in(
-    reader: FileReader, group: _Group, fields: tuple[Field, ...], wanted: Sequence[Key]
-) -> list[Span]:
-    columns = _columns(reader, group, fields)
-    if not columns:
-        return [(group.offset, group.rows)]
-    places = _joined(place for key in wanted if (place := _place(columns, key)))
-    if len(places) > _SPANS_MAX:
-        places = [(places[0][0], places[-1][1])]
-    return [(group.offset + start, stop - start) for start, stop in places]
 
 
 def _columns(
@@ -191,16 +179,17 @@ def _columns(
     if kept is None:
         keys_alone = replace(reader, fields=fields, system_columns=(), dead_rows=None)
         found = keys_alone.read(group.offset, group.rows)
-        kept = tuple(map(_searched, found.iter_columns())) if _is_sorted(found) else ()
+        kept = ()
+        if _is_sorted(found):
+            # The forms with the fastest access to single values.
+            kept = tuple(
+                column.rechunk() if column.dtype == pl.String else column.to_numpy()  # type: ignore[misc]
+                for column in found.iter_columns()
+            )
         FILES.keep(
             key, kept, int(found.estimated_size()) + _KEY_SPANS_GROUP_BYTES, reader.kept_bytes_max
         )
     return kept
-
-
-def _searched(column: pl.Series) -> Sequence[Any]:
-    """A column in the form with the fastest access to single values."""
-    return column.rechunk() if column.dtype == pl.String else column.to_numpy()  # type: ignore[return-value]
 
 
 def _is_sorted(keys: pl.DataFrame) -> bool:
@@ -253,15 +242,6 @@ class _SpanRead:
     length: int
     live_positions: Future[Places]
 
-    @property
-    def are_wanted(self) -> pl.Series:
-        """Whether each row of the span is wanted."""
-        places = self.live_positions.result()
-        first, last = np.searchsorted(places, [self.start, self.start + self.length])
-        wanted = np.zeros(self.length, np.bool_)
-        wanted[places[first:last] - self.start] = True
-        return pl.Series(wanted)
-
 
 def begin_footers(files: Iterable[tuple[Store, str, int]], kept_bytes_max: int) -> None:
     """Start to fetch the footers of large remote files, in parallel with other requests.
@@ -297,17 +277,17 @@ def read_places(
         for start, length in own
     ]
     for batch in _batches(reads, rows_max):
-        yield from _read(batch, where)
-
-
-def _read(batch: Sequence[_SpanRead], where: pl.Expr | None) -> Iterator[pl.DataFrame]:
-    spans = [(read.reader, (read.start, read.length)) for read in batch]
-    if all(read.length == 1 and _is_near(read.reader) for read in batch):
-        yield from read_few(spans, where)  # nothing to leave out
-        return
-    for read, frame in zip(batch, read_few(spans), strict=True):
-        rows = frame.filter(read.are_wanted)  # faster than selecting rows from chunks
-        yield rows if where is None else rows.filter(where)
+        ranges = [(read.reader, (read.start, read.length)) for read in batch]
+        if all(read.length == 1 and _is_near(read.reader) for read in batch):
+            yield from read_few(ranges, where)  # nothing to leave out
+            continue
+        for read, frame in zip(batch, read_few(ranges), strict=True):
+            at = read.live_positions.result()
+            first, last = np.searchsorted(at, [read.start, read.start + read.length])
+            wanted = np.zeros(read.length, np.bool_)
+            wanted[at[first:last] - read.start] = True
+            rows = frame.filter(pl.Series(wanted))  # faster than selecting rows from chunks
+            yield rows if where is None else rows.filter(where)
 
 
 def _is_near(reader: FileReader) -> bool:

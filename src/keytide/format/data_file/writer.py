@@ -56,7 +56,10 @@ def lengths_between_gaps(keys: pa.ChunkedArray) -> list[int]:
     `keys` are the first key column of the run, in ascending order and without nulls.
     """
     count = len(keys)
-    if count < DIVISIBLE_ROWS or not _has_distance(keys.type):
+    type_ = keys.type
+    if count < DIVISIBLE_ROWS or not (
+        pa.types.is_integer(type_) or pa.types.is_date(type_) or pa.types.is_timestamp(type_)
+    ):
         return [count]
     # Distances of 64-bit numbers can exceed 64 bits.
     numbers = pc.cast(keys, pa.int64()).to_numpy().astype(np.float64)
@@ -66,12 +69,6 @@ def lengths_between_gaps(keys: pa.ChunkedArray) -> list[int]:
         if min(cut - cuts[-1], count - cut) >= _ROWS_MIN:
             cuts.append(cut)
     return [end - start for start, end in itertools.pairwise([*cuts, count])]
-
-
-def _has_distance(type_: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_integer(type_) or pa.types.is_date(type_) or pa.types.is_timestamp(type_)
-    )
 
 
 # -- the writer ------------------------------------------------------------------------------------
@@ -169,29 +166,23 @@ class RunWriter:
         # The metadata of the files are computed while they are encoded and stored.
         description = begin(partial(self._describe, rows, paths, 0, FileSource.APPEND))
         try:
-            members = self._stored_together(rows, paths, threads)
+            # How each file is stored, as members of the manifest.
+            members: list[dict[str, Any]] = []
+            physical = self._physical(rows)
+            pieces = zip(
+                paths, *(_slices(each, paths.values()) for each in (rows, physical)), strict=True
+            )
+            for some in _batches(pieces):
+                encode = [partial(self._encoded, stored) for _, _, stored in some]
+                waiting: dict[str, bytes] = {}
+                for data, (path, piece, _) in zip(side_by_side(encode, threads), some, strict=True):
+                    index = self.filters.of_file(piece, self.schema, path)
+                    members.append({"file_size": len(data), **index.members})
+                    waiting |= {path: data, **index.files}
+                self.store.put_all(waiting)
         finally:
             metas = description.result()
         return [replace(meta, **own) for meta, own in zip(metas, members, strict=True)]
-
-    def _stored_together(
-        self, rows: pa.Table, paths: Mapping[str, int], threads: int
-    ) -> list[dict[str, Any]]:
-        """The manifest members that describe how each file is stored."""
-        members: list[dict[str, Any]] = []
-        physical = self._physical(rows)
-        pieces = zip(
-            paths, *(_slices(each, paths.values()) for each in (rows, physical)), strict=True
-        )
-        for some in _batches(pieces):
-            encode = [partial(self._encoded, stored) for _, _, stored in some]
-            waiting: dict[str, bytes] = {}
-            for data, (path, piece, _) in zip(side_by_side(encode, threads), some, strict=True):
-                index = self.filters.of_file(piece, self.schema, path)
-                members.append({"file_size": len(data), **index.members})
-                waiting |= {path: data, **index.files}
-            self.store.put_all(waiting)
-        return members
 
     def _encoded(self, physical: pa.Table) -> bytes:
         sink = pa.BufferOutputStream()
@@ -200,12 +191,7 @@ class RunWriter:
         return data
 
     def write_file(
-        self,
-        rows: pa.Table,
-        path: str,
-        *,
-        level: int = 0,
-        source: int = FileSource.APPEND,
+        self, rows: pa.Table, path: str, *, level: int = 0, source: int = FileSource.APPEND
     ) -> DataFileMeta:
         """Write rows as one file, whatever its size. Otherwise like `write`."""
         # Arrow encodes a file with one core. Another one computes its metadata.
@@ -223,16 +209,14 @@ class RunWriter:
 
     def _encoding(self, physical: pa.Table, level: int) -> Callable[[Any], None]:
         """A function that writes the rows of a file to an output."""
-        write, codec = FORMATS[self.file_format].write, self._codec(physical, level)
+        write, codec = FORMATS[self.file_format].write, self.compression
+        if codec is None:
+            is_awaited = level == 0 or self.awaited
+            is_small = is_awaited and _sliced_bytes(physical) < _SMALL_FILE_BYTES
+            codec = "lz4" if is_small else BALANCED
         return lambda output: write(
             output, physical, codec, self.zstd_level, self.notes, dictionaries=self.dictionaries
         )
-
-    def _codec(self, rows: pa.Table, level: int) -> str:
-        if self.compression is not None:
-            return self.compression
-        is_awaited = level == 0 or self.awaited
-        return "lz4" if is_awaited and _sliced_bytes(rows) < _SMALL_FILE_BYTES else BALANCED
 
     def _physical(self, rows: pa.Table) -> pa.Table:
         keys = () if self.thin else self.key_names
