@@ -69,9 +69,7 @@ class ChangeCounts:
 
     def __add__(self, other: ChangeCounts) -> ChangeCounts:
         return ChangeCounts(
-            self.applied + other.applied,
-            self.late + other.late,
-            self.duplicate + other.duplicate,
+            self.applied + other.applied, self.late + other.late, self.duplicate + other.duplicate
         )
 
 

@@ -35,16 +35,7 @@ from keytide.feeds.epochs import (
     SequenceSource,
 )
 from keytide.feeds.feed import Envelope
-from keytide.types import (
-    BYTES,
-    STRING,
-    ArrayType,
-    AtomicType,
-    DataType,
-    Field,
-    MapType,
-    RowType,
-)
+from keytide.types import BYTES, STRING, ArrayType, AtomicType, DataType, Field, MapType, RowType
 
 
 @checked

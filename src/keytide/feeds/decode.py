@@ -287,10 +287,7 @@ _CHANGES = ["insert", "update", "delete"]
 
 
 def _images(
-    steps: pl.DataFrame,
-    columns: Mapping[str, JsonValues],
-    spec: FeedSpec,
-    placeholders: list[str],
+    steps: pl.DataFrame, columns: Mapping[str, JsonValues], spec: FeedSpec, placeholders: list[str]
 ) -> dict[str, Image]:
     """The columns by name: those of the images, and those that feed metadata fills."""
     images = {}

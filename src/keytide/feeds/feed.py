@@ -39,13 +39,7 @@ from keytide.feeds.epochs import (
     why_without_epoch,
 )
 from keytide.feeds.json_columns import literal, pointer, quoted
-from keytide.types import (
-    DataType,
-    Field,
-    RowType,
-    arrow_schema,
-    parse_sql_type,
-)
+from keytide.types import DataType, Field, RowType, arrow_schema, parse_sql_type
 
 # -- definitions of feeds and of message formats ---------------------------------------------------
 

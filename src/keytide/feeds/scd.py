@@ -391,7 +391,6 @@ def _differing_rows(
     )
     both = wanted.join(kept, on=place, how="left", nulls_equal=True, maintain_order="left")
     differs = pl.any_horizontal(
-        pl.col(_STORED).is_null(),
-        *(pl.col(name).ne_missing(pl.col(_of(name))) for name in others),
+        pl.col(_STORED).is_null(), *(pl.col(name).ne_missing(pl.col(_of(name))) for name in others)
     )
     return both.filter(differs).select(*columns, VALUE_KIND)

@@ -43,13 +43,7 @@ from keytide.feeds.feed import (
 from keytide.feeds.flow_writer import has_omitted_column, omitted_names, with_omitted_column
 from keytide.feeds.formats import envelope_of
 from keytide.feeds.inference import Sample, feed_growth
-from keytide.feeds.kafka.client import (
-    BATCH_BYTES_MAX,
-    MESSAGES_SCHEMA,
-    Client,
-    Consumer,
-    Topic,
-)
+from keytide.feeds.kafka.client import BATCH_BYTES_MAX, MESSAGES_SCHEMA, Client, Consumer, Topic
 from keytide.feeds.kafka.offsets import Offsets, TopicOffsets, progress_of, stored_offsets
 from keytide.feeds.kafka.start import IfLost, Start, check_topics, checked_if_lost, start_offsets
 from keytide.feeds.kafka.topics import (
@@ -104,11 +98,7 @@ def letters_of(messages: pa.Table, decoded: Decoded, written: WrittenChanges) ->
 
 
 def report_of(
-    number: int,
-    decoded: Decoded,
-    written: WrittenChanges,
-    started: float,
-    snapshot_id: int | None,
+    number: int, decoded: Decoded, written: WrittenChanges, started: float, snapshot_id: int | None
 ) -> BatchReport:
     """The report of a batch that began at a time of `time.perf_counter`."""
     counts, unknown = written.counts, written.unknown.num_rows
