@@ -42,7 +42,7 @@ from keytide.read.current_rows import hashes_of
 from keytide.read.lookup import newest_versions
 from keytide.read.scan import ReadTask, Scan
 from keytide.snapshot.live_files import BucketId
-from keytide.snapshot.state import TableState, TableView
+from keytide.snapshot.state import TableView
 from keytide.write.input_rows import typed_rows
 from keytide.write.layout import Layout
 from keytide.write.refusals import why_refused
@@ -69,9 +69,7 @@ class ChangeCounts:
 
     def __add__(self, other: ChangeCounts) -> ChangeCounts:
         return ChangeCounts(
-            self.applied + other.applied,
-            self.late + other.late,
-            self.duplicate + other.duplicate,
+            self.applied + other.applied, self.late + other.late, self.duplicate + other.duplicate
         )
 
 
@@ -94,19 +92,16 @@ def count_changes(
     """
     if not orders[0].sequence:
         return ChangeCounts(applied=changes[ORDINAL_COLUMN].n_unique())
-    found = [_verdicts(*of_it, order) for order, of_it in _by_producer(changes, stored, orders)]
+    found = []
+    for order, of_it in _by_producer(changes, stored, orders):
+        is_first = pl.struct(*order.key, RANK).is_first_distinct()
+        # The source gives each change its place in the order, so equal places mean the same change.
+        seen = (pl.col(RANK) == pl.col(STORED_RANK)) | ~is_first
+        verdict = pl.when(seen).then(2).when(is_late(order)).then(1).otherwise(0)
+        found.append(with_ranks(*of_it, order).select(ORDINAL_COLUMN, verdict.alias("verdict")))
     verdicts = pl.concat(found).group_by(ORDINAL_COLUMN).agg(pl.col("verdict").min())["verdict"]
     applied, late, duplicate = (int((verdicts == value).sum()) for value in range(3))
     return ChangeCounts(applied, late, duplicate)
-
-
-def _verdicts(changes: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) -> pl.DataFrame:
-    ranked = with_ranks(changes, stored, order)
-    is_first = pl.struct(*order.key, RANK).is_first_distinct()
-    # The source gives each change its place in the order, so equal places mean the same change.
-    seen = (pl.col(RANK) == pl.col(STORED_RANK)) | ~is_first
-    verdict = pl.when(seen).then(2).when(is_late(order)).then(1).otherwise(0)
-    return ranked.select(ORDINAL_COLUMN, verdict.alias("verdict"))
 
 
 def _by_producer(
@@ -154,42 +149,31 @@ def fill_unavailable(
 def _filled(
     changes: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder, names: Sequence[str]
 ) -> FilledChanges:
-    history = _history(changes, stored, order)
-    for name in names:
-        history = _fill_column(history, name, order)
-    missing = pl.any_horizontal(pl.col(_flag(name)) for name in names)
-    history = history.with_columns((missing & order.last_of_key()).alias(_UNKNOWN))
-    result = history.filter(pl.col(_ROW) >= 0).sort(_ROW)
-    known, unknown = result.filter(~pl.col(_UNKNOWN)), result.filter(pl.col(_UNKNOWN))
-    return FilledChanges(known.select(changes.columns), unknown.select(changes.columns))
-
-
-def _history(changes: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) -> pl.DataFrame:
-    """Stored versions and changes in merge order. Of equal ones, stored versions come first."""
+    # Stored versions and changes in merge order. Of equal ones, stored versions come first.
     numbered = changes.with_row_index(_ROW).with_columns(pl.col(_ROW).cast(pl.Int64))
     before = stored.with_columns(pl.lit(-1, dtype=pl.Int64).alias(_ROW))
     versions = pl.concat([before, numbered], how="diagonal_relaxed")
-    return order.sort(versions, arrival_decides=True)
+    history = order.sort(versions, arrival_decides=True)
 
+    is_unknown = pl.lit(value=False)
+    for name in names:
+        left_out = pl.col(UNAVAILABLE_COLUMN).list.contains(name).fill_null(value=False)
+        source = pl.when(~left_out).then(pl.col(_AT)).forward_fill().over(list(order.key))
+        history = history.with_row_index(_AT).with_columns(source.alias(_SOURCE))
+        values = history[name].gather(history[_SOURCE].fill_null(0))
+        # A delete has no values for a later row.
+        dead = history["_row_kind"].is_in(["-D", "-U"]).fill_null(value=False)
+        unknown = history[_SOURCE].is_null() | dead.gather(history[_SOURCE].fill_null(0))
+        flags = history.select(left_out.alias("flag"))["flag"]
+        history = history.with_columns(
+            pl.when(flags & ~unknown).then(values).otherwise(pl.col(name)).alias(name)
+        ).drop(_SOURCE, _AT)
+        is_unknown |= pl.lit(flags & unknown)
 
-def _fill_column(history: pl.DataFrame, name: str, order: MergeOrder) -> pl.DataFrame:
-    left_out = pl.col(UNAVAILABLE_COLUMN).list.contains(name).fill_null(value=False)
-    source = pl.when(~left_out).then(pl.col(_AT)).forward_fill().over(list(order.key))
-    history = history.with_row_index(_AT).with_columns(source.alias(_SOURCE))
-    values = history[name].gather(history[_SOURCE].fill_null(0))
-    # A delete has no values for a later row.
-    dead = history["_row_kind"].is_in(["-D", "-U"]).fill_null(value=False)
-    unknown = history[_SOURCE].is_null() | dead.gather(history[_SOURCE].fill_null(0))
-    flags = history.select(left_out.alias("flag"))["flag"]
-    return history.with_columns(
-        pl.when(flags & ~unknown).then(values).otherwise(pl.col(name)).alias(name),
-        (flags & unknown).alias(_flag(name)),
-    ).drop(_SOURCE, _AT)
-
-
-def _flag(name: str) -> str:
-    """The column that marks unknown values of another column."""
-    return scratch(f"unknown_{name}")
+    history = history.with_columns((is_unknown & order.last_of_key()).alias(_UNKNOWN))
+    result = history.filter(pl.col(_ROW) >= 0).sort(_ROW)
+    known, lost = result.filter(~pl.col(_UNKNOWN)), result.filter(pl.col(_UNKNOWN))
+    return FilledChanges(known.select(changes.columns), lost.select(changes.columns))
 
 
 # -- lookup of stored versions ---------------------------------------------------------------------
@@ -206,15 +190,6 @@ class NewestVersions(Protocol):
         `keys` has the primary key without duplicates. The frames have `columns` and `_VALUE_KIND`.
         """
         ...
-
-
-def version_lookup(state: TableState, task: WriteTask) -> NewestVersions:
-    """The lookup for a state of a table on top of which a task writes."""
-    if isinstance(task, UpsertTask):
-        return _Indexed(task)
-    scan = Scan(state.merging, state.view.order.columns)
-    plans = zip(scan.plan.buckets, scan.tasks(), strict=True)
-    return _Merged({(plan.partition, plan.bucket): task for plan, task in plans})
 
 
 @dataclass(frozen=True)
@@ -297,7 +272,12 @@ class ChangeWriter:
             )
         task = replace(transaction.task(), stored=None)
         task = task if layout is None else replace(task, layout=layout)
-        return cls(task, spec, version_lookup(transaction.state, task))
+        if isinstance(task, UpsertTask):
+            return cls(task, spec, _Indexed(task))
+        scan = Scan(transaction.state.merging, view.order.columns)
+        plans = zip(scan.plan.buckets, scan.tasks(), strict=True)
+        newest = _Merged({(plan.partition, plan.bucket): read for plan, read in plans})
+        return cls(task, spec, newest)
 
     def write(self, rows: pa.Table) -> WrittenChanges:
         """Write rows from `decode`, in arrival order.
@@ -308,26 +288,29 @@ class ChangeWriter:
         view = self.task.view
         counts = ChangeCounts()
         filled, unknown = [], [REJECTED_SCHEMA.empty_table()]
-        frame = from_arrow(rows)
         # Keys without a bucket may be placed differently when they are written, because nothing is
         # stored for them that would have to be found.
-        frame, cut = self.task.layout.begin().cut(frame, rows, view)
+        frame, cut = self.task.layout.begin().cut(from_arrow(rows), rows, view)
         for bucket, changes in cut.parts(frame):
-            # Changes with the column `OMITTED`, if the table has it.
             if OMITTED in view.schema.by_name:
                 type_ = view.schema.field(OMITTED).type.to_arrow()
                 missing = pa.table({OMITTED: pa.nulls(changes.height, type_)})
                 changes = pl.concat([changes, from_arrow(missing)], how="horizontal")
-            stored = self._stored_versions(bucket, changes)
-            if OMITTED in view.schema.by_name:
+                stored = self._stored_versions(bucket, changes)
                 counts += count_changes(changes, stored, self._orders)
                 filled.append(self._with_omitted_values(changes, stored))
                 continue
-            result = fill_unavailable(changes, stored, self._orders, self._columns_to_fill)
+            stored = self._stored_versions(bucket, changes)
             counts += count_changes(changes, stored, self._orders)
+            result = fill_unavailable(changes, stored, self._orders, self._columns_to_fill)
             filled.append(to_arrow(result.changes, self._stored_schema))
             if result.unknown.height:
-                unknown.append(_unknown_changes(result.unknown))
+                refused = result.unknown.select(
+                    pl.col(MESSAGE_COLUMN).alias("raw"),
+                    _WITHOUT_EARLIER_VERSION.alias("reason"),
+                    pl.col(ORDINAL_COLUMN).alias("ordinal"),
+                )
+                unknown.append(to_arrow(refused, REJECTED_SCHEMA))
         # One run per bucket, because all versions of a key are merged before they are stored.
         together = [pa.concat_tables(filled)] if filled else []
         return WrittenChanges(self.task.feed(together, 0), counts, pa.concat_tables(unknown))
@@ -335,18 +318,16 @@ class ChangeWriter:
     def _with_omitted_values(self, changes: pl.DataFrame, stored: pl.DataFrame) -> pa.Table:
         """Changes with their omitted values, and the stored rows that change by them."""
         schema = self.task.view.schema
-        of_stored = stored.with_columns(
-            pl.lit(-1, dtype=pl.Int64).alias(ROW), _value_kind().alias(VALUE_KIND)
-        )
-        of_changes = changes.with_columns(
-            pl.int_range(pl.len(), dtype=pl.Int64).alias(ROW), _value_kind().alias(VALUE_KIND)
-        )
+        is_dead = pl.col(ROW_KIND).is_in(["-D", "-U"])
+        kinds = pl.when(is_dead).then(int(RowKind.DELETE)).otherwise(int(RowKind.INSERT))
+        kind = kinds.cast(pl.Int8).alias(VALUE_KIND)
+        of_stored = stored.with_columns(pl.lit(-1, dtype=pl.Int64).alias(ROW), kind)
+        of_changes = changes.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(ROW), kind)
         versions = pl.concat([of_stored, of_changes], how="diagonal")
         found = fill_omitted(versions, self._order, schema.names)
-        names = [*self._stored_schema.names, OMITTED]
         omitted = pa.field(OMITTED, schema.field(OMITTED).type.to_arrow())
         kept = pa.schema([*self._stored_schema, omitted])
-        return to_arrow(found.select(names), kept)
+        return to_arrow(found.select(kept.names), kept)
 
     @property
     def _stored_schema(self) -> pa.Schema:
@@ -362,16 +343,34 @@ class ChangeWriter:
             columns = view.schema.names
         asked = changes.select(order.key).unique()
         empty = changes.select(columns).clear().with_columns(pl.lit("").alias(ROW_KIND))
+        is_dead = pl.col(VALUE_KIND).is_in([1, 3])
+        kind = pl.when(is_dead).then(pl.lit("-D")).otherwise(pl.lit("+I")).alias(ROW_KIND)
         found = self.newest.of(bucket, asked, columns)
-        return pl.concat([empty, *(frame.select(*columns, _row_kind()) for frame in found)])
+        return pl.concat([empty, *(frame.select(*columns, kind) for frame in found)])
 
     @cached_property
     def _columns_to_fill(self) -> list[str]:
-        columns = _columns_to_fill(self.task.view)
-        if len(self._orders) == 1:
-            return columns
-        # The sequence fields identify the producer of a row.
-        return [name for name in columns if name not in self._order.sequence]
+        """The columns whose omitted values are those of the previous version.
+
+        If a function aggregates the column, an omitted value is NULL, which leaves the column
+        unchanged. Filling it in would count the previous value twice in a sum. But a function that
+        treats NULL as a value needs the previous value, and a NOT NULL column gets it if repeating
+        it has no effect.
+        """
+        schema, options = self.task.view.schema, self.task.view.options
+        fixed = {*schema.primary_keys, *options.sequence_field}
+        folded = [field for field in schema.fields if field.name not in fixed]
+        default = DEFAULT_FUNCTION if options.merges_rows else None
+        functions = function_names([field.name for field in folded], options, default)
+        left = {
+            field.name
+            for field in folded
+            if functions.get(field.name, "last_value") != "last_value"
+            and (field.type.nullable or functions[field.name] not in _SAME_AGAIN)
+        }
+        if len(self._orders) > 1:  # the sequence fields identify the producer of a row
+            left |= {*self._order.sequence}
+        return [name for name in schema.names if name not in left]
 
     @cached_property
     def _order(self) -> MergeOrder:
@@ -389,55 +388,14 @@ class ChangeWriter:
         return tuple(replace(self._order, sequence=(n,)) for n in self._order.sequence)
 
 
-def _columns_to_fill(view: TableView) -> list[str]:
-    """The columns whose omitted values are those of the previous version.
-
-    If a function aggregates the column, an omitted value is NULL, which leaves the column
-    unchanged. Filling it in would count the previous value twice in a sum. But a function that
-    treats NULL as a value needs the previous value, and a NOT NULL column gets it if repeating it
-    has no effect.
-    """
-    schema, options = view.schema, view.options
-    fixed = {*schema.primary_keys, *options.sequence_field}
-    folded = [field for field in schema.fields if field.name not in fixed]
-    default = DEFAULT_FUNCTION if options.merges_rows else None
-    functions = function_names([field.name for field in folded], options, default)
-    left = {
-        field.name
-        for field in folded
-        if functions.get(field.name, "last_value") != "last_value"
-        and (field.type.nullable or functions[field.name] not in _SAME_AGAIN)
-    }
-    return [name for name in schema.names if name not in left]
-
-
 _SAME_AGAIN = ("last_non_null_value", "first_non_null_value", "max", "min")
 """Functions for which repeating a value has no effect."""
 
-
-def _value_kind() -> pl.Expr:
-    is_dead = pl.col(ROW_KIND).is_in(["-D", "-U"])
-    kinds = pl.when(is_dead).then(int(RowKind.DELETE)).otherwise(int(RowKind.INSERT))
-    return kinds.cast(pl.Int8)
-
-
-def _row_kind() -> pl.Expr:
-    is_dead = pl.col(VALUE_KIND).is_in([1, 3])
-    return pl.when(is_dead).then(pl.lit("-D")).otherwise(pl.lit("+I")).alias(ROW_KIND)
-
-
-def _unknown_changes(changes: pl.DataFrame) -> pa.Table:
-    reason = pl.concat_str(
-        pl.lit("the source omitted "),
-        pl.col(UNAVAILABLE_COLUMN).list.join(", "),
-        pl.lit(" and there is no earlier version of the key to take it from"),
-    )
-    frame = changes.select(
-        pl.col(MESSAGE_COLUMN).alias("raw"),
-        reason.alias("reason"),
-        pl.col(ORDINAL_COLUMN).alias("ordinal"),
-    )
-    return to_arrow(frame, REJECTED_SCHEMA)
+_WITHOUT_EARLIER_VERSION = pl.concat_str(
+    pl.lit("the source omitted "),
+    pl.col(UNAVAILABLE_COLUMN).list.join(", "),
+    pl.lit(" and there is no earlier version of the key to take it from"),
+)
 
 
 # -- decoded changes in the form of a table --------------------------------------------------------

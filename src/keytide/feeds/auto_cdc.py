@@ -24,13 +24,14 @@ from keytide.errors import NotFoundError
 from keytide.feeds.flow import Flow, FlowRequest, flow_target
 from keytide.feeds.flow_writer import (
     combined_result,
-    has_omitted_values,
+    omitted_names,
     rows_of_events,
     split_truncates,
     truncate_up_to,
     write_events,
     write_omitted_values,
 )
+from keytide.feeds.omitted_values import OMITTED
 from keytide.feeds.truncation import TruncationLookup, retry_after_truncation
 from keytide.format.schema import TableSchema
 from keytide.snapshot.stored_table import StoredTable
@@ -42,49 +43,29 @@ from keytide.write.input_rows import source_table
 _UNTYPED = "user.auto-cdc-untyped"
 
 
-def typed_events(
-    catalog: Catalog, request: FlowRequest, events: pa.Table, author: Author | None
+def _typed_events(
+    catalog: Catalog,
+    request: FlowRequest,
+    events: pa.Table,
+    untyped: list[str],
+    author: Author | None,
 ) -> pa.Table:
-    """The events without columns that neither they nor the target give a type.
+    """The events without `untyped` columns to which the target gives no type either.
 
     The target gets columns that it lacks only because earlier events had no type for them.
     """
-    table = _existing(catalog, request.target)
-    awaited = [] if table is None else json.loads(table.schema.options.get(_UNTYPED, "[]"))
-    untyped = untyped_columns(events, request)
-    if table is not None:
-        _grow(table, events.drop_columns(untyped), awaited, author)
-        untyped = [name for name in untyped if name in awaited]
-        untyped = [name for name in untyped if name not in table.live.schema.by_name]
-    return events.drop_columns(untyped)
-
-
-def keep_untyped(table: StoredTable, names: list[str]) -> None:
-    """Remember columns that a new target lacks."""
-    if names and _UNTYPED not in table.schema.options:
-        alter_table(table.metadata, [SetOption(_UNTYPED, json.dumps(names))])
-
-
-def untyped_columns(events: pa.Table, request: FlowRequest) -> list[str]:
-    """The columns of the target that contain only NULL and have no type."""
-    fixed = {*request.keys, *request.sequence_by, *(request.except_columns or ())}
-    return [f.name for f in events.schema if pa.types.is_null(f.type) and f.name not in fixed]
-
-
-def _grow(table: StoredTable, events: pa.Table, awaited: list[str], author: Author | None) -> None:
-    missing = [n for n in awaited if n in events.column_names and n not in table.schema.by_name]
-    if missing:
-        columns = events.select(missing).schema
-        extended_table(
-            table.pinned(), partial(growth, columns=columns, table=table.name), author=author
-        )
-
-
-def _existing(catalog: Catalog, name: str) -> StoredTable | None:
     try:
-        return catalog.table(name)
+        table = catalog.table(request.target)
     except NotFoundError:
-        return None
+        return events.drop_columns(untyped)
+    awaited = json.loads(table.schema.options.get(_UNTYPED, "[]"))
+    typed = events.drop_columns(untyped)
+    missing = [n for n in awaited if n in typed.column_names and n not in table.schema.by_name]
+    if missing:
+        needed = partial(growth, columns=typed.select(missing).schema, table=table.name)
+        extended_table(table.pinned(), needed, author=author)
+    untyped = [name for name in untyped if name in awaited]
+    return events.drop_columns([n for n in untyped if n not in table.live.schema.by_name])
 
 
 # -- application of events -------------------------------------------------------------------------
@@ -103,42 +84,37 @@ def apply_events(
     events = source_table(data, _NO_TABLE, request.target)
     if not events.num_columns:
         return WriteResult(None, 0, 0, 0)  # no rows at all
-    untyped = untyped_columns(events, request)
-    events = typed_events(catalog, request, events, author)
+    fixed = {*request.keys, *request.sequence_by, *(request.except_columns or ())}
+    untyped = [f.name for f in events.schema if pa.types.is_null(f.type) and f.name not in fixed]
+    events = _typed_events(catalog, request, events, untyped, author)
     flow = Flow.of(request, events.schema)
     events, places = split_truncates(events, flow)
     rows = rows_of_events(events, flow)
     is_new = catalog.find(request.target) is None
     table = flow_target(catalog, flow)
-    if is_new:
-        keep_untyped(table, untyped)
+    if is_new and untyped and _UNTYPED not in table.schema.options:
+        alter_table(table.metadata, [SetOption(_UNTYPED, json.dumps(untyped))])
     truncated = truncate_up_to(table, flow, places)
     return combined_result(truncated, _apply(table, flow, rows, author))
 
 
 def _apply(table: StoredTable, flow: Flow, rows: pa.Table, author: Author | None) -> WriteResult:
     """Apply rows from `rows_of_events` to an open table."""
-    if has_omitted_values(table, rows):
+    if OMITTED in table.schema.by_name or omitted_names(rows):
         return write_omitted_values(table, flow, rows, author)
-    if not flow.reads_first:
-        append = partial(_append, table, flow, rows, author)
-        return retry_after_truncation(table, append)
-    if flow.request.merge_schema:
-        needed = partial(growth, columns=rows.schema, table=table.name)
-        table = extended_table(table.pinned(), needed, author=author)
-    return write_events(table, flow, rows, author)
+    if flow.reads_first:
+        if flow.request.merge_schema:
+            needed = partial(growth, columns=rows.schema, table=table.name)
+            table = extended_table(table.pinned(), needed, author=author)
+        return write_events(table, flow, rows, author)
 
+    def append(truncation_of: TruncationLookup) -> WriteResult:
+        def fitting(transaction: Transaction, given: pa.Table) -> pa.Table:
+            return truncation_of(transaction).remaining_rows(given, transaction.view.name)
 
-def _append(
-    table: StoredTable,
-    flow: Flow,
-    rows: pa.Table,
-    author: Author | None,
-    truncation_of: TruncationLookup,
-) -> WriteResult:
-    def fitting(transaction: Transaction, given: pa.Table) -> pa.Table:
-        return truncation_of(transaction).remaining_rows(given, transaction.view.name)
+        to, given = table, rows
+        if flow.request.merge_schema:
+            to, given = extended_for(table, rows, author)
+        return local_writes.append(to, given, author, fitting)
 
-    if flow.request.merge_schema:
-        table, rows = extended_for(table, rows, author)
-    return local_writes.append(table, rows, author, fitting)
+    return retry_after_truncation(table, append)

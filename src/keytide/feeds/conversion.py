@@ -149,7 +149,16 @@ def convert(values: JsonValues, type: DataType, encoding: Encoding) -> pa.Array:
         return pa.MapArray.from_arrays(
             offsets, key_array.filter(kept), item_array.filter(kept), type.to_arrow(), mask=missing
         )
-    return _rows(values, cast(RowType, type), encoding)
+    fields = cast(RowType, type).fields
+    documents = from_json_text(values, "OBJECT")
+    unfit = ~np.asarray(documents.is_valid())
+    columns = []
+    members = read_members(documents, [pointer(field.name) for field in fields])
+    for field, member in zip(fields, members, strict=True):
+        column, is_unfit = _parts(member, field.type, encoding)
+        columns.append(column)
+        unfit |= is_unfit
+    return pa.StructArray.from_arrays(columns, fields=list(type.to_arrow()), mask=pa.array(unfit))
 
 
 def is_supported(type: DataType) -> bool:
@@ -161,11 +170,6 @@ def is_supported(type: DataType) -> bool:
     if isinstance(type, MapType):
         return is_supported(type.key) and is_supported(type.value)
     return isinstance(type, RowType) and all(is_supported(f.type) for f in type.fields)
-
-
-def has_offset(text: pl.Series) -> pl.Series:
-    """Which timestamps end in a zone offset or ``Z``."""
-    return text.str.contains(_ZONE)
 
 
 _Converter = Callable[[JsonValues, AtomicType, Encoding], pa.Array]
@@ -190,19 +194,18 @@ def _integers(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Ar
 
 def _whole_numbers(text: pl.Series) -> pl.Series:
     """Strings as int64. None for a fraction other than zero, and for what is not a number."""
-    numbers = text.cast(pl.Int64, strict=False)
-    return _fill(numbers, text, lambda rest: _cut_zeros(rest).cast(pl.Int64, strict=False))
-
-
-def _cut_zeros(text: pl.Series) -> pl.Series:
-    """Numbers such as `5.0` and `5e3` as integers."""
-    cut = text.str.replace(r"^([-+]?\d+)\.0*$", "$1")
-    if not text.str.contains("[eE]").any():
-        return cut
-    is_whole = places_of(text) <= 0
-    wide = _keep(text, is_whole).cast(pl.Decimal(38, 0), strict=False).cast(pl.String)
-    found: pl.Series = wide.zip_with(text.str.contains("[eE]").fill_null(value=False), cut)
-    return found
+    numbers: pl.Series = text.cast(pl.Int64, strict=False)
+    rest = _keep(text, numbers.is_null())
+    if rest.null_count() == len(rest):
+        return numbers
+    # Numbers such as `5.0` and `5e3`.
+    cut: pl.Series = rest.str.replace(r"^([-+]?\d+)\.0*$", "$1")
+    has_exponent = rest.str.contains("[eE]").fill_null(value=False)
+    if has_exponent.any():
+        is_whole = places_of(rest) <= 0
+        wide = _keep(rest, is_whole).cast(pl.Decimal(38, 0), strict=False).cast(pl.String)
+        cut = wide.zip_with(has_exponent, cut)
+    return numbers.fill_null(cut.cast(pl.Int64, strict=False))
 
 
 def _floats(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array:
@@ -260,16 +263,12 @@ def _decimal_texts(values: JsonValues, type: AtomicType, encoding: Encoding) -> 
         decoded = _unscaled_texts(_keep(text, is_coded)) + f"e{-int(scale or 0)}"
         text = decoded.zip_with(is_coded.fill_null(False), text)
     is_struct = values.type == "OBJECT"
-    return _variable_scale(values, text) if is_struct.any() else text
-
-
-def _variable_scale(values: JsonValues, others: pl.Series) -> pl.Series:
-    """Objects with ``scale`` and base64 ``value``, each with its own scale."""
-    scale, value = read_members(from_json_text(values, "OBJECT"), ["/scale", "/value"])
-    exponents = (-_whole_numbers(scale.text)).cast(pl.String)
-    structs = _unscaled_texts(value.text) + "e" + exponents
-    mixed: pl.Series = structs.zip_with(values.type == "OBJECT", others)
-    return mixed
+    if is_struct.any():  # with `scale` and base64 `value`, each with its own scale
+        scales, coded = read_members(from_json_text(values, "OBJECT"), ["/scale", "/value"])
+        exponents = (-_whole_numbers(scales.text)).cast(pl.String)
+        structs = _unscaled_texts(coded.text) + "e" + exponents
+        text = structs.zip_with(is_struct, text)
+    return text
 
 
 def places_of(text: pl.Series) -> pl.Series:
@@ -297,17 +296,7 @@ def _unscaled_texts(coded: pl.Series) -> pl.Series:
     None for a string that is not base64, and for integers of more than 32 bytes.
     """
     raw = coded.str.decode("base64", strict=False)
-    sizes = raw.bin.size()
-    raw = _keep(raw, (sizes > 0) & (sizes <= _INTEGER_BYTES))
-    integers = _integer_array(raw)
-    return pl.Series(values=integers.cast(pa.string()), dtype=pl.String)
-
-
-_INTEGER_BYTES = 32
-
-
-def _integer_array(raw: pl.Series) -> pa.Array:
-    """Byte strings of at most 32 bytes as DECIMAL(76, 0), sign extended."""
+    raw = _keep(raw, (raw.bin.size() > 0) & (raw.bin.size() <= _INTEGER_BYTES))
     array = raw.fill_null(b"").to_arrow().cast(pa.large_binary())
     offsets = np.frombuffer(array.buffers()[1], np.int64)[array.offset :][: len(array) + 1]
     data = np.frombuffer(array.buffers()[2] or b"", np.uint8)[: offsets[-1]][offsets[0] :]
@@ -317,13 +306,18 @@ def _integer_array(raw: pl.Series) -> pa.Array:
     place = np.repeat(offsets[1:], sizes) - offsets[0] - 1 - np.arange(len(data))
     wide = np.zeros((len(array), _INTEGER_BYTES), np.uint8)
     wide[row, place] = data
+
     # For an empty string any byte works, because its size excludes it.
     first = np.minimum(offsets[:-1] - offsets[0], max(len(data) - 1, 0))
     negative = (data[first] >= 0x80) & (sizes > 0) if len(data) else np.zeros(len(array), bool)
     padding = np.arange(_INTEGER_BYTES) >= sizes[:, None]
     wide[padding & negative[:, None]] = 0xFF
     buffers = [raw.is_not_null().to_arrow().buffers()[1], pa.py_buffer(wide)]
-    return pa.Array.from_buffers(pa.decimal256(76, 0), len(array), buffers)
+    integers = pa.Array.from_buffers(pa.decimal256(76, 0), len(array), buffers)
+    return pl.Series(values=integers.cast(pa.string()), dtype=pl.String)
+
+
+_INTEGER_BYTES = 32
 
 
 # Text and bytes
@@ -354,11 +348,6 @@ def _bytes(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array
     return _to_arrow(raw, type)
 
 
-def _url_safe_bytes(text: pl.Series) -> pl.Series:
-    standard = text.str.replace_many(["-", "_"], ["+", "/"])
-    return standard.str.decode("base64", strict=False)
-
-
 def _latin_1_bytes(text: pl.Series) -> pl.Series:
     """Strings whose characters are bytes, encoded through one string for the whole column."""
     text = _keep(text, ~text.str.contains(r"[^\x{00}-\x{FF}]"))
@@ -373,7 +362,9 @@ def _latin_1_bytes(text: pl.Series) -> pl.Series:
 
 _BINARY_DECODERS: Mapping[str, Callable[[pl.Series], pl.Series]] = {
     "base64": lambda text: text.str.decode("base64", strict=False),
-    "base64-url-safe": _url_safe_bytes,
+    "base64-url-safe": lambda text: text.str.replace_many(["-", "_"], ["+", "/"]).str.decode(
+        "base64", strict=False
+    ),
     "hex": lambda text: text.str.decode("hex", strict=False),
     "latin-1": _latin_1_bytes,
 }
@@ -382,7 +373,8 @@ _BINARY_DECODERS: Mapping[str, Callable[[pl.Series], pl.Series]] = {
 # Days and times
 
 _NANOS_OF = {"d": 86_400_000_000_000, "s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
-_ZONE = r":\d\d.*(Z|z|[+-]\d\d(:?\d\d)?)$"
+OFFSET = r":\d\d.*(Z|z|[+-]\d\d(:?\d\d)?)$"
+"""The pattern of timestamps that end in a zone offset or ``Z``."""
 _TIMESTAMP_FORMATS = (
     "%Y-%m-%d %H:%M:%S%.f",
     "%Y-%m-%dT%H:%M:%S%.f",
@@ -395,7 +387,8 @@ def _dates(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array
     text = _keep(values.text, ~values.is_number)
     days = text.str.to_date("%Y-%m-%d", strict=False).cast(pl.Int64)
     days = _fill(days, text, lambda rest: _rescale(_instants(rest, "ms"), "ms", "d"))
-    numbers = _rescale(_numbers_only(values), encoding.date_unit, "d")
+    numbers = _whole_numbers(_keep(values.text, values.is_number))
+    numbers = _rescale(numbers, encoding.date_unit, "d")
     return _to_arrow(days.fill_null(numbers).cast(pl.Int32, strict=False), type)
 
 
@@ -423,7 +416,7 @@ def _timestamps(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.
 
 def _instants(text: pl.Series, unit: str) -> pl.Series:
     """ISO and SQL timestamps as units since 1970 in UTC. Finer digits are dropped."""
-    is_zoned = has_offset(text)
+    is_zoned = text.str.contains(OFFSET)
     zoned, local = _keep(text, is_zoned), _keep(text, ~is_zoned)
     instants = pl.repeat(None, len(text), dtype=pl.Int64, eager=True)
     for format in _TIMESTAMP_FORMATS:
@@ -446,15 +439,11 @@ def _parsed(text: pl.Series, format: str, unit: str) -> pl.Series:
 
 def _numbers_in(values: JsonValues, unit: str | None, type: AtomicType, target: str) -> pl.Series:
     """JSON numbers of a unit in another one. None if the unit is unknown."""
-    numbers = _numbers_only(values)
+    numbers = _whole_numbers(_keep(values.text, values.is_number))
     if unit is None:
         return numbers.clear(len(numbers))
     unit = _unit_of(type.precision or 0) if unit == BY_PRECISION else unit
     return _rescale(numbers, unit, target)
-
-
-def _numbers_only(values: JsonValues) -> pl.Series:
-    return _whole_numbers(_keep(values.text, values.is_number))
 
 
 def _rescale(counts: pl.Series, unit: str, target: str) -> pl.Series:
@@ -483,18 +472,6 @@ def _unit_of(precision: int) -> str:
 
 
 # Nested values: flattened, converted by the same rules, folded again
-
-
-def _rows(values: JsonValues, type: RowType, encoding: Encoding) -> pa.Array:
-    documents = from_json_text(values, "OBJECT")
-    missing = ~np.asarray(documents.is_valid())
-    columns = []
-    members = read_members(documents, [pointer(f.name) for f in type.fields])
-    for field, member in zip(type.fields, members, strict=True):
-        column, unfit = _parts(member, field.type, encoding)
-        columns.append(column)
-        missing |= unfit
-    return pa.StructArray.from_arrays(columns, fields=list(type.to_arrow()), mask=pa.array(missing))
 
 
 def _parts(

@@ -35,16 +35,7 @@ from keytide.feeds.epochs import (
     SequenceSource,
 )
 from keytide.feeds.feed import Envelope
-from keytide.types import (
-    BYTES,
-    STRING,
-    ArrayType,
-    AtomicType,
-    DataType,
-    Field,
-    MapType,
-    RowType,
-)
+from keytide.types import BYTES, STRING, ArrayType, AtomicType, DataType, Field, MapType, RowType
 
 
 @checked
@@ -113,7 +104,26 @@ def read_types(schema: Any, connector: str | None) -> Mapping[str, DataType]:
 
 def read_layout(schema: Any, default: Encoding) -> Mapping[str, Encoding]:
     """The encoding of each column in a message's schema."""
-    return {member["field"]: _encoding_of(member, default) for member in _row_members(schema)}
+    found = {}
+    for column in _row_members(schema):
+        member: Mapping[str, Any] = column
+        while member.get("type") == "array":
+            member = _as_member(member.get("items"))
+        name = str(member.get("name"))
+        encoding = replace(default, decimal_scale=None)
+        if name == _DECIMAL:
+            scale = _parameter(member, "scale", 0)
+            encoding = replace(default, decimal_scale=scale, meaning="decimal")
+        elif name == _VARIABLE:
+            encoding = replace(encoding, meaning="decimal")
+        elif name in _TEMPORAL_OF:
+            unit, _ = _TEMPORAL_OF[name]
+            meaning = "time" if name.endswith("Time") else None
+            encoding = replace(
+                default, date_unit=unit, time_unit=unit, timestamp_unit=unit, meaning=meaning
+            )
+        found[column["field"]] = encoding
+    return found
 
 
 def _mode(name: str, value: str, known: Mapping[str, Any]) -> Any:
@@ -182,56 +192,38 @@ _TYPE_OF_PRIMITIVE: Mapping[str, DataType] = {
 }
 
 
-def _encoding_of(member: Mapping[str, Any], default: Encoding) -> Encoding:
-    while member.get("type") == "array":
-        member = _as_member(member.get("items"))
-    name = str(member.get("name"))
-    if name == _DECIMAL:
-        return replace(default, decimal_scale=_parameter(member, "scale", 0), meaning="decimal")
-    if name == _VARIABLE:
-        return replace(default, decimal_scale=None, meaning="decimal")
-    if name in _TEMPORAL_OF:
-        unit, _ = _TEMPORAL_OF[name]
-        meaning = "time" if name.endswith("Time") else None
-        return replace(
-            default, date_unit=unit, time_unit=unit, timestamp_unit=unit, meaning=meaning
-        )
-    return replace(default, decimal_scale=None)
-
-
 def _as_member(given: Any) -> Mapping[str, Any]:
     return given if isinstance(given, dict) else {}
 
 
 def _type_of(member: Mapping[str, Any], depth: int = 0) -> DataType:
-    found = STRING if depth > _DEPTH_MAX else _nullable_type_of(member, depth + 1)
+    name, type_, inner = str(member.get("name")), str(member.get("type")), depth + 1
+    found: DataType
+    if depth > _DEPTH_MAX:
+        found = STRING
+    elif name == _DECIMAL:
+        precision = _parameter(member, "connect.decimal.precision", _DIGITS_MAX)
+        scale = _parameter(member, "scale", 0)
+        # STRING for decimals that no table can store.
+        fits = 0 < precision <= _DIGITS_MAX and 0 <= scale <= precision
+        found = AtomicType("DECIMAL", precision=precision, scale=scale) if fits else STRING
+    elif name in _TYPE_OF_NAME:
+        found = _TYPE_OF_NAME[name]
+    elif type_ == "array":
+        found = ArrayType(_type_of(_as_member(member.get("items")), inner))
+    elif type_ == "map":
+        key, value = (_type_of(_as_member(member.get(part)), inner) for part in ("keys", "values"))
+        found = MapType(key, value)
+    elif type_ == "struct":
+        fields = _members(member.get("fields"))
+        found = RowType(tuple(Field(-1, m["field"], _type_of(m, inner)) for m in fields))
+    else:
+        found = _TYPE_OF_PRIMITIVE.get(type_, STRING)
     return found.with_nullable(member.get("optional") is True)
 
 
 _DEPTH_MAX = 50
 """Values that are nested deeper are stored as JSON text."""
-
-
-def _nullable_type_of(member: Mapping[str, Any], depth: int) -> DataType:
-    name, type_ = str(member.get("name")), str(member.get("type"))
-    if name == _DECIMAL:
-        # STRING for decimals that no table can store.
-        precision = _parameter(member, "connect.decimal.precision", _DIGITS_MAX)
-        scale = _parameter(member, "scale", 0)
-        if not 0 < precision <= _DIGITS_MAX or not 0 <= scale <= precision:
-            return STRING
-        return AtomicType("DECIMAL", precision=precision, scale=scale)
-    if name in _TYPE_OF_NAME:
-        return _TYPE_OF_NAME[name]
-    if type_ == "array":
-        return ArrayType(_type_of(_as_member(member.get("items")), depth))
-    if type_ == "map":
-        key, value = (_type_of(_as_member(member.get(part)), depth) for part in ("keys", "values"))
-        return MapType(key, value)
-    if type_ == "struct":
-        fields = _members(member.get("fields"))
-        return RowType(tuple(Field(-1, m["field"], _type_of(m, depth)) for m in fields))
-    return _TYPE_OF_PRIMITIVE.get(type_, STRING)
 
 
 _DIGITS_MAX = 38

@@ -147,21 +147,35 @@ def parse(
     """The operations of the messages, as in :func:`read_events`, and the rows by layout."""
     events, steps, columns = _unfold(documents, spec, envelope)
     # Rewriting documents takes as long as reading them, so it is done only if a column needs it.
-    if any(_is_fraction(columns[column.name]) for column in spec.image_columns):
-        exact = documents.with_exact_numbers(
-            as_written=any(
-                _is_fraction(columns[column.name])
-                for column in spec.image_columns
-                if any(root in column.type.sql() for root in ("STRING", "CHAR"))
-            )
-        )
+    fractions = [
+        column.type.sql()
+        for column in spec.image_columns
+        if columns[column.name].type.is_in(["DOUBLE", "ARRAY", "OBJECT"]).any()
+    ]
+    if fractions:
+        as_written = any("STRING" in text or "CHAR" in text for text in fractions)
+        exact = documents.with_exact_numbers(as_written=as_written)
         if exact is not documents:
             events, steps, columns = _unfold(exact, spec, envelope)
     images = _images(steps, columns, spec, envelope.placeholders(spec.unavailable_value))
-    schemas = _read_schemas(documents, events, envelope)
+
+    # The schema of each layout in the events.
+    schemas: dict[int | None, str] = {}
+    carriers = events.drop_nulls("layout").unique("layout", keep="first", maintain_order=True)
+    if envelope.wrapper is None or carriers.is_empty() or events["layout"].null_count():
+        schemas[None] = "null"
+    if envelope.wrapper is not None and carriers.height:
+        texts = documents.text.gather(carriers["ordinal"])
+        [read] = read_members(texts.to_arrow(), [envelope.wrapper[1]])
+        schemas |= zip(carriers["layout"], read.text.fill_null("null"), strict=True)
     if len(schemas) == 1:
         return events, [Changes(steps, images, text) for text in schemas.values()]
-    return events, [_of_layout(steps, images, *schema) for schema in schemas.items()]
+    found = []
+    for layout, text in schemas.items():
+        own = steps.select(pl.col("layout").eq_missing(layout))["layout"]
+        of_it = {name: image.filter(own) for name, image in images.items()}
+        found.append(Changes(steps.filter(own), of_it, text))
+    return events, found
 
 
 def read_events(
@@ -204,20 +218,6 @@ _WITHOUT_OBJECT = (
 )
 
 
-def _read_schemas(
-    documents: Documents, events: pl.DataFrame, envelope: Envelope
-) -> dict[int | None, str]:
-    """The JSON text of the schema of each layout in the events, `null` for messages without one."""
-    carriers = events.drop_nulls("layout").unique("layout", keep="first", maintain_order=True)
-    bare: dict[int | None, str] = {None: "null"}
-    if envelope.wrapper is None or carriers.is_empty():
-        return bare
-    texts = documents.text.gather(carriers["ordinal"])
-    [schemas] = read_members(texts.to_arrow(), [envelope.wrapper[1]])
-    found = dict(zip(carriers["layout"], schemas.text.fill_null("null"), strict=True))
-    return {**bare, **found} if events["layout"].null_count() else found
-
-
 def _unfold(
     documents: Documents, spec: FeedSpec, envelope: Envelope
 ) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, JsonValues]]:
@@ -236,19 +236,6 @@ def _unfold(
         found += read_members(steps[at_path(source.path)].to_arrow(), ["$"])
     names += [source.column for source in spec.sequence]
     return events, steps, dict(zip(names, found, strict=True))
-
-
-def _is_fraction(values: JsonValues) -> bool:
-    return bool(values.type.is_in(["DOUBLE", "ARRAY", "OBJECT"]).any())
-
-
-def _of_layout(
-    steps: pl.DataFrame, images: Mapping[str, Image], layout: int | None, schema: str
-) -> Changes:
-    is_of_it = steps.select(pl.col("layout").eq_missing(layout))["layout"]
-    return Changes(
-        steps.filter(is_of_it), {n: each.filter(is_of_it) for n, each in images.items()}, schema
-    )
 
 
 def _steps(events: pl.DataFrame, spec: FeedSpec) -> pl.DataFrame:
@@ -300,10 +287,7 @@ _CHANGES = ["insert", "update", "delete"]
 
 
 def _images(
-    steps: pl.DataFrame,
-    columns: Mapping[str, JsonValues],
-    spec: FeedSpec,
-    placeholders: list[str],
+    steps: pl.DataFrame, columns: Mapping[str, JsonValues], spec: FeedSpec, placeholders: list[str]
 ) -> dict[str, Image]:
     """The columns by name: those of the images, and those that feed metadata fills."""
     images = {}
@@ -361,48 +345,32 @@ def decode(messages: pa.Array | pa.ChunkedArray, spec: FeedSpec) -> Decoded:
     # Layouts were decoded one by one, but the original order of messages decides between versions.
     if len(typed) > 1:
         rows = rows.sort_by(STEP)
-    refused = _refused(events, pl.DataFrame(rows.select([ORDINAL_COLUMN, _PROBLEM])))
-    ordinals = pl.Series(values=rows[ORDINAL_COLUMN])
+
+    # The first problem of each message with a problem.
+    judged = pl.DataFrame(rows.select([ORDINAL_COLUMN, _PROBLEM]))
+    judged = judged.select(ordinal=ORDINAL_COLUMN, problem=_PROBLEM)
+    problems = pl.concat([events.select("ordinal", "problem"), judged]).drop_nulls("problem")
+    refused = problems.unique("ordinal", keep="first", maintain_order=True).sort("ordinal")
+    places = refused["ordinal"].to_arrow()
+    rejected = pa.table(
+        [messages.take(places), refused["problem"].to_arrow(), places], names=REJECTED_SCHEMA.names
+    )
     # A message is accepted or rejected as a whole, because half of its rows is an invalid state.
-    accepted = ~ordinals.is_in(refused["ordinal"].implode())
+    ordinals = pl.Series(values=rows[ORDINAL_COLUMN])
+    rows = rows.filter((~ordinals.is_in(refused["ordinal"].implode())).to_arrow())
+    # A row with omitted values has its message, because it may be rejected later.
+    is_whole = pc.equal(pc.list_value_length(rows[UNAVAILABLE_COLUMN]), 0)
+    kept = pc.if_else(is_whole, pa.scalar(None, pa.int64()), rows[ORDINAL_COLUMN])
+    rows = rows.append_column(MESSAGE_COLUMN, messages.take(kept).cast(pa.binary()))
     return Decoded(
-        rows=_with_messages(rows.filter(accepted.to_arrow()), messages, spec),
-        rejected=_rejected(messages, refused),
-        tombstones=_count(events, "tombstone"),
-        control=_count(events, "control"),
+        rows=rows.select(spec.rows_schema.names),
+        rejected=rejected.cast(REJECTED_SCHEMA),
+        tombstones=int((events["action"] == "tombstone").sum()),
+        control=int((events["action"] == "control").sum()),
     )
 
 
 _PROBLEM = "_problem"
-
-
-def _with_messages(
-    rows: pa.Table, messages: pa.Array | pa.ChunkedArray, spec: FeedSpec
-) -> pa.Table:
-    """Add the message to each row with omitted values, because it may be rejected later."""
-    is_whole = pc.equal(pc.list_value_length(rows[UNAVAILABLE_COLUMN]), 0)
-    places = pc.if_else(is_whole, pa.scalar(None, pa.int64()), rows[ORDINAL_COLUMN])
-    kept = messages.take(places).cast(pa.binary())
-    return rows.append_column(MESSAGE_COLUMN, kept).select(spec.rows_schema.names)
-
-
-def _count(events: pl.DataFrame, action: str) -> int:
-    return int((events["action"] == action).sum())
-
-
-def _refused(events: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    """The ordinal and the first problem of each message with a problem."""
-    judged = rows.select(ordinal=ORDINAL_COLUMN, problem=_PROBLEM)
-    problems = pl.concat([events.select("ordinal", "problem"), judged]).drop_nulls("problem")
-    return problems.unique("ordinal", keep="first", maintain_order=True).sort("ordinal")
-
-
-def _rejected(messages: pa.Array | pa.ChunkedArray, refused: pl.DataFrame) -> pa.Table:
-    ordinals = refused["ordinal"].to_arrow()
-    return pa.table(
-        [messages.take(ordinals), refused["problem"].to_arrow(), ordinals],
-        names=REJECTED_SCHEMA.names,
-    ).cast(REJECTED_SCHEMA)
 
 
 def _typed(changes: Changes, spec: FeedSpec, envelope: Envelope) -> pa.Table:
@@ -447,15 +415,29 @@ def _problems(
     """Reasons to reject rows because of one column: a string for these rows, None for others."""
     text = image.values.text
     place, expected = pl.lit(f"column {column.name}"), column.type.with_nullable(True).sql()
-    unfit = pl.Series(values=array.is_null()) & text.is_not_null()
-    unit_problems = _without_unit(column, image.values, encoding) if unfit.any() else None
-    lacking = text.is_null() & _is_required(column, image, kinds, spec)
     problems = []
-    if unit_problems is not None:
-        problems.append(unit_problems)
+    unfit = pl.Series(values=array.is_null()) & text.is_not_null()
     if unfit.any():
-        reason = pl.format(f"{{}}: found {{}}, expected {expected}", place, _shown(image.values))
+        unit_problems = _without_unit(column, image.values, encoding)
+        if unit_problems is not None:
+            problems.append(unit_problems)
+        # Strings in quotes, and long values truncated.
+        value = pl.lit(text)
+        long = value.str.len_chars() > 100
+        short = pl.when(long).then(value.str.head(100) + "...").otherwise(value)
+        quoted_text = pl.concat_str(pl.lit("'"), short, pl.lit("'"))
+        is_string = pl.lit(image.values.type) == "VARCHAR"
+        shown = pl.when(is_string).then(quoted_text).otherwise(short)
+        reason = pl.format(f"{{}}: found {{}}, expected {expected}", place, shown)
         problems.append(pl.select(pl.when(unfit).then(reason)).to_series())
+
+    is_key = column.name in spec.primary_key
+    can_lack = column.type.nullable or column.default_value is not None
+    if column.name in spec.generated or (can_lack and not is_key):
+        return problems
+    lacking = text.is_null()
+    if not is_key:
+        lacking &= ~image.omitted & kinds.is_in(["+I", "+U"])
     if lacking.any():
         reason = pl.format(f"{{}}: found no value, expected {expected} NOT NULL", place)
         problems.append(pl.select(pl.when(lacking).then(reason)).to_series())
@@ -493,25 +475,6 @@ def _without_unit(column: Field, values: JsonValues, encoding: Encoding) -> pl.S
         in_us.cast(pl.String),
     )
     return pl.select(pl.when(pl.lit(values.is_number)).then(reason)).to_series()
-
-
-def _is_required(column: Field, image: Image, kinds: pl.Series, spec: FeedSpec) -> pl.Series | bool:
-    """Whether the column must have a value: always for a key, otherwise if NOT NULL is written."""
-    if column.name in spec.generated:
-        return False
-    if column.name in spec.primary_key:
-        return True
-    if column.type.nullable or column.default_value is not None:
-        return False
-    return ~image.omitted & kinds.is_in(["+I", "+U"])
-
-
-def _shown(values: JsonValues) -> pl.Expr:
-    """Values as reasons show them: strings in quotes, and long values truncated."""
-    text = pl.lit(values.text)
-    short = pl.when(text.str.len_chars() > 100).then(text.str.head(100) + "...").otherwise(text)
-    quoted = pl.concat_str(pl.lit("'"), short, pl.lit("'"))
-    return pl.when(pl.lit(values.type) == "VARCHAR").then(quoted).otherwise(short)
 
 
 def _unavailable_names(images: Mapping[str, Image], length: int) -> pa.Array:

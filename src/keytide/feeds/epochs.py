@@ -70,19 +70,11 @@ class Epoch:
     def text(self) -> str:
         """The form that `parse` reads."""
         of = f"@{'+'.join(sorted(self.servers, key=int))}" if self.servers else ""
-        since = "" if self.since is None else f" since {_iso(self.since)}"
-        return f"{self.log}{of}{since}"
-
-    def includes(self, log: pl.Expr, server: pl.Expr, time: pl.Expr) -> pl.Expr:
-        """Whether changes belong to the epoch. A change without a server fits every server."""
-        fits = pl.lit(value=True) if self.log == ANY_LOG else log.is_null() | (log == self.log)
-        if self.servers:
-            fits &= server.is_null() | server.is_in(sorted(self.servers))
-        if self.since is not None:
-            # The time only decides between logs that nothing else tells apart.
-            since = (time >= self.since).fill_null(value=False)
-            fits &= since | (server.is_not_null() if self.servers else pl.lit(value=False))
-        return fits.fill_null(value=False)
+        if self.since is None:
+            return f"{self.log}{of}"
+        moment = datetime.fromtimestamp(self.since / 1000, timezone.utc)
+        since = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return f"{self.log}{of} since {since}"
 
 
 def parse_epochs(texts: Iterable[str]) -> tuple[Epoch, ...]:
@@ -120,13 +112,20 @@ def epoch_numbers(events: pl.DataFrame, epochs: Sequence[Epoch]) -> pl.Series:
     A change without a server, such as a row of a snapshot, is placed by its time in logs with the
     same name.
     """
-    number, has_server = pl.lit(None, dtype=pl.Int32), pl.col(SERVER).is_not_null()
+    log, server, number = pl.col(LOG), pl.col(SERVER), pl.lit(None, dtype=pl.Int32)
     for place, epoch in enumerate(epochs, start=1):
-        fits = epoch.includes(pl.col(LOG), pl.col(SERVER), pl.col(TIME))
+        fits = pl.lit(value=True) if epoch.log == ANY_LOG else log.is_null() | (log == epoch.log)
+        if epoch.servers:
+            fits &= server.is_null() | server.is_in(sorted(epoch.servers))
+        if epoch.since is not None:
+            # The time only decides between logs that nothing else tells apart.
+            since = (pl.col(TIME) >= epoch.since).fill_null(value=False)
+            fits &= since | (server.is_not_null() if epoch.servers else pl.lit(value=False))
+        fits = fits.fill_null(value=False)
         if place > 1 and epoch.log != ANY_LOG:  # a row without a log precedes the stream
-            fits &= pl.col(LOG).is_not_null()
+            fits &= log.is_not_null()
         is_one_of_several = any(epoch.log == other.log for other in epochs[: place - 1])
-        is_certain = pl.lit(epoch.since is not None or not is_one_of_several) | has_server
+        is_certain = pl.lit(epoch.since is not None or not is_one_of_several) | server.is_not_null()
         here = pl.when(is_certain).then(pl.lit(place, dtype=pl.Int32))
         number = pl.when(fits).then(here).otherwise(number)
     return events.select(number.alias(EPOCH)).to_series()
@@ -145,11 +144,6 @@ def why_without_epoch(epochs: Sequence[Epoch]) -> pl.Expr:
 
 def _shown(epochs: Sequence[Epoch]) -> str:
     return ", ".join(epoch.text for epoch in epochs) or "none"
-
-
-def _iso(millis: int) -> str:
-    moment = datetime.fromtimestamp(millis / 1000, timezone.utc)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _millis(text: str, epoch: str) -> int:

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 
 from keytide.base.arguments import checked_members, shown
 from keytide.base.row_kind import ROW_KIND
-from keytide.base.text import counted
 from keytide.errors import DataError, InvalidError, UnsupportedError
 from keytide.feeds.conversion import Encoding, is_supported
 from keytide.feeds.epochs import (
@@ -40,13 +39,7 @@ from keytide.feeds.epochs import (
     why_without_epoch,
 )
 from keytide.feeds.json_columns import literal, pointer, quoted
-from keytide.types import (
-    DataType,
-    Field,
-    RowType,
-    arrow_schema,
-    parse_sql_type,
-)
+from keytide.types import DataType, Field, RowType, arrow_schema, parse_sql_type
 
 # -- definitions of feeds and of message formats ---------------------------------------------------
 
@@ -93,9 +86,16 @@ class FeedSpec:
         names = [column.name for column in self.columns]
         for name in set(names) & set(DECODER_COLUMNS):
             raise InvalidError(f"Column {name!r} is added by the decoder; rename your column")
-        _check_known("primary_key", self.primary_key, names)
-        _check_known("sequence", [source.column for source in self.sequence], names)
-        _check_known("empty_as_null", sorted(self.empty_as_null), names)
+        named = {
+            "primary_key": self.primary_key,
+            "sequence": [source.column for source in self.sequence],
+            "empty_as_null": sorted(self.empty_as_null),
+        }
+        for argument, given in named.items():
+            for name in given:
+                if name not in names:
+                    expected = ", ".join(names)
+                    raise InvalidError(f"{argument}: found {name!r}, expected one of {expected}")
         if not self.primary_key:
             raise InvalidError("primary_key is empty: name the columns that identify a row")
         for column in self.columns:
@@ -266,12 +266,6 @@ def at_path(path: str) -> str:
     return f"at {path}"
 
 
-def _check_known(what: str, names: Iterable[str], known: Sequence[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise InvalidError(f"{what}: found {name!r}, expected one of {', '.join(known)}")
-
-
 # -- the request -----------------------------------------------------------------------------------
 
 
@@ -403,17 +397,30 @@ _ORDER, _SOURCE_TABLE = "order: ", "source table: "
 def assign_epochs(events: pl.DataFrame, spec: FeedSpec, envelope: Envelope) -> pl.DataFrame:
     """Events with the number of their epoch, and with a `problem` if they have no place."""
     events = with_origin(events, envelope)
-    problems = [_other_table(events, spec)]
-    if epochs_of(spec.sequence):
-        events = with_places(events)
-        events = events.with_columns(epoch_numbers(events, epochs_of(spec.sequence)))
-        problems.append(
-            pl.when(pl.col(EPOCH).is_null()).then(why_without_epoch(epochs_of(spec.sequence)))
+    is_change = pl.col("before").is_not_null() | pl.col("after").is_not_null()
+    problems = [pl.lit(None, dtype=pl.String)]
+
+    # A change of another table than the feed's.
+    wanted = spec.source_table
+    if wanted is None:
+        wanted = next(iter(events.filter(is_change)[ORIGIN].drop_nulls()), None)
+    if wanted is not None:
+        fits = pl.col(ORIGIN).str.contains(f"^{re.escape(wanted).replace(chr(92) + '*', '.*')}$")
+        reason = pl.format(
+            f"{_SOURCE_TABLE}found a change of {{}}, expected {wanted}; divide the feed, or give "
+            "source_table, in which * matches any part of a name",
+            ORIGIN,
         )
+        problems.append(pl.when(~fits).then(reason))
+
+    epochs = epochs_of(spec.sequence)
+    if epochs:
+        events = with_places(events)
+        events = events.with_columns(epoch_numbers(events, epochs))
+        problems.append(pl.when(pl.col(EPOCH).is_null()).then(why_without_epoch(epochs)))
     else:
         events = events.with_columns(pl.lit(1).alias(EPOCH))
-    is_read = pl.col("before").is_not_null() | pl.col("after").is_not_null()
-    problem = pl.coalesce("problem", pl.when(is_read).then(pl.coalesce(problems)))
+    problem = pl.coalesce("problem", pl.when(is_change).then(pl.coalesce(problems)))
     number = pl.col(EPOCH).cast(pl.String).alias(at_path(EPOCH))
     return events.with_columns(problem.alias("problem"), number)
 
@@ -437,22 +444,6 @@ def with_origin(events: pl.DataFrame, envelope: Envelope) -> pl.DataFrame:
     return events.with_columns(name.cast(pl.String).replace("", None).alias(ORIGIN))
 
 
-def single_origin(events: pl.DataFrame) -> str | None:
-    """The only table of the changes, with `ORIGIN`. None if they name none.
-
-    Raises `InvalidError` if there are several.
-    """
-    changes = events.filter(pl.col("before").is_not_null() | pl.col("after").is_not_null())
-    names = changes[ORIGIN].drop_nulls().unique(maintain_order=True).to_list()
-    if len(names) > 1:
-        raise InvalidError(
-            f"source table: the feed has changes of {counted(len(names), 'table')} "
-            f"({', '.join(names[:5])}), but one table can have only those of one; divide the feed, "
-            "or give source_table, in which * matches any part of a name"
-        )
-    return names[0] if names else None
-
-
 def check_places(decoded: Decoded) -> None:
     """Raises `DataError` if some changes have no place, because all later ones would be missing."""
     reasons = decoded.rejected["reason"]
@@ -460,20 +451,3 @@ def check_places(decoded: Decoded) -> None:
     found = reasons.filter(outside)
     if len(found):
         raise DataError(f"{found[0].as_py()}. Nothing of this batch was written")
-
-
-def _other_table(events: pl.DataFrame, spec: FeedSpec) -> pl.Expr:
-    """The reason to refuse a change of another table than the feed's."""
-    wanted = spec.source_table
-    if wanted is None:
-        changes = events.filter(pl.col("before").is_not_null() | pl.col("after").is_not_null())
-        wanted = next(iter(changes[ORIGIN].drop_nulls()), None)
-    if wanted is None:
-        return pl.lit(None, dtype=pl.String)
-    fits = pl.col(ORIGIN).str.contains(f"^{re.escape(wanted).replace(chr(92) + '*', '.*')}$")
-    reason = pl.format(
-        f"{_SOURCE_TABLE}found a change of {{}}, expected {wanted}; divide the feed, or give "
-        "source_table, in which * matches any part of a name",
-        ORIGIN,
-    )
-    return pl.when(~fits).then(reason)

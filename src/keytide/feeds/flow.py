@@ -100,26 +100,23 @@ class FlowRequest:
             raise _wrong(
                 "apply_as_truncates requires SCD type 1, because a history cannot be truncated"
             )
-        if self.ignores_nulls and self.scd_type == 1:
-            self._check_latest()
-        both = set(self.keys) & set(self.sequence_by)
-        if both:
-            raise _wrong(
-                f"column {min(both)!r} is in keys and in sequence_by; the column that orders the "
-                "events of a key cannot be part of the key"
-            )
-
-    def _check_latest(self) -> None:
-        if len(self.sequence_by) > 1:
+        latest_only = self.ignores_nulls and self.scd_type == 1
+        if latest_only and len(self.sequence_by) > 1:
             raise UnsupportedError(
                 "Lake.auto_cdc: ignore_null_updates with SCD type 1 requires one column in "
                 f"sequence_by, found {len(self.sequence_by)}; compute a single column with the "
                 "same order, or use stored_as_scd_type=2"
             )
-        if self.merge_schema:
+        if latest_only and self.merge_schema:
             raise UnsupportedError(
                 "Lake.auto_cdc: ignore_null_updates with SCD type 1 does not support "
                 "merge_schema; create another target, or use stored_as_scd_type=2"
+            )
+        both = set(self.keys) & set(self.sequence_by)
+        if both:
+            raise _wrong(
+                f"column {min(both)!r} is in keys and in sequence_by; the column that orders the "
+                "events of a key cannot be part of the key"
             )
 
     @property
@@ -153,7 +150,12 @@ class Flow:
             "track_history_except_column_list": request.except_tracked,
         }  # fmt: skip
         for argument, named in asked.items():
-            _check_known(argument, named or (), known)
+            for name in named or ():
+                if name not in known:
+                    raise NotFoundError(
+                        f"Lake.auto_cdc: {argument} names {name!r}, which is not a column of the "
+                        f"source; columns: {', '.join(known)}"
+                    )
 
         for name in known:
             if known.count(name) > 1:
@@ -214,21 +216,17 @@ class Flow:
     def fields(self) -> list[Field]:
         """The columns of a target that is created for the flow."""
         rows = [self._field(name) for name in (*self.request.keys, *self.names)]
-        if not self.keeps_history:
-            return [*rows, *self._sequences] if self.request.ignores_nulls else rows
         at = [self._field(name).type.with_nullable(True) for name in self.request.sequence_by]
-        rows += [Field(-1, name, type_) for name, type_ in zip(self.starts, at, strict=True)]
-        rows += [Field(-1, name, type_) for name, type_ in zip(self.ends, at, strict=True)]
-        if self.request.ignores_nulls:
-            rows.append(Field(-1, IGNORED_NULLS, ArrayType(STRING)))
+        if self.keeps_history:
+            rows += [Field(-1, name, type_) for name, type_ in zip(self.starts, at, strict=True)]
+            rows += [Field(-1, name, type_) for name, type_ in zip(self.ends, at, strict=True)]
+            if self.request.ignores_nulls:
+                rows.append(Field(-1, IGNORED_NULLS, ArrayType(STRING)))
+        elif self.request.ignores_nulls:
+            values = (*(n for n in self.names if n not in self.request.sequence_by), DELETED_AT)
+            places = RowType(tuple(Field(-1, name, at[0]) for name in values))
+            rows.append(Field(-1, SEQUENCES, places))
         return rows
-
-    @property
-    def _sequences(self) -> list[Field]:
-        (sequence,) = self.request.sequence_by
-        at = self._field(sequence).type.with_nullable(True)
-        values = (*(n for n in self.names if n != sequence), DELETED_AT)
-        return [Field(-1, SEQUENCES, RowType(tuple(Field(-1, n, at) for n in values)))]
 
     def _field(self, name: str) -> Field:
         try:
@@ -246,15 +244,6 @@ def refuse_stream_settings(name: Any, checkpoint: Any, trigger: Any) -> None:
             f"{', '.join(found)} {'is' if len(found) == 1 else 'are'} only for streaming "
             f"DataFrames, and the source is not one; remove {'it' if len(found) == 1 else 'them'}"
         )
-
-
-def _check_known(argument: str, names: Sequence[str], known: Sequence[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise NotFoundError(
-                f"Lake.auto_cdc: {argument} names {name!r}, which is not a column of the source; "
-                f"columns: {', '.join(known)}"
-            )
 
 
 def _wrong(what: str) -> InvalidError:
@@ -276,7 +265,12 @@ def flow_target(catalog: Catalog, flow: Flow) -> StoredTable:
     """
     name = flow.request.target
     if catalog.find(name) is None:
-        catalog.create_table(name, _wanted(flow), exists_ok=True)
+        options = {keys.SEQUENCE_FIELD: ",".join(_sequence(flow)), MARKS: flow.request.marks}
+        if flow.keeps_history:
+            options[keys.BUCKET_KEY] = ",".join(flow.request.keys)
+        options |= stored_names(flow.request.options)
+        wanted = NewTable(flow.fields, _primary_key(flow), options=options)
+        catalog.create_table(name, wanted, exists_ok=True)
     table = catalog.table(name)
     problem = next(_problems(table.schema, flow), None)
     if problem is not None:
@@ -289,20 +283,8 @@ def flow_target(catalog: Catalog, flow: Flow) -> StoredTable:
     return table
 
 
-def _wanted(flow: Flow) -> NewTable:
-    given = stored_names(flow.request.options)
-    return NewTable(flow.fields, _primary_key(flow), options={**_options(flow), **given})
-
-
 def _primary_key(flow: Flow) -> tuple[str, ...]:
     return (*flow.request.keys, *flow.starts) if flow.keeps_history else flow.request.keys
-
-
-def _options(flow: Flow) -> Mapping[str, str]:
-    needed = {keys.SEQUENCE_FIELD: ",".join(_sequence(flow)), MARKS: flow.request.marks}
-    if flow.keeps_history:
-        needed[keys.BUCKET_KEY] = ",".join(flow.request.keys)
-    return needed
 
 
 def _sequence(flow: Flow) -> tuple[str, ...]:
@@ -313,11 +295,13 @@ def _sequence(flow: Flow) -> tuple[str, ...]:
 
 def _problems(schema: TableSchema, flow: Flow) -> Iterator[str]:
     options = TableOptions.parse(schema.options)
-    wanted = _primary_key(flow)
-    if set(schema.primary_keys) != set(wanted):
-        yield _difference("its primary key", schema.primary_keys, wanted)
-    if options.sequence_field != _sequence(flow):
-        yield _difference(f"its '{keys.SEQUENCE_FIELD}'", options.sequence_field, _sequence(flow))
+    key, sequence = _primary_key(flow), _sequence(flow)
+    if set(schema.primary_keys) != set(key):
+        found = ", ".join(schema.primary_keys) or "not set"
+        yield f"its primary key is {found}, expected {', '.join(key)}"
+    if options.sequence_field != sequence:
+        found = ", ".join(options.sequence_field) or "not set"
+        yield f"its '{keys.SEQUENCE_FIELD}' is {found}, expected {', '.join(sequence)}"
     if options.sequence_sort_order == "descending":
         yield f"the version with the smallest sequence wins ('{keys.SEQUENCE_FIELD_SORT_ORDER}')"
     # The default merge engine keeps the latest row of each key.
@@ -344,7 +328,3 @@ def _problems(schema: TableSchema, flow: Flow) -> Iterator[str]:
         yield f"it has no column {SEQUENCES}, which stores the sequence of each value"
     elif flow.reads_first and not set(schema.partition_keys) <= set(flow.request.keys):
         yield "a key can be in several partitions; the partition columns must be among the keys"
-
-
-def _difference(what: str, found: tuple[str, ...], wanted: tuple[str, ...]) -> str:
-    return f"{what} is {', '.join(found) or 'not set'}, expected {', '.join(wanted)}"

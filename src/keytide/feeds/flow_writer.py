@@ -79,15 +79,19 @@ class EventWriter:
     """Whether columns that events lack are filled with NULL."""
 
     @classmethod
-    def on(cls, transaction: Transaction, flow: Flow) -> EventWriter:
-        """A writer for events on top of the state where a transaction began."""
-        state, view = transaction.state, transaction.view
-        kernel = flow.kernel(view)
-        scan = Scan(state.merging, tuple(kernel.columns))
+    def on(
+        cls, transaction: Transaction, flow: Flow, kernel: OmittedValues | None = None
+    ) -> EventWriter:
+        """A writer for events on top of the state where a transaction began.
+
+        The `kernel` is that of the flow by default.
+        """
+        used = kernel or flow.kernel(transaction.view)
+        scan = Scan(transaction.state.merging, tuple(used.columns))
         plans = zip(scan.plan.buckets, scan.tasks(), strict=True)
         tasks = {(plan.partition, plan.bucket): task for plan, task in plans}
         pads = flow.request.merge_schema or flow.request.ignores_nulls
-        return cls(replace(transaction.task(), stored=None), kernel, tasks, pads)
+        return cls(replace(transaction.task(), stored=None), used, tasks, pads)
 
     def feed(self, rows: Iterable[pa.Table], number: int) -> TaskResult:
         """Write events from `rows_of_events`, in order of arrival.
@@ -100,25 +104,20 @@ class EventWriter:
             return TaskResult(())
         events = pa.concat_tables(pieces)
         view = self.task.view
-        given = incoming_rows(self._complete(events), view.schema, view.options, view.name)
+        complete = padded(events, view.schema, view.options) if self.pads else events
+        own = set(self.kernel.columns) - {*self.kernel.given, *complete.column_names}
+        for name in sorted(own):  # columns that only target rows have
+            type_ = view.schema.field(name).type.to_arrow()
+            complete = complete.append_column(name, pa.nulls(events.num_rows, type_))
+        given = incoming_rows(complete, view.schema, view.options, view.name)
         if self.task.order is not Order.KNOWN:
             refuse_ties(view, tie_columns(given.frame, view))
         frame, cut = self.task.layout.begin().cut(given.frame, given.table, view)
+        schema = arrow_schema(view.schema.select(self.kernel.columns))
         changed = [self._changed(bucket, part) for bucket, part in cut.parts(frame)]
-        rows = [self._as_rows(frame) for frame in changed if frame.height]
-        written = self.task.feed([pa.concat_tables(rows)] if rows else [], number)
+        made = [_with_row_kinds(frame, schema) for frame in changed if frame.height]
+        written = self.task.feed([pa.concat_tables(made)] if made else [], number)
         return replace(written, rows=events.num_rows)
-
-    def _complete(self, events: pa.Table) -> pa.Table:
-        """Add the columns that only target rows have to the events."""
-        schema = self.task.view.schema
-        if self.pads:
-            events = padded(events, schema, self.task.view.options)
-        own = set(self.kernel.columns) - {*self.kernel.given, *events.column_names}
-        for name in sorted(own):
-            type_ = schema.field(name).type.to_arrow()
-            events = events.append_column(name, pa.nulls(events.num_rows, type_))
-        return events
 
     def _changed(self, bucket: BucketId, events: pl.DataFrame) -> pl.DataFrame:
         is_delete = pl.col(VALUE_KIND).is_in([int(RowKind.DELETE), int(RowKind.UPDATE_BEFORE)])
@@ -131,12 +130,12 @@ class EventWriter:
         stored = pl.concat(found)
         return self.kernel.changed(stored, events.with_columns(is_delete.alias(DELETES)))
 
-    def _as_rows(self, changed: pl.DataFrame) -> pa.Table:
-        view = self.task.view
-        rows = to_arrow(changed, arrow_schema(view.schema.select(self.kernel.columns)))
-        is_row = changed[VALUE_KIND] == int(RowKind.INSERT)
-        kinds = pl.select(pl.when(is_row).then(pl.lit("+I")).otherwise(pl.lit("-D"))).to_series()
-        return rows.append_column(ROW_KIND, kinds.to_arrow().cast(pa.string()))
+
+def _with_row_kinds(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
+    """The columns of a schema, and `_row_kind` for the value kind."""
+    kinds = frame.select(pl.when(IS_ADD).then(pl.lit("+I")).otherwise(pl.lit("-D"))).to_series()
+    rows = to_arrow(frame.select(schema.names), schema)
+    return rows.append_column(ROW_KIND, kinds.to_arrow().cast(pa.string()))
 
 
 def write_events(
@@ -147,13 +146,13 @@ def write_events(
     Raises as `Table.write` does.
     """
 
-    def outlived(transaction: Transaction, rows: pa.Table) -> pa.Table:
-        return recorded_truncation(transaction, table).remaining_rows(rows, table.name)
-
     def write(transaction: Transaction) -> None:
         writer = EventWriter.on(transaction, flow)
         here = replace(transaction.task_here(writer.task), threads=os.cpu_count() or 1)
-        left = events if flow.keeps_history else outlived(transaction, events)
+        left = events
+        if not flow.keeps_history:
+            truncation = recorded_truncation(transaction, table)
+            left = truncation.remaining_rows(events, table.name)
         transaction.collect(replace(writer, task=here).feed([left], 0))
 
     return commit_from_state(table, write, author)
@@ -203,10 +202,9 @@ def split_truncates(events: pa.Table, flow: Flow) -> tuple[pa.Table, pa.Table]:
     Raises `InvalidError` if a truncating event has no place, and as `rows_of_events`.
     """
     order = list(flow.request.sequence_by)
-    predicate = truncate_predicate(flow)
-    if predicate is None:
+    if flow.request.truncates is None:
         return events, events.select(order).slice(0, 0)
-    truncates = _matching_rows(events, predicate, flow)
+    truncates = _matching_rows(events, flow.request.truncates, flow)
     places = events.filter(truncates).select(order)
     if any(column.null_count for column in places.columns):
         raise without_place(flow)
@@ -237,56 +235,35 @@ def rows_of_events(events: pa.Table, flow: Flow) -> pa.Table:
         by = zip(flow.starts, request.sequence_by, strict=True)
         columns |= {start: events.column(name) for start, name in by}
 
-    predicate = delete_predicate(flow)
-    if predicate is None:
-        if ROW_KIND in events.column_names:
-            columns[ROW_KIND] = events[ROW_KIND]
-        else:
-            columns[ROW_KIND] = pa.repeat(pa.scalar("+I"), events.num_rows)
+    if request.deletes is not None:
+        matches = _matching_rows(events, request.deletes, flow)
+        columns[ROW_KIND] = pc.if_else(matches, "-D", "+I")
+    elif ROW_KIND in events.column_names:
+        columns[ROW_KIND] = events[ROW_KIND]
     else:
-        columns[ROW_KIND] = pc.if_else(_matching_rows(events, predicate, flow), "-D", "+I")
+        columns[ROW_KIND] = pa.repeat(pa.scalar("+I"), events.num_rows)
     return pa.table(columns)
 
 
-def _matching_rows(events: pa.Table, predicate: Predicate, flow: Flow) -> pa.Array:
+def _matching_rows(events: pa.Table, condition: Any, flow: Flow) -> pa.Array:
     """Which events match a condition. NULL is no match."""
-    fields = condition_fields(flow, predicate)
+    predicate, fields = source_condition(condition, flow)
     columns = {f.name: events.column(f.name).cast(f.type.to_arrow()) for f in fields}
-    as_judged = pa.table(columns) if columns else events.select([])
-    frame = from_arrow(as_judged)
+    frame = from_arrow(pa.table(columns) if columns else events.select([]))
     return frame.select(row_filter(predicate, fields).fill_null(False)).to_series().to_arrow()
 
 
-def delete_predicate(flow: Flow) -> Predicate | None:
-    """The condition for deletes, in the types of the source. None if there is none."""
-    return _predicate(flow.request.deletes, flow)
-
-
-def truncate_predicate(flow: Flow) -> Predicate | None:
-    """The condition for truncates, in the types of the source. None if there is none."""
-    return _predicate(flow.request.truncates, flow)
-
-
-def _predicate(condition: Any, flow: Flow) -> Predicate | None:
-    if condition is None:
-        return None
-    return predicate_of(condition, _known_fields(flow), flow.request.target)
-
-
-def condition_fields(flow: Flow, predicate: Predicate) -> list[Field]:
-    """The columns of the source that a condition uses."""
-    asked = columns_of(predicate)
-    return [field for field in _known_fields(flow) if field.name in asked]
-
-
-def _known_fields(flow: Flow) -> list[Field]:
-    found = []
+def source_condition(condition: Any, flow: Flow) -> tuple[Predicate, list[Field]]:
+    """A condition for deletes or truncates, and the columns of the source that it uses."""
+    known = []
     for column in flow.source:
         try:
-            found.append(Field(-1, column.name, type_from_arrow(column.type)))
+            known.append(Field(-1, column.name, type_from_arrow(column.type)))
         except InvalidError:  # noqa: PERF203  # only a condition about it needs a type
             continue
-    return found
+    predicate = predicate_of(condition, known, flow.request.target)
+    asked = columns_of(predicate)
+    return predicate, [field for field in known if field.name in asked]
 
 
 # -- truncation by events --------------------------------------------------------------------------
@@ -304,7 +281,7 @@ def truncate_up_to(table: StoredTable, flow: Flow, places: pa.Table) -> WriteRes
         with writing(pinned, writable_view(pinned)) as transaction:
             known = Truncation.of(pinned, transaction.state.snapshot, transaction.view)
             wanted = known.up_to(places, pinned.name)
-            if not wanted.is_beyond(known):
+            if wanted.text == known.text:
                 transaction.abort()
                 return nothing
             buffer_bytes = transaction.view.options.write_buffer_bytes
@@ -337,15 +314,9 @@ def _remaining_versions(
         for frame in task.outcomes(transaction.view.options.read_memory_bytes):
             left = frame.filter(stays)
             if isinstance(kernel, LatestRow):
-                left = kernel.remaining_rows(
-                    left,
-                    from_arrow(
-                        pa.table([pa.repeat(truncation.place[0], 1)], names=["place"])
-                    ).to_series(),
-                )
-            kinds = left.select(pl.when(IS_ADD).then(pl.lit("+I")).otherwise(pl.lit("-D")))
-            rows = to_arrow(left.select(names), schema)
-            yield rows.append_column(ROW_KIND, kinds.to_series().to_arrow().cast(pa.string()))
+                place = pa.table([pa.repeat(truncation.place[0], 1)], names=["place"])
+                left = kernel.remaining_rows(left, from_arrow(place).to_series())
+            yield _with_row_kinds(left, schema)
 
 
 # -- tables with omitted values --------------------------------------------------------------------
@@ -369,9 +340,9 @@ def with_omitted_column(
     A value of a NOT NULL column is unknown until its version arrives. Raises what `extended_table`
     raises.
     """
-    return (
-        extended_table(pinned, partial(_storing, names=names), author=author) if names else pinned
-    )
+    if not names:
+        return pinned
+    return extended_table(pinned, partial(_storing, names=names), author=author)
 
 
 def has_omitted_column(view: TableView) -> bool:
@@ -382,11 +353,6 @@ def has_omitted_column(view: TableView) -> bool:
     options = view.options
     keeps_latest = options.merge_engine == TableOptions.parse({}).merge_engine
     return keeps_latest and not view.kind.has_key_index
-
-
-def has_omitted_values(table: StoredTable, events: pa.Table) -> bool:
-    """Whether events, or stored rows of their target, omit values."""
-    return OMITTED in table.schema.by_name or bool(omitted_names(events))
 
 
 def write_omitted_values(
@@ -416,12 +382,9 @@ def write_omitted_values(
     def write(transaction: Transaction) -> None:
         view = transaction.view
         kernel = OmittedValues(view.order, tuple(view.schema.names))
-        scan = Scan(transaction.state.merging, kernel.columns)
-        plans = zip(scan.plan.buckets, scan.tasks(), strict=True)
-        tasks = {(plan.partition, plan.bucket): task for plan, task in plans}
-        task = transaction.task_here(replace(transaction.task(), stored=None))
-        writer = EventWriter(task, kernel, tasks, request.merge_schema)
-        transaction.collect(writer.feed([rows], 0))
+        writer = EventWriter.on(transaction, flow, kernel)
+        here = transaction.task_here(writer.task)
+        transaction.collect(replace(writer, task=here).feed([rows], 0))
 
     return commit_from_state(table, write, author)
 

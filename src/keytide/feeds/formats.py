@@ -273,11 +273,7 @@ _MAXWELL_METADATA = {
 }
 
 _XOFFSET = SequenceSource("xoffset", "_xoffset", BIGINT)
-_STARTS = (
-    SequenceSource("ts", "_ts", BIGINT),
-    SequenceSource("xid", "_xid", BIGINT),
-    _XOFFSET,
-)
+_STARTS = (SequenceSource("ts", "_ts", BIGINT), SequenceSource("xid", "_xid", BIGINT), _XOFFSET)
 
 # Both ts and xid are set when a statement starts. Only the binlog position follows the order of
 # commits.
@@ -310,11 +306,7 @@ _MAXWELL_FORMER = (
 )
 
 MAXWELL = Envelope(
-    members={
-        "type": "/type",
-        "data": "/data",
-        "old": "/old",
-    },
+    members={"type": "/type", "data": "/data", "old": "/old"},
     action="""CASE
         WHEN type IN ('"insert"', '"bootstrap-insert"') THEN 'insert'
         WHEN type = '"update"' THEN 'update'

@@ -37,9 +37,10 @@ import pyarrow as pa
 
 from keytide.base.arguments import checked
 from keytide.base.process import cached_property
+from keytide.base.text import counted
 from keytide.definition.schema_evolution import AddColumn, ChangeColumnType, SchemaChange
 from keytide.errors import InvalidError, UnsupportedError
-from keytide.feeds.conversion import Encoding, convert, has_offset, places_of
+from keytide.feeds.conversion import OFFSET, Encoding, convert, places_of
 from keytide.feeds.decode import Documents, read_documents, read_events, read_json
 from keytide.feeds.epochs import (
     ANY_LOG,
@@ -59,11 +60,11 @@ from keytide.feeds.epochs import (
 )
 from keytide.feeds.feed import (
     DECODER_COLUMNS,
+    ORIGIN,
     UNAVAILABLE_VALUE,
     Envelope,
     FeedSpec,
     at_path,
-    single_origin,
     with_origin,
     with_places,
 )
@@ -99,15 +100,15 @@ def sampled_epochs(events: pl.DataFrame) -> tuple[Epoch, ...]:
     placed = placed.with_row_index(_ARRIVED)
     logs = placed.partition_by(LOG, maintain_order=True)
     runs = _in_order([run for log in logs for run in _runs(log)])
-    return tuple(_epoch(run, runs[:place]) for place, run in enumerate(runs))
-
-
-def _epoch(run: pl.DataFrame, earlier: Sequence[pl.DataFrame]) -> Epoch:
-    """The epoch of a run. Its time only places changes without a server in logs of one name."""
-    log = run[LOG][0]
-    same = [each for each in earlier if each[LOG][0] == log]
-    is_told = bool(same) and all(_is_later(each, run, strictly=True) for each in same)
-    return Epoch(log, _servers(run), run[TIME].min() if is_told else None)  # type: ignore[arg-type]
+    epochs = []
+    for place, run in enumerate(runs):
+        log = run[LOG][0]
+        # The time of a run only places changes without a server in logs of one name.
+        same = [each for each in runs[:place] if each[LOG][0] == log]
+        is_told = bool(same) and all(_is_later(each, run, strictly=True) for each in same)
+        since = run[TIME].min() if is_told else None
+        epochs.append(Epoch(log, _servers(run), since))  # type: ignore[arg-type]
+    return tuple(epochs)
 
 
 def _runs(log: pl.DataFrame) -> list[pl.DataFrame]:
@@ -122,8 +123,13 @@ def _runs(log: pl.DataFrame) -> list[pl.DataFrame]:
         if is_told and _servers(after) and not _servers(before) & _servers(after):
             return [before, *_runs(after)]
         if _is_later(before, after, strictly=True):
-            if place != places[0]:
-                raise _unclear(log, places[0], place)
+            if place != places[0]:  # the times do not tell at which of two events it started again
+                numbers = log[NUMBER]
+                raise InvalidError(
+                    f"order: the numbers of log {log[LOG][0]} go back to {numbers[places[0]]} and "
+                    f"{numbers[place]}, and the times of the messages do not tell where the log "
+                    "started again; give the fields that order the changes"
+                )
             name, again = log[LOG][0], Epoch(log[LOG][0], since=after[TIME].min())  # type: ignore[arg-type]
             raise InvalidError(
                 f"order: the numbers of log {name} go back from {before[NUMBER].max()!r} to "
@@ -131,15 +137,6 @@ def _runs(log: pl.DataFrame) -> list[pl.DataFrame]:
                 f"give the epochs: {name!r}, {again.text!r}"
             )
     return [log]
-
-
-def _unclear(log: pl.DataFrame, first: int, last: int) -> InvalidError:
-    """The numbering started again at one of two events, and the times do not tell at which."""
-    return InvalidError(
-        f"order: the numbers of log {log[LOG][0]} go back to {log[NUMBER][first]} and "
-        f"{log[NUMBER][last]}, and the times of the messages do not tell where the log started "
-        "again; give the fields that order the changes"
-    )
 
 
 def _in_order(runs: list[pl.DataFrame]) -> list[pl.DataFrame]:
@@ -256,7 +253,16 @@ class Sample:
 
         Raises InvalidError if there are several.
         """
-        return single_origin(with_origin(self._events, self._envelope))
+        events = with_origin(self._events, self._envelope)
+        changes = events.filter(pl.col("before").is_not_null() | pl.col("after").is_not_null())
+        names = changes[ORIGIN].drop_nulls().unique(maintain_order=True).to_list()
+        if len(names) > 1:
+            raise InvalidError(
+                f"source table: the feed has changes of {counted(len(names), 'table')} "
+                f"({', '.join(names[:5])}), but one table can have only those of one; divide the "
+                "feed, or give source_table, in which * matches any part of a name"
+            )
+        return names[0] if names else None
 
     def orders_by(self, columns: tuple[str, ...]) -> bool:
         """Whether the columns are those of the feed's order."""
@@ -281,7 +287,7 @@ class Sample:
         known = {source.path: source for sources in orders for source in sources}
         if path in known:
             return known[path]
-        values = self._member(path).drop_nulls()
+        values = self._events[at_path(path)].drop_nulls()
         # 18 digits always fit into a BIGINT, but 19 may not.
         is_whole = len(values) > 0 and values.str.contains(r"^-?\d{1,18}$").all()
         column = "_" + path.rsplit(".", 1)[-1]
@@ -297,10 +303,10 @@ class Sample:
     @cached_property
     def _ordering(self) -> Ordering | None:
         """The best order whose field the sample has."""
-        orderings = self._envelope.orderings
-        return next(
-            (o for o in orderings if any(self._member(p).count() for p in o.known_by)), None
-        )
+        for ordering in self._envelope.orderings:
+            if any(self._events[at_path(path)].count() for path in ordering.known_by):
+                return ordering
+        return None
 
     @cached_property
     def _envelope(self) -> Envelope:
@@ -311,19 +317,13 @@ class Sample:
         return read_documents(self.messages)
 
     @cached_property
-    def _members(self) -> list[str]:
-        known_by = (path for each in self._envelope.orderings for path in each.known_by)
-        places = PLACE_PATHS if LOG in self._envelope.metadata else ()
-        paths = (*known_by, *places, *self._envelope.origin, *self.paths)
-        return list(dict.fromkeys(path for path in paths if path != EPOCH))
-
-    @cached_property
     def _events(self) -> pl.DataFrame:
+        envelope = self._envelope
+        known_by = (path for each in envelope.orderings for path in each.known_by)
+        places = PLACE_PATHS if LOG in envelope.metadata else ()
+        paths = dict.fromkeys((*known_by, *places, *envelope.origin, *self.paths))
         exact = self._documents.with_exact_numbers()
-        return read_events(exact, self._envelope, tuple(self._members))
-
-    def _member(self, path: str) -> pl.Series:
-        return self._events[at_path(path)]
+        return read_events(exact, envelope, tuple(path for path in paths if path != EPOCH))
 
 
 @checked
@@ -408,34 +408,26 @@ def _type_that_fits(values: JsonValues) -> DataType:
     json_types = set(values.type)
     if not json_types:
         return STRING
-    if json_types <= {"VARCHAR"}:
-        candidates = _types_of_strings(values.text)
-    else:
+    candidates: Sequence[DataType]
+    if json_types != {"VARCHAR"}:
         candidates = next((types for known, types in _TYPES_OF_JSON if json_types <= known), ())
+    elif not values.text.str.contains(":", literal=True).any():
+        candidates = [AtomicType("DATE")]
+    elif values.text.str.contains(OFFSET).any():
+        candidates = [AtomicType("TIMESTAMP_LTZ", precision=6)]
+    else:
+        candidates = [AtomicType("TIMESTAMP", precision=6)]
     if json_types <= _NUMBERS:
-        candidates = [*candidates, _decimal_that_fits(values.text)]
-    return next((type for type in candidates if _fits(values, type)), STRING)
-
-
-def _decimal_that_fits(text: pl.Series) -> AtomicType:
-    """A decimal with the places of some numbers, and as many other digits as possible."""
-    places = int(places_of(text).clip(0, _DIGITS_MAX).max() or 0)  # type: ignore[arg-type]
-    return AtomicType("DECIMAL", precision=_DIGITS_MAX, scale=places)
+        # A decimal with the places of the numbers, and as many other digits as possible.
+        places = int(places_of(values.text).clip(0, _DIGITS_MAX).max() or 0)  # type: ignore[arg-type]
+        candidates = [*candidates, AtomicType("DECIMAL", precision=_DIGITS_MAX, scale=places)]
+    for type_ in candidates:
+        if convert(values, type_, Encoding()).null_count == 0:
+            return type_
+    return STRING
 
 
 _DIGITS_MAX = 38
-
-
-def _types_of_strings(text: pl.Series) -> Sequence[DataType]:
-    if not text.str.contains(":", literal=True).any():
-        return [AtomicType("DATE")]
-    zoned = AtomicType("TIMESTAMP_LTZ", precision=6)
-    return [zoned] if has_offset(text).any() else [AtomicType("TIMESTAMP", precision=6)]
-
-
-def _fits(values: JsonValues, type: DataType) -> bool:
-    array = convert(values, type, Encoding())
-    return bool(array.null_count == 0)
 
 
 _TYPES_OF_JSON: Sequence[tuple[frozenset[str], Sequence[DataType]]] = (

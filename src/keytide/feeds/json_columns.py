@@ -91,18 +91,23 @@ def read_elements(values: JsonValues) -> tuple[pa.Array, JsonValues]:
 def read_entries(values: JsonValues) -> tuple[pa.Array, JsonValues, JsonValues]:
     """Object sizes (None if the value is not an object), all keys and all their values."""
     lengths, items = _read_parts(values, "OBJECT", "'$.*'")
-    keys = query(
-        "SELECT unnest(json_keys(document)) FROM documents",
-        documents=_documents(values, "OBJECT"),
-    )
+    documents = pa.table({"document": from_json_text(values, "OBJECT")})
+    keys = query("SELECT unnest(json_keys(document)) FROM documents", documents=documents)
     names = pl.Series(values=keys.column(0), dtype=pl.String)
     types = pl.repeat("VARCHAR", len(names), dtype=pl.String, eager=True)
     return lengths, JsonValues(names, types), items
 
 
 def from_json_text(values: JsonValues, type_: str) -> pa.Array:
-    """The JSON text of the values with one JSON type, None for others."""
-    return _documents(values, type_).column(0).combine_chunks()
+    """The JSON text of each value with one JSON type, also that in strings, None for others."""
+    wanted = literal(type_)
+    found = query(
+        f"SELECT CASE WHEN type = {wanted} THEN text"
+        " WHEN type = 'VARCHAR' AND json_valid(text)"
+        f" THEN CASE WHEN json_type(text) = {wanted} THEN text END END AS document FROM texts",
+        texts=pa.table({"text": values.text.to_arrow(), "type": values.type.to_arrow()}),
+    )
+    return found.column(0).combine_chunks()
 
 
 def exact_numbers(documents: pl.Series, *, as_written: bool = True) -> pl.Series:
@@ -120,10 +125,14 @@ def exact_numbers(documents: pl.Series, *, as_written: bool = True) -> pl.Series
         return documents
     texts = documents.gather(affected)
     marked = texts.str.replace_all(number, f'"{_MARK_JSON}${{0}}"')
-    # A string can also contain text that looks like a number. These documents need the slower way.
+    # A string can also contain text that looks like a number. These documents need the slower way:
+    # one pass, whose pattern always matches from the current position to the next number or to the
+    # end, so that it never starts inside a string. It leaves an empty mark at the end.
     is_plain = texts.str.count_matches(number) == counts.filter(counts > 0)
     if not is_plain.all():
-        marked = marked.zip_with(is_plain, _mark_outside_strings(texts, number))
+        up_to_number = rf'((?:{_STRING}|[^"])*?)({number}|$)'
+        outside = texts.str.replace_all(up_to_number, f'${{1}}"{_MARK_JSON}${{2}}"')
+        marked = marked.zip_with(is_plain, outside.str.strip_suffix(f'"{_MARK_JSON}"'))
     # scatter works in place, and the caller compares by identity.
     rewritten: pl.Series = documents.clone().scatter(affected, marked)
     return rewritten
@@ -148,17 +157,6 @@ _STRING = r'"(?:[^"\\]|\\.)*"'
 _MARK, _MARK_JSON = "\x01number:", r"\u0001number:"
 
 
-def _mark_outside_strings(documents: pl.Series, number: str) -> pl.Series:
-    """Mark numbers in one pass that tracks where strings begin and end.
-
-    The pattern always matches from the current position to the next number or to the end, so it
-    never starts inside a string. The empty mark that it leaves at the end is removed.
-    """
-    up_to_number = rf'((?:{_STRING}|[^"])*?)({number}|$)'
-    marked = documents.str.replace_all(up_to_number, f'${{1}}"{_MARK_JSON}${{2}}"')
-    return marked.str.strip_suffix(f'"{_MARK_JSON}"')
-
-
 def _unmarked(texts: pl.Series, types: pl.Series) -> JsonValues:
     """The values, with marked numbers as numbers."""
     is_marked = (types == "VARCHAR") & texts.str.starts_with(_MARK)
@@ -168,19 +166,8 @@ def _unmarked(texts: pl.Series, types: pl.Series) -> JsonValues:
     return JsonValues(texts.str.strip_prefix(_MARK), number)
 
 
-def _documents(values: JsonValues, type_: str) -> pa.Table:
-    """The JSON text of each value with one JSON type, including JSON in strings."""
-    wanted = literal(type_)
-    return query(
-        f"SELECT CASE WHEN type = {wanted} THEN text"
-        " WHEN type = 'VARCHAR' AND json_valid(text)"
-        f" THEN CASE WHEN json_type(text) = {wanted} THEN text END END AS document FROM texts",
-        texts=pa.table({"text": values.text.to_arrow(), "type": values.type.to_arrow()}),
-    )
-
-
 def _read_parts(values: JsonValues, type_: str, path: str) -> tuple[pa.Array, JsonValues]:
-    documents = _documents(values, type_)
+    documents = pa.table({"document": from_json_text(values, type_)})
     parts = query(
         f"SELECT unnest(json_extract_string(document, {path})),"
         f" unnest(json_type(document, {path})) FROM documents",

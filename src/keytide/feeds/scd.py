@@ -22,6 +22,7 @@ deleted rows. So a late event changes exactly what it would have changed on time
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -96,7 +97,7 @@ class History:
         """
         known = self._events_of(stored)
         wanted = self._rows_of(pl.concat([known, events.select(known.columns)]))
-        return self._without_same(wanted, stored)
+        return _differing_rows(wanted, stored, (*self.keys, *self.starts), self.columns)
 
     # -- from rows to events --------------------------------------------------------------------
 
@@ -117,7 +118,7 @@ class History:
         # A row that was deleted in another way is no longer an event, nor are its hidden events.
         before = pl.when(~pl.col(_HIDDEN) | self._is_new_key).then(_OPENS).forward_fill()
         rows = rows.filter(_OPENS | pl.col(DELETES) | (pl.col(_HIDDEN) & before))
-        events = self._with_own_values(rows).select(*self._of_events)
+        events = self._with_own_values(rows).select(*self.given, DELETES)
 
         # Deletes that are no longer stored, but that closed stored intervals.
         ends = rows.filter(pl.col(_OPENS) & pl.col(self.ends[0]).is_not_null())
@@ -190,10 +191,6 @@ class History:
         is_first, is_last = np.r_[True, changes], np.r_[changes, True]
         return updates[is_first[: len(updates)]], updates[is_last[: len(updates)]]
 
-    @property
-    def _of_events(self) -> tuple[str, ...]:
-        return (*self.keys, *self.starts, *self.values, DELETES)
-
     # -- from events to rows --------------------------------------------------------------------
 
     def _rows_of(self, events: pl.DataFrame) -> pl.DataFrame:
@@ -204,10 +201,29 @@ class History:
         nothing = (pl.when(~pl.col(DELETES)).then(name) for name in self.values)
         events = self._marked(events.with_columns(nothing))
         first, last = self._ends_of_intervals(events)
-        frames = [
-            self._intervals(events, first, last), self._hidden(events, first, last),
-            self._deletes(events),
-        ]  # fmt: skip
+        live, dead = (pl.lit(int(kind), pl.Int8) for kind in (RowKind.INSERT, RowKind.DELETE))
+
+        # The row that opens an interval has the values of its last event.
+        shown = [pl.col(_of(name)).alias(name) for name in self.values]
+        if self.ignores_nulls:
+            names = [pl.when(pl.col(name).is_null()).then(pl.lit(name)) for name in self.values]
+            lacking = pl.concat_list(names).list.drop_nulls()
+            shown.append(pl.when(lacking.list.len() > 0).then(lacking).alias(IGNORED_NULLS))
+        left = events[last].select(*shown, *self.ends, live.alias(VALUE_KIND))
+        intervals = pl.concat([events[first].select(place), left], how="horizontal")
+
+        # The row of the last event has the values of the first one.
+        events = events.with_columns(dead.alias(VALUE_KIND))
+        if self.ignores_nulls:
+            events = events.with_columns(pl.lit(None, pl.List(pl.String)).alias(IGNORED_NULLS))
+        places = np.arange(events.height)
+        places[last] = first
+        own = events.with_columns(events.select(self.values)[pl.Series(places)])
+        at_once = (pl.col(s).alias(e) for s, e in zip(self.starts, self.ends, strict=True))
+        hidden = own.filter(~pl.col(DELETES) & ~pl.col(_OPENS)).with_columns(at_once)
+        endless = (pl.lit(None, events.schema[end]).alias(end) for end in self.ends)
+        deletes = events.filter(DELETES).with_columns(endless)
+        frames = (intervals, hidden, deletes)
         return pl.concat([frame.select(*self.columns, VALUE_KIND) for frame in frames])
 
     def _marked(self, events: pl.DataFrame) -> pl.DataFrame:
@@ -218,9 +234,10 @@ class History:
         if self.ignores_nulls:
             life = pl.col(_BEGINS).cum_sum()
             left = (column.forward_fill().over(life) for column in left)
-        shown = map(_shown, self.values)
-        events = events.with_columns(c.alias(s) for c, s in zip(left, shown, strict=True))
-        before = (pl.col(_shown(n)).ne_missing(pl.col(_shown(n)).shift(1)) for n in self.tracked)
+        events = events.with_columns(
+            c.alias(_of(n)) for c, n in zip(left, self.values, strict=True)
+        )
+        before = (pl.col(_of(n)).ne_missing(pl.col(_of(n)).shift(1)) for n in self.tracked)
         opens = ~pl.col(DELETES) & pl.any_horizontal(_BEGINS, *before)
         goes_on = ~self._is_new_key.shift(-1, fill_value=True)
         ends = (
@@ -229,62 +246,6 @@ class History:
         )
         return events.with_columns(opens.alias(_OPENS), *ends)
 
-    def _intervals(self, events: pl.DataFrame, first: Places, last: Places) -> pl.DataFrame:
-        begun = events[first].select(*self.keys, *self.starts)
-        notes = [self._ignored_columns()] if self.ignores_nulls else []
-        shown = (pl.col(_shown(name)).alias(name) for name in self.values)
-        left = events[last].select(*shown, *self.ends, *notes)
-        return _of_kind(pl.concat([begun, left], how="horizontal"), RowKind.INSERT)
-
-    def _ignored_columns(self) -> pl.Expr:
-        names = [pl.when(pl.col(name).is_null()).then(pl.lit(name)) for name in self.values]
-        found = pl.concat_list(names).list.drop_nulls()
-        return pl.when(found.list.len() > 0).then(found).alias(IGNORED_NULLS)
-
-    def _hidden(self, events: pl.DataFrame, first: Places, last: Places) -> pl.DataFrame:
-        places = np.arange(events.height)
-        places[last] = first
-        own = events.with_columns(events.select(self.values)[pl.Series(places)])
-        at_once = (
-            pl.col(start).alias(end) for start, end in zip(self.starts, self.ends, strict=True)
-        )
-        hidden = own.filter(~pl.col(DELETES) & ~pl.col(_OPENS)).with_columns(at_once)
-        return _of_kind(self._without_notes(hidden), RowKind.DELETE)
-
-    def _deletes(self, events: pl.DataFrame) -> pl.DataFrame:
-        endless = (pl.lit(None, events.schema[end]).alias(end) for end in self.ends)
-        deletes = events.filter(DELETES).with_columns(endless)
-        return _of_kind(self._without_notes(deletes), RowKind.DELETE)
-
-    def _without_notes(self, rows: pl.DataFrame) -> pl.DataFrame:
-        if not self.ignores_nulls:
-            return rows
-        return rows.with_columns(pl.lit(None, pl.List(pl.String)).alias(IGNORED_NULLS))
-
-    # -- rows to write --------------------------------------------------------------------------
-
-    def _without_same(self, wanted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
-        place = [*self.keys, *self.starts]
-        others = [name for name in (*self.columns, VALUE_KIND) if name not in place]
-        kept = stored.select(*place, *(pl.col(name).alias(_shown(name)) for name in others))
-        both = wanted.join(
-            kept.with_columns(pl.lit(True).alias(_STORED)), on=place, how="left",
-            nulls_equal=True, maintain_order="left",
-        )  # fmt: skip
-        differs = pl.any_horizontal(
-            pl.col(_STORED).is_null(),
-            *(pl.col(name).ne_missing(pl.col(_shown(name))) for name in others),
-        )
-        return both.filter(differs).select(*self.columns, VALUE_KIND)
-
-
-def _shown(name: str) -> str:
-    return scratch(f"shown-{name}")
-
-
-def _of_kind(rows: pl.DataFrame, kind: RowKind) -> pl.DataFrame:
-    return rows.with_columns(pl.lit(int(kind), pl.Int8).alias(VALUE_KIND))
-
 
 # -- the latest row of each key, with NULLs ignored ------------------------------------------------
 
@@ -292,7 +253,7 @@ def _of_kind(rows: pl.DataFrame, kind: RowKind) -> pl.DataFrame:
 SEQUENCES, DELETED_AT = "__SEQUENCES", "__DELETED_AT"
 """The column that stores the places of values, and its field for the last delete."""
 
-_UPDATED, _LATEST_STORED, _STEP = map(scratch, ("updated", "stored", "step"))
+_UPDATED, _IS_SAID, _STEP = map(scratch, ("updated", "said", "step"))
 
 
 @dataclass(frozen=True)
@@ -328,7 +289,7 @@ class LatestRow:
 
     def changed(self, stored: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
         """The rows to write to apply events. The frames are as in `History.changed`."""
-        images = pl.concat([self._of_rows(stored), self._of_events(events)])
+        images = self._images(stored, events)
         steps = self._steps(images)
 
         # For each image, the ranks of what it says in the order of events. NULL: nothing.
@@ -339,7 +300,8 @@ class LatestRow:
         found = images.select(self.keys).with_columns(pl.Series(n, own) for n, own in columns)
         ranked = found.with_columns(pl.when(pl.col(n) >= 0).then(n) for n in names)
         newest = ranked.group_by(self.keys, maintain_order=True).max()
-        return self._without_same(self._as_rows(newest, images, steps), stored)
+        wanted = self._as_rows(newest, images, steps)
+        return _differing_rows(wanted, stored, self.keys, self.columns)
 
     def remaining_rows(self, rows: pl.DataFrame, place: pl.Series) -> pl.DataFrame:
         """Stored rows, without values that precede a place."""
@@ -355,27 +317,24 @@ class LatestRow:
             ).alias(SEQUENCES),
         )
 
-    # -- images of stored rows and events, with the place of each statement ------------------------
-
-    def _of_rows(self, stored: pl.DataFrame) -> pl.DataFrame:
-        """A deleted row says only when its key was deleted."""
-        came = pl.col(SEQUENCES).struct
-        return stored.select(
+    def _images(self, stored: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+        """Images of stored rows and events, with the place of each statement."""
+        came, at = pl.col(SEQUENCES).struct, pl.col(self.sequence)
+        # A deleted row says only when its key was deleted.
+        of_rows = stored.select(
             *self.keys, *(pl.when(IS_ADD).then(n).alias(n) for n in self.values),
             *(came.field(n).alias(_of(n)) for n in self.values),
-            pl.when(IS_ADD).then(came.field(DELETED_AT)).otherwise(self.sequence).alias(DELETED_AT),
+            pl.when(IS_ADD).then(came.field(DELETED_AT)).otherwise(at).alias(DELETED_AT),
             (~IS_ADD | came.field(DELETED_AT).is_not_null()).alias(DELETES),
-            pl.col(self.sequence).alias(_of(_UPDATED)), IS_ADD.alias(_UPDATED),
+            at.alias(_of(_UPDATED)), IS_ADD.alias(_UPDATED),
         )  # fmt: skip
-
-    def _of_events(self, events: pl.DataFrame) -> pl.DataFrame:
-        at = pl.col(self.sequence)
-        return events.select(
+        of_events = events.select(
             *self.keys, *(pl.when(~pl.col(DELETES)).then(n).alias(n) for n in self.values),
             *(at.alias(_of(n)) for n in self.values),
             at.alias(DELETED_AT), DELETES,
             at.alias(_of(_UPDATED)), (~pl.col(DELETES)).alias(_UPDATED),
         )  # fmt: skip
+        return pl.concat([of_rows, of_events])
 
     def _steps(self, images: pl.DataFrame) -> pl.DataFrame:
         """Everything that images say, one row each, in the order of events.
@@ -394,8 +353,8 @@ class LatestRow:
                 row.alias(SEQUENCE_NUMBER),
                 pl.lit(int(kind), pl.Int8).alias(VALUE_KIND),
                 (row + number * images.height).alias(_STEP),
-                is_said.alias(_LATEST_STORED),
-            ).filter(_LATEST_STORED)
+                is_said.alias(_IS_SAID),
+            ).filter(_IS_SAID)
             for number, (at, is_said, kind) in enumerate(said)
         ]
         return replace(self.order, key=()).sort(pl.concat(steps))
@@ -417,17 +376,21 @@ class LatestRow:
             kind.otherwise(int(RowKind.DELETE)).cast(pl.Int8).alias(VALUE_KIND),
         )  # fmt: skip
 
-    def _without_same(self, wanted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
-        others = [self.sequence, *self.values, SEQUENCES, VALUE_KIND]
-        kept = stored.select(*self.keys, *(pl.col(n).alias(_of(n)) for n in others))
-        kept = kept.with_columns(pl.lit(True).alias(_LATEST_STORED))
-        both = wanted.join(kept, on=self.keys, how="left", nulls_equal=True, maintain_order="left")
-        differs = pl.any_horizontal(
-            pl.col(_LATEST_STORED).is_null(),
-            *(pl.col(n).ne_missing(pl.col(_of(n))) for n in others),
-        )
-        return both.filter(differs).select(*self.columns, VALUE_KIND)
-
 
 def _of(name: str) -> str:
     return scratch(f"of-{name}")
+
+
+def _differing_rows(
+    wanted: pl.DataFrame, stored: pl.DataFrame, place: Sequence[str], columns: Sequence[str]
+) -> pl.DataFrame:
+    """The rows without those that are stored in the same way at their place."""
+    others = [name for name in (*columns, VALUE_KIND) if name not in place]
+    kept = stored.select(
+        *place, *(pl.col(name).alias(_of(name)) for name in others), pl.lit(True).alias(_STORED)
+    )
+    both = wanted.join(kept, on=place, how="left", nulls_equal=True, maintain_order="left")
+    differs = pl.any_horizontal(
+        pl.col(_STORED).is_null(), *(pl.col(name).ne_missing(pl.col(_of(name))) for name in others)
+    )
+    return both.filter(differs).select(*columns, VALUE_KIND)

@@ -50,13 +50,6 @@ class Origin:
         found = {_EPOCHS: epochs, _SOURCE_TABLE: self.source_table or ""}
         return {name: value for name, value in found.items() if value}
 
-    def keep(self, table: StoredTable) -> None:
-        """Store it in the options of a table, unless they are the same."""
-        stored = table.schema.options
-        new = [SetOption(k, v) for k, v in self.options.items() if stored.get(k) != v]
-        if new:
-            alter_table(table.metadata, new)
-
 
 # -- the target table ------------------------------------------------------------------------------
 
@@ -75,9 +68,19 @@ def feed_target(
     arguments that contradict each other, and for a table that reads row kinds from one of its
     columns.
     """
-    table = _existing_table(catalog, request.table)
+    table: StoredTable | None
+    try:
+        table = catalog.table(request.table)
+    except NotFoundError:
+        table = None
     options = stored_names(request.options) if table is None else table.schema.options
-    _refuse_rowkind_field(request.table, options)
+    column = TableOptions.parse(options).rowkind_field
+    if column is not None:
+        raise InvalidError(
+            f"table {request.table}: '{keys.ROWKIND_FIELD}' reads row kinds from column "
+            f"{column!r}, but each change of a feed has its own kind; use a table without the "
+            "option"
+        )
     known = Origin.of(options)
     epochs = extended(known.epochs, parse_epochs(request.epochs), request.table)
     sample = Sample(messages, request.format, tuple(request.sequence_by), epochs)
@@ -87,50 +90,32 @@ def feed_target(
     require_key(table.schema, table.name, "a change feed", "Ingest into a table with a primary key")
     schema, ordering = table.schema, _sequence_sources(table, request, sample)
     spec = _feed_spec(request, schema.fields, schema.primary_keys, ordering, options, origin)
-    Origin(origin, epochs_of(spec.sequence)).keep(table)
+    stored = Origin(origin, epochs_of(spec.sequence)).options
+    new = [SetOption(k, v) for k, v in stored.items() if options.get(k) != v]
+    if new:
+        alter_table(table.metadata, new)
     return table, spec
-
-
-def _existing_table(catalog: Catalog, name: str) -> StoredTable | None:
-    try:
-        return catalog.table(name)
-    except NotFoundError:
-        return None
-
-
-def _refuse_rowkind_field(name: str, options: Mapping[str, str]) -> None:
-    column = TableOptions.parse(options).rowkind_field
-    if column is not None:
-        raise InvalidError(
-            f"table {name}: '{keys.ROWKIND_FIELD}' reads row kinds from column {column!r}, but "
-            "each change of a feed has its own kind; use a table without the option"
-        )
-
-
-def _refuse_several_clocks(request: FeedRequest, ordering: Sequence[SequenceSource]) -> None:
-    """Raises `InvalidError` for a table with a key index whose order has several components."""
-    if keys.UPSERT_MODE in stored_names(request.options) and len(ordering) > 1:
-        columns = ", ".join(source.column for source in ordering)
-        raise InvalidError(
-            f"table {request.table}: with '{keys.UPSERT_MODE}', several sequence fields are clocks "
-            f"of several producers, but the order of the feed is {columns} together; give one "
-            "field with sequence_by, such as source.lsn"
-        )
 
 
 def _create(
     catalog: Catalog, request: FeedRequest, sample: Sample, origin: str | None
 ) -> tuple[StoredTable, FeedSpec]:
     ordering = tuple(map(sample.source, request.sequence_by)) or sample.sequence()
-    if keys.SEQUENCE_FIELD not in request.options:
-        _refuse_several_clocks(request, ordering)
+    options = stored_names(request.options)
+    has_clocks = keys.UPSERT_MODE in options and keys.SEQUENCE_FIELD not in request.options
+    if has_clocks and len(ordering) > 1:
+        columns = ", ".join(source.column for source in ordering)
+        raise InvalidError(
+            f"table {request.table}: with '{keys.UPSERT_MODE}', several sequence fields are clocks "
+            f"of several producers, but the order of the feed is {columns} together; give one "
+            "field with sequence_by, such as source.lsn"
+        )
     rows = sample.columns() if request.columns is None else request.columns
     key = request.primary_key or sample.primary_key()
     if not key:
         raise InvalidError(
             f"table {request.table}: the feed does not contain the primary key; give its columns"
         )
-    options = stored_names(request.options)
     fields = (*rows, *(source.to_field() for source in ordering))
     spec = _feed_spec(request, fields, key, ordering, options, origin)
     stored = {**Origin(origin, epochs_of(spec.sequence)).options, **request.options}

@@ -23,13 +23,7 @@ from keytide.format.snapshot import Snapshot
 from keytide.merge.order import MergeOrder
 from keytide.predicate.literals import scalar_of_text
 from keytide.predicate.matching import row_filter
-from keytide.predicate.predicate import (
-    Comparison,
-    Predicate,
-    conjunction,
-    disjunction,
-    plain,
-)
+from keytide.predicate.predicate import Comparison, Predicate, conjunction, disjunction, plain
 from keytide.predicate.value_columns import stored_column
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
@@ -61,9 +55,12 @@ class Truncation:
         if not stored_text:
             return cls(fields, (), stored_text)
         try:
-            texts = json.loads(stored_text)
-            found = zip(texts, fields, strict=True)
-            place = tuple(_scalar(text, field, view.name) for text, field in found)
+            place = tuple(
+                pa.scalar(bytes.fromhex(text), field.type.to_arrow())
+                if _is_bytes(field.type.to_arrow())
+                else scalar_of_text(text, field, view.name)
+                for text, field in zip(json.loads(stored_text), fields, strict=True)
+            )
         except (InvalidError, TypeError, ValueError) as error:
             raise DataError(
                 f"table {view.name}: property {_PROPERTY!r} of the latest snapshot is "
@@ -75,7 +72,13 @@ class Truncation:
     @property
     def text(self) -> str:
         """The property value for the place."""
-        return json.dumps([_text(value) for value in self.place]) if self.place else ""
+        texts = [
+            bytes(value.as_py()).hex()
+            if _is_bytes(value.type)
+            else str(value.cast(pa.string()).as_py())
+            for value in self.place
+        ]
+        return json.dumps(texts) if texts else ""
 
     def up_to(self, places: pa.Table, table: str) -> Truncation:
         """The latest of this place and the given places, of which there must be at least one.
@@ -94,10 +97,6 @@ class Truncation:
         last = typed.slice(sorted_[_ROW][-1], 1)
         place = tuple(last.column(f.name)[0] for f in self.fields)
         return Truncation(self.fields, place, self.stored_text)
-
-    def is_beyond(self, known: Truncation) -> bool:
-        """Whether the place is later than another one."""
-        return self.text != known.text
 
     @property
     def remaining_filter(self) -> Predicate | None:
@@ -142,16 +141,14 @@ class Truncation:
         """The record of a commit that moves on from a known place."""
         return Progress({_PROPERTY: known.stored_text}, {_PROPERTY: self.text})
 
-    @property
-    def use_record(self) -> Progress:
-        """The record of a commit that used the place. Without rows there is no record."""
-        return Progress({_PROPERTY: self.stored_text}, {_PROPERTY: self.text}, stands_alone=False)
-
 
 def recorded_truncation(transaction: Transaction, table: StoredTable) -> Truncation:
     """The place that determines the rows of a transaction, recorded by its commit."""
     known = Truncation.of(table, transaction.state.snapshot, transaction.view)
-    transaction.progress = known.use_record
+    # Without rows there is no record.
+    transaction.progress = Progress(
+        {_PROPERTY: known.stored_text}, {_PROPERTY: known.text}, stands_alone=False
+    )
     return known
 
 
@@ -181,14 +178,5 @@ def _stored_text(table: StoredTable, newest: Snapshot | None) -> str | None:
     return current_progress(table.metadata, newest, (_PROPERTY,)).get(_PROPERTY)
 
 
-def _text(value: pa.Scalar) -> str:
-    if pa.types.is_binary(value.type) or pa.types.is_fixed_size_binary(value.type):
-        return bytes(value.as_py()).hex()
-    return str(value.cast(pa.string()).as_py())
-
-
-def _scalar(text: str, field: Field, table: str) -> pa.Scalar:
-    type_ = field.type.to_arrow()
-    if pa.types.is_binary(type_) or pa.types.is_fixed_size_binary(type_):
-        return pa.scalar(bytes.fromhex(text), type_)
-    return scalar_of_text(text, field, table)
+def _is_bytes(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(type_) or pa.types.is_fixed_size_binary(type_))

@@ -254,9 +254,7 @@ def _no_list(case: Case, name: str, column: Column | None) -> bool:
     return column is not None and column.is_single
 
 
-def _transforms(
-    wrong: Callable[[Case, str, str, exp.Expr | None], bool],
-) -> Finding:
+def _transforms(wrong: Callable[[Case, str, str, exp.Expr | None], bool]) -> Finding:
     """Columns computed after a merge that are invalid in some way."""
 
     def find(case: Case) -> str | None:

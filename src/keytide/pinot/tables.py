@@ -97,10 +97,7 @@ def options(case: Case) -> dict[str, str]:
     return found
 
 
-TTLS = {
-    keys.UPSERT_METADATA_TTL: "metadataTTL",
-    keys.UPSERT_DELETED_KEYS_TTL: "deletedKeysTTL",
-}
+TTLS = {keys.UPSERT_METADATA_TTL: "metadataTTL", keys.UPSERT_DELETED_KEYS_TTL: "deletedKeysTTL"}
 """The options for TTLs, with their members."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -22,9 +22,7 @@ from keytide.feeds.flow_writer import (
     EventWriter,
     combined_result,
     commit_from_state,
-    condition_fields,
-    delete_predicate,
-    truncate_predicate,
+    source_condition,
     truncate_up_to,
     without_place,
 )
@@ -34,7 +32,6 @@ from keytide.feeds.truncation import (
     recorded_truncation,
     retry_after_truncation,
 )
-from keytide.predicate.predicate import Predicate
 from keytide.snapshot.stored_table import StoredTable
 from keytide.spark.capacity import bytes_of_rows, work_place
 from keytide.spark.columns import (
@@ -77,7 +74,8 @@ def apply_events(
     """
     check_python(source.sparkSession)
     flow = Flow.of(request, arrow_schema_of(source.schema, request.target))
-    _deletes(source, flow), _truncates(source, flow)  # refused before a table is created
+    for condition in (request.deletes, request.truncates):
+        _condition(source, condition, flow)  # refused before a table is created
     if source.isStreaming:
         refuse_other_servers(
             source.sparkSession,
@@ -128,48 +126,42 @@ class _Events:
         return combined_result(truncated, self._apply(_rows(events, self.flow), author))
 
     def _apply(self, rows: DataFrame, author: Author | None) -> WriteResult:
-        if not self.flow.reads_first:
-            return retry_after_truncation(self.table, partial(self._append, rows, author))
-        author = author or author_in_stream(rows, self.table.uri)
-        if self.flow.request.merge_schema:
-            grow(self.table.pinned(), rows.schema, author)
-        return self._write_events(rows, author)
+        if self.flow.reads_first:
+            author = author or author_in_stream(rows, self.table.uri)
+            if self.flow.request.merge_schema:
+                grow(self.table.pinned(), rows.schema, author)
+            write = partial(self._write, rows)
+            return commit_from_state(self.table, write, author, SizedRunner(rows.sparkSession))
 
-    def _append(
-        self, rows: DataFrame, author: Author | None, truncation_of: TruncationLookup
-    ) -> WriteResult:
-        def fitting(transaction: Transaction, given: DataFrame) -> DataFrame:
-            return _remaining_rows(given, truncation_of(transaction))
+        def append_rest(truncation_of: TruncationLookup) -> WriteResult:
+            def fitting(transaction: Transaction, given: DataFrame) -> DataFrame:
+                return _remaining_rows(given, truncation_of(transaction))
 
-        table = self.table
-        if self.flow.request.merge_schema:
-            table, rows = add_missing_columns(table, rows, author)
-        return append(table, rows, author, fitting)
+            table, given = self.table, rows
+            if self.flow.request.merge_schema:
+                table, given = add_missing_columns(table, rows, author)
+            return append(table, given, author, fitting)
 
-    def _write_events(self, rows: DataFrame, author: Author | None) -> WriteResult:
-        def write(transaction: Transaction) -> None:
-            writer = EventWriter.on(transaction, self.flow)
-            limit = transaction.view.options.driver_work_bytes_max
-            events = self._outlived(transaction, rows)
-            if work_place(rows.sparkSession, limit, bytes_of_rows(rows)).is_driver:
-                with on_driver():
-                    held = events.toArrow()
-                here = replace(transaction.task_here(writer.task), threads=os.cpu_count() or 1)
-                transaction.collect(replace(writer, task=here).feed([held], 0))
-            else:
-                layout = writer.task.layout.for_tasks(writers_for_rows(rows))
-                order = order_by_bucket(events)
-                placed = replace(writer.task, layout=layout, order=order)
-                task = _PieceWriter(replace(writer, task=placed))
-                shuffled = by_bucket(events, transaction.view, layout.spread)
-                Executors().feed(task, shuffled, transaction.collect)
+        return retry_after_truncation(self.table, append_rest)
 
-        return commit_from_state(self.table, write, author, SizedRunner(rows.sparkSession))
-
-    def _outlived(self, transaction: Transaction, rows: DataFrame) -> DataFrame:
-        if self.flow.keeps_history:
-            return rows
-        return _remaining_rows(rows, recorded_truncation(transaction, self.table))
+    def _write(self, rows: DataFrame, transaction: Transaction) -> None:
+        writer = EventWriter.on(transaction, self.flow)
+        limit = transaction.view.options.driver_work_bytes_max
+        events = rows
+        if not self.flow.keeps_history:
+            events = _remaining_rows(rows, recorded_truncation(transaction, self.table))
+        if work_place(rows.sparkSession, limit, bytes_of_rows(rows)).is_driver:
+            with on_driver():
+                held = events.toArrow()
+            here = replace(transaction.task_here(writer.task), threads=os.cpu_count() or 1)
+            transaction.collect(replace(writer, task=here).feed([held], 0))
+        else:
+            layout = writer.task.layout.for_tasks(writers_for_rows(rows))
+            order = order_by_bucket(events)
+            placed = replace(writer.task, layout=layout, order=order)
+            task = _PieceWriter(replace(writer, task=placed))
+            shuffled = by_bucket(events, transaction.view, layout.spread)
+            Executors().feed(task, shuffled, transaction.collect)
 
 
 @dataclass(frozen=True)
@@ -189,7 +181,7 @@ def _split_truncates(events: DataFrame, flow: Flow) -> tuple[DataFrame, pa.Table
 
     Runs a job if any event truncates.
     """
-    truncates = _truncates(events, flow)
+    truncates = _condition(events, flow.request.truncates, flow)
     order = list(flow.request.sequence_by)
     if truncates is None:
         return events, arrow_schema_of(events.schema, flow.request.target).empty_table()
@@ -219,7 +211,7 @@ def _rows(events: DataFrame, flow: Flow) -> DataFrame:
     # NULL is kept, so that the tasks refuse it.
     events = events.where(F.coalesce(F.upper(given) != "-U", F.lit(True)))
     by = zip(flow.starts, flow.request.sequence_by, strict=True) if flow.keeps_history else ()
-    deletes = _deletes(events, flow)
+    deletes = _condition(events, flow.request.deletes, flow)
     if deletes is None:
         kind = given
     else:
@@ -232,21 +224,8 @@ def _rows(events: DataFrame, flow: Flow) -> DataFrame:
     )
 
 
-def _deletes(events: DataFrame, flow: Flow) -> Column | None:
-    return _condition(events, flow.request.deletes, delete_predicate, flow)
-
-
-def _truncates(events: DataFrame, flow: Flow) -> Column | None:
-    return _condition(events, flow.request.truncates, truncate_predicate, flow)
-
-
-def _condition(
-    events: DataFrame, given: Any, predicate_in: Callable[[Flow], Predicate | None], flow: Flow
-) -> Column | None:
-    if given is None:
-        return None
-    if isinstance(given, Column) or type(given).__name__ == "Column":
+def _condition(events: DataFrame, given: Any, flow: Flow) -> Column | None:
+    """A condition for deletes or truncates, in the types of the source."""
+    if given is None or isinstance(given, Column) or type(given).__name__ == "Column":
         return given
-    predicate = predicate_in(flow)
-    assert predicate is not None
-    return spark_condition(predicate, condition_fields(flow, predicate), events.schema)
+    return spark_condition(*source_condition(given, flow), events.schema)

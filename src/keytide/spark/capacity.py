@@ -78,15 +78,12 @@ class Capacity:
 def capacity_of(spark: Any) -> Capacity:
     """The capacity of a classic or Spark Connect session. Runs no job."""
     if spark not in _FIXED:
-        _FIXED[spark] = _settings(spark, _NAMES)
-    known = {**_FIXED[spark], **_settings(spark, [_SLICES])}
+        found = {name: spark.conf.get(name, None) for name in _NAMES}
+        _FIXED[spark] = {name: value for name, value in found.items() if value}
+    slices = spark.conf.get(_SLICES, None)
+    known = {**_FIXED[spark], _SLICES: slices} if slices else _FIXED[spark]
     running = None if is_connect(spark) else int(spark.sparkContext.defaultParallelism)
     return capacity_of_settings(known, running)
-
-
-def _settings(spark: Any, names: Iterable[str]) -> dict[str, str]:
-    found = {name: spark.conf.get(name, None) for name in names}
-    return {name: value for name, value in found.items() if value}
 
 
 def capacity_of_settings(settings: Mapping[str, str], running: int | None = None) -> Capacity:
@@ -94,58 +91,43 @@ def capacity_of_settings(settings: Mapping[str, str], running: int | None = None
 
     `running` is what Spark says of the moment, None if it does not say.
     """
-    local = _LOCAL.fullmatch(settings.get("spark.master", ""))
+    master = settings.get("spark.master", "")
     own = _number(settings, "spark.default.parallelism")
     seen = None if own is not None else running
-    slots = (
-        (seen if local[1] == "*" else int(local[1] or 1)) if local else _slots_there(settings, seen)
-    )
+    local = _LOCAL.fullmatch(master)
+    if local:
+        slots = beside = seen if local[1] == "*" else int(local[1] or 1)
+    else:
+        slots, beside = _slots_of_executors(settings, seen)
     slices = _number(settings, _SLICES) or own
     if slices is None:
         slices = (slots or 1) if local else 2 if "spark.master" in settings else 1
-    beside = slots if local else _beside(settings)
     return Capacity(own if slots is None else slots, beside or 1, max(1, slices))
 
 
-def _slots_there(settings: Mapping[str, str], seen: int | None) -> int | None:
-    """The slots of executors in processes of their own."""
-    cpus = _number(settings, "spark.task.cpus") or 1
-    all_cores = _number(settings, "spark.cores.max")
-    in_all = None if all_cores is None else max(1, all_cores // cpus)
-    executors, beside = _executors(settings), _beside(settings)
-    if executors is None or beside is None:
-        stated = in_all
-    else:
-        stated = executors * beside if in_all is None else min(executors * beside, in_all)
-    return None if stated is None else max(stated, seen or 1)
-
-
-def _beside(settings: Mapping[str, str]) -> int | None:
-    """The tasks that run at the same time in one executor."""
-    cores = _cores(settings)
-    return None if cores is None else max(1, cores // (_number(settings, "spark.task.cpus") or 1))
-
-
-def _executors(settings: Mapping[str, str]) -> int | None:
-    """The highest number of executors."""
-    if in_test := _LOCAL_CLUSTER.fullmatch(settings.get("spark.master", "")):
-        return int(in_test[1])
+def _slots_of_executors(
+    settings: Mapping[str, str], seen: int | None
+) -> tuple[int | None, int | None]:
+    """The slots of executors in processes of their own, and those of one executor."""
+    master = settings.get("spark.master", "")
+    executors = _number(settings, "spark.executor.instances")
+    cores = _number(settings, "spark.executor.cores")
+    if master.startswith(("yarn", "k8s://")):
+        executors, cores = executors or _EXECUTORS_DEFAULT, cores or 1
+    # A standalone master gives an executor all cores that a worker has.
     if settings.get("spark.dynamicAllocation.enabled", "false").lower() == "true":
-        return _number(settings, "spark.dynamicAllocation.maxExecutors")
-    given = _number(settings, "spark.executor.instances")
-    return given if given is not None or not _counts_executors(settings) else _EXECUTORS_DEFAULT
+        executors = _number(settings, "spark.dynamicAllocation.maxExecutors")
+    if in_test := _LOCAL_CLUSTER.fullmatch(master):
+        executors, cores = int(in_test[1]), int(in_test[2])
 
-
-def _cores(settings: Mapping[str, str]) -> int | None:
-    """The cores of an executor. A standalone master gives all that a worker has."""
-    if in_test := _LOCAL_CLUSTER.fullmatch(settings.get("spark.master", "")):
-        return int(in_test[2])
-    given = _number(settings, "spark.executor.cores")
-    return given if given is not None or not _counts_executors(settings) else 1
-
-
-def _counts_executors(settings: Mapping[str, str]) -> bool:
-    return settings.get("spark.master", "").startswith(("yarn", "k8s://"))
+    cpus = _number(settings, "spark.task.cpus") or 1
+    beside = None if cores is None else max(1, cores // cpus)
+    all_cores = _number(settings, "spark.cores.max")
+    stated = None if all_cores is None else max(1, all_cores // cpus)
+    if executors is not None and beside is not None:
+        there = executors * beside
+        stated = there if stated is None else min(there, stated)
+    return None if stated is None else max(stated, seen or 1), beside
 
 
 def _number(settings: Mapping[str, str], name: str) -> int | None:
@@ -187,7 +169,17 @@ def tasks_for(spark: Any, stored_bytes: int | None, rows: int = 0) -> int:
 
     Raises `InvalidError` if the session setting is not a size.
     """
-    return task_count(capacity_of(spark), stored_bytes, rows, _task_bytes(spark))
+    given, task_bytes = spark.conf.get(TASK_SIZE, ""), TASK_BYTES
+    if given:
+        try:
+            task_bytes = parse_memory_size(given)
+        except ValueError:
+            task_bytes = 0
+        if task_bytes <= 0:
+            raise InvalidError(
+                f"the session setting {TASK_SIZE} is {given!r}; expected a size such as '128 mb'"
+            )
+    return task_count(capacity_of(spark), stored_bytes, rows, task_bytes)
 
 
 def tasks_anywhere(stored_bytes: int | None, rows: int = 0) -> int:
@@ -226,21 +218,6 @@ def pack(tasks: Iterable[T], bins_max: int, bytes_of: Callable[[T], int]) -> lis
     pairs = zip(largest_first, reversed(largest_first), strict=True)
     in_pairs = [*chain.from_iterable(pairs)][: len(bins)]
     return [tuple(bins[number]) for number in in_pairs]
-
-
-def _task_bytes(spark: Any) -> int:
-    given = spark.conf.get(TASK_SIZE, "")
-    if not given:
-        return TASK_BYTES
-    try:
-        size = parse_memory_size(given)
-    except ValueError:
-        size = 0
-    if size > 0:
-        return size
-    raise InvalidError(
-        f"the session setting {TASK_SIZE} is {given!r}; expected a size such as '128 mb'"
-    )
 
 
 # -- the choice between driver and executors -------------------------------------------------------
@@ -283,21 +260,16 @@ def work_place(spark: SparkSession, bytes_max: int, *sizes: int | None) -> WorkP
     Raises `InvalidError` for a session setting that is not a size.
     """
     known = None if None in sizes else sum(size or 0 for size in sizes)
-    limit = _bytes_max(spark, bytes_max)
-    return WorkPlace(known, limit if limit > 0 else -1)
-
-
-def _bytes_max(spark: SparkSession, of_table: int) -> int:
     given = spark.conf.get(SETTING, "")
-    if not given:
-        return of_table
-    try:
-        return parse_memory_size(given)
-    except ValueError as error:
-        raise InvalidError(
-            f"the session setting {SETTING} is {given!r}; expected a size such as '128 mb', or 0 "
-            "for executors only"
-        ) from error
+    if given:
+        try:
+            bytes_max = parse_memory_size(given)
+        except ValueError as error:
+            raise InvalidError(
+                f"the session setting {SETTING} is {given!r}; expected a size such as '128 mb', or "
+                "0 for executors only"
+            ) from error
+    return WorkPlace(known, bytes_max if bytes_max > 0 else -1)
 
 
 def bytes_of_rows(rows: DataFrame) -> int | None:

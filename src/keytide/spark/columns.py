@@ -123,23 +123,16 @@ def arrow_schema_of(schema: StructType, table: str) -> pa.Schema:
     try:
         return to_arrow_schema(schema)
     except PySparkException:
-        wrong = ", ".join(
-            f"{field.name!r} is {field.dataType.simpleString()}"
-            for field in schema.fields
-            if not _has_arrow_type(StructType([field]))
-        )
+        wrong = []
+        for field in schema.fields:
+            try:
+                to_arrow_schema(StructType([field]))
+            except PySparkException:  # noqa: PERF203  # only before an error
+                wrong.append(f"{field.name!r} is {field.dataType.simpleString()}")
         raise InvalidError(
-            f"table {table}: the DataFrame has columns of unsupported types: {wrong}; cast or "
-            "drop them"
+            f"table {table}: the DataFrame has columns of unsupported types: {', '.join(wrong)}; "
+            "cast or drop them"
         ) from None
-
-
-def _has_arrow_type(schema: StructType) -> bool:
-    try:
-        to_arrow_schema(schema)
-    except PySparkException:
-        return False
-    return True
 
 
 def _batch_field(field: pa.Field) -> pa.Field:
@@ -258,7 +251,12 @@ def with_bucket(rows: DataFrame, view: TableView, buckets: int, name: str) -> Da
     the error.
     """
     fields = view.bucket_fields
-    if view.bucket_function != "default" or not _are_whole_numbers(fields, rows.schema):
+    are_whole_numbers = all(
+        field.type.root in {*_SLOT_MASKS, "BIGINT"}
+        and isinstance(rows.schema[field.name].dataType, IntegralType)
+        for field in fields
+    )
+    if view.bucket_function != "default" or not are_whole_numbers:
         return rows.select("*", _by_udf(fields, view, buckets).alias(name))
     kept = [quoted(column) for column in rows.columns]
 
@@ -266,10 +264,11 @@ def with_bucket(rows: DataFrame, view: TableView, buckets: int, name: str) -> Da
     words = [_ZERO] * (header_size_bytes(len(fields)) // 4)
     for field in fields:
         mask = _SLOT_MASKS.get(field.type.root)
+        value = f"coalesce(CAST({quoted(field.name)} AS BIGINT), {_ZERO})"
         if mask is None:
-            words += [_low_half(_value(field)), f"shiftrightunsigned({_value(field)}, 32)"]
+            words += [_low_half(value), f"shiftrightunsigned({value}, 32)"]
         else:
-            words += [f"({_value(field)} & {mask}L)", _ZERO]
+            words += [f"({value} & {mask}L)", _ZERO]
     steps, bucket = _murmur3_modulo(words, buckets)
     if knows_aliases(rows.sparkSession):
         stepped = rows.selectExpr(*kept, *steps)
@@ -282,17 +281,6 @@ def with_bucket(rows: DataFrame, view: TableView, buckets: int, name: str) -> Da
 
 _SLOT_MASKS = {"TINYINT": 0xFF, "SMALLINT": 0xFFFF, "INT": 0xFFFF_FFFF}
 _ZERO = "0L"
-
-
-def _are_whole_numbers(fields: Sequence[Field], rows: StructType) -> bool:
-    roots = {f.type.root for f in fields}
-    return roots <= {*_SLOT_MASKS, "BIGINT"} and all(
-        isinstance(rows[f.name].dataType, IntegralType) for f in fields
-    )
-
-
-def _value(field: Field) -> str:
-    return f"coalesce(CAST({quoted(field.name)} AS BIGINT), {_ZERO})"
 
 
 def _murmur3_modulo(words: Sequence[str], buckets: int) -> tuple[list[str], str]:

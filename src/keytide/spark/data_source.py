@@ -43,23 +43,22 @@ from keytide.commit.transaction import (
 )
 from keytide.compaction.bulk_load import raise_replacement
 from keytide.errors import InvalidError, KeytideError, UnsupportedError
-from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind
 from keytide.maintenance.background import BACKGROUND
 from keytide.maintenance.writes import writing
 from keytide.options import keys
 from keytide.read.plain_files import split_tasks
-from keytide.snapshot.state import Statement, TableState, TableView
+from keytide.snapshot.state import Statement, TableState
 from keytide.snapshot.stored_table import StoredTable
 from keytide.spark.capacity import tasks_anywhere
 from keytide.spark.columns import spark_schema
 from keytide.spark.dataframe_writes import (
     NewRowsTask,
+    ReplacedPartitions,
     StreamBatch,
     batch_of_task,
     check_columns,
     grow,
-    partition_selector,
 )
 from keytide.spark.internals import (
     HAS_READ_LIMITS,
@@ -67,7 +66,15 @@ from keytide.spark.internals import (
     SupportsTriggerAvailableNow,
     from_arrow_schema,
 )
-from keytide.spark.option_rules import MERGE_SCHEMA, OptionValues, Use, mode_of, start_of_changes
+from keytide.spark.option_rules import (
+    MERGE_SCHEMA,
+    PARTITIONS,
+    WHERE_REPLACED,
+    OptionValues,
+    Use,
+    mode_of,
+    start_of_changes,
+)
 from keytide.spark.read_plans import BinTask, bins_of, bins_of_reads
 from keytide.spark.row_batches import BufferedTask
 from keytide.spark.runner import RowsTask, dump_task, feed_here, rows_here
@@ -138,7 +145,19 @@ class ChangeStream:
         newest_id = table.metadata.latest_snapshot_id() or 0
         for place in (start, end):
             place.check(table, newest_id)
-        schema = self._schema_with(columns, table)
+        # The latest schema that still has the query's columns unchanged.
+        for schema_id in range(table.schema.id, -1, -1):
+            schema = table.metadata.schema(schema_id)
+            found = spark_schema(arrow_schema(schema.fields))
+            own = {field.name: field.dataType for field in found.fields}
+            if all(own.get(c.name) == c.dataType for c in columns.fields if c.name != ROW_KIND):
+                break
+        else:
+            raise InvalidError(
+                f"table {self.table.name}: no schema of it has the columns that the stream reads, "
+                f"{', '.join(columns.names)}; do not set a schema, or select columns with "
+                'option("columns", ...)'
+            )
         if start.is_full:
             return full_rows(table, end.after_id, self.mode, schema, names)
         return changes_of(table, start.after_id, end.after_id, self.mode, schema, names)
@@ -148,24 +167,6 @@ class ChangeStream:
         consumer = self.given.value("consumer")
         if consumer is not None:
             StoredPosition(self.table.metadata, consumer, self.mode).keep(place)
-
-    def _schema_with(self, columns: StructType, table: StoredTable) -> TableSchema:
-        """The table's latest schema that still has the query's columns unchanged."""
-        newest = table.schema
-        for schema_id in range(newest.id, -1, -1):
-            schema = table.metadata.schema(schema_id)
-            own = {field.name: field.dataType for field in _columns(schema).fields}
-            if all(own.get(c.name) == c.dataType for c in columns.fields if c.name != ROW_KIND):
-                return schema
-        raise InvalidError(
-            f"table {self.table.name}: no schema of it has the columns that the stream reads, "
-            f"{', '.join(columns.names)}; do not set a schema, or select columns with "
-            'option("columns", ...)'
-        )
-
-
-def _columns(schema: TableSchema) -> StructType:
-    return spark_schema(arrow_schema(schema.fields))
 
 
 @shorten_errors
@@ -406,7 +407,13 @@ class SourceWrite:
         If the write merges schemas, the table is altered first.
         """
         self.table, seen = table, table.pinned()
-        _refuse_dynamic_buckets(writable_view(seen))
+        if writable_view(seen).has_dynamic_buckets:
+            # Rows of one key in two tasks would get different buckets.
+            raise UnsupportedError(
+                f"table {seen.name} has dynamic buckets ('{keys.BUCKET}' = '-1'), and a data "
+                "source cannot bring the rows of a key together. Use table.write(df), or "
+                "foreachBatch in a stream"
+            )
         self.merges_schema = bool(options.value(MERGE_SCHEMA))
         if self.merges_schema:
             seen = grow(seen, schema)
@@ -427,21 +434,16 @@ class SourceWrite:
         self, batches: Iterator[pa.RecordBatch], batch: StreamBatch | None = None
     ) -> TaskMessage:
         """Write the rows of one task. Runs on executors."""
-        rows = self._padded(batches) if self.merges_schema else batches
-        outcome = feed_here(self._task_here, rows)
+        task, rows = self.task, batches
+        if self.merges_schema:
+            schema, options = self.view.schema, self.view.options
+            tables = (pa.Table.from_batches([each]) for each in batches)
+            rows = (b for table in tables for b in padded(table, schema, options).to_batches())
+        if TaskContext.get() is None:
+            # The server may not number tasks, and so does not keep the rows' order.
+            task = BufferedTask(replace(task.task, order=Order.UNKNOWN_TO_PARTS))
+        outcome = feed_here(task, rows)
         return TaskMessage(outcome, batch, self.view.statement, self.began_on)
-
-    @property
-    def _task_here(self) -> BufferedTask:
-        """The task on a server that may not number tasks, and so does not keep the rows' order."""
-        if TaskContext.get() is not None:
-            return self.task
-        return BufferedTask(replace(self.task.task, order=Order.UNKNOWN_TO_PARTS))
-
-    def _padded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            rows = pa.Table.from_batches([batch])
-            yield from padded(rows, self.view.schema, self.view.options).to_batches()
 
     def commit(self, messages: Sequence[TaskMessage], author: Author | None) -> None:
         """Commit the files of all tasks, unless the same author has already done so."""
@@ -479,9 +481,10 @@ class SourceOverwrite(SourceWrite):
     """A write that replaces the rows that are live when it commits."""
 
     def __init__(self, table: StoredTable, schema: StructType, options: OptionValues) -> None:
-        """Raises as an append, and as `partition_selector`."""
+        """Raises as an append, and as `ReplacedPartitions`."""
         super().__init__(table, schema, options)
-        self.replaces = partition_selector(options, self.view)
+        where, is_dynamic = options.value(WHERE_REPLACED), options.value(PARTITIONS) == "dynamic"
+        self.replaces = ReplacedPartitions(where, is_dynamic, self.view)
 
     def _task(self, state: TableState) -> WriteTask:
         return task_anew(state)
@@ -490,16 +493,6 @@ class SourceOverwrite(SourceWrite):
         replaces = self.replaces(transaction)
         raise_replacement(transaction)
         warn_of_errors(self.view.name, transaction.replace(replaces))
-
-
-def _refuse_dynamic_buckets(view: TableView) -> None:
-    """Raise `UnsupportedError` if rows of one key in two tasks would get different buckets."""
-    if view.has_dynamic_buckets:
-        raise UnsupportedError(
-            f"table {view.name} has dynamic buckets ('{keys.BUCKET}' = '-1'), and a data source "
-            "cannot bring the rows of a key together. Use table.write(df), or foreachBatch in a "
-            "stream"
-        )
 
 
 def _outcomes(messages: Sequence[Any]) -> list[TaskMessage]:

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,7 +47,7 @@ from keytide.spark.capacity import bytes_of_rows, work_place
 from keytide.spark.columns import arrow_schema_of, column, constant, distribute, spark_schema
 from keytide.spark.error_translation import on_driver
 from keytide.spark.internals import is_connect, runs_batch_function
-from keytide.spark.option_rules import PARTITIONS, WHERE_REPLACED, OptionValues
+from keytide.spark.option_rules import WHERE_REPLACED
 from keytide.spark.read_plans import BinTask
 from keytide.spark.row_batches import BufferedTask, stored_row_bytes
 from keytide.spark.runner import Executors, SizedRunner
@@ -144,15 +144,8 @@ _WRITES = _WriteCounts()
 Fitting: TypeAlias = "Callable[[Transaction, DataFrame], DataFrame]"
 
 
-def _as_they_are(transaction: Transaction, df: DataFrame) -> DataFrame:
-    return df
-
-
 def append(
-    table: StoredTable,
-    df: DataFrame,
-    author: Author | None = None,
-    fitting: Fitting = _as_they_are,
+    table: StoredTable, df: DataFrame, author: Author | None = None, fitting: Fitting | None = None
 ) -> WriteResult:
     """Write a DataFrame in one atomic commit, like `Table.write`.
 
@@ -173,7 +166,7 @@ def append(
             return transaction.previous_result()
 
         def write() -> None:
-            fill(transaction, fitting(transaction, df))
+            fill(transaction, df if fitting is None else fitting(transaction, df))
 
         write()
         return transaction.commit(write)
@@ -269,7 +262,11 @@ def add_missing_columns(
     spec = partition_to_replace(writable_view(pinned), partition)
     df = df if spec is None else with_partition(df, spec)
     pinned = grow(pinned, df.schema, author)
-    return pinned, _padded(df, pinned.schema, table.name)
+    found = arrow_schema_of(df.schema, table.name)
+    target = padded_schema(found, pinned.schema, TableOptions.parse(pinned.schema.options))
+    if target.equals(found):
+        return pinned, df
+    return pinned, df.select(*_members(df.schema, spark_schema(target), column))
 
 
 def grow(pinned: PinnedTable, columns: StructType, author: Author | None = None) -> PinnedTable:
@@ -283,32 +280,22 @@ def grow(pinned: PinnedTable, columns: StructType, author: Author | None = None)
     return extended_table(pinned, partial(growth, columns=found, table=pinned.name), check, author)
 
 
-def _padded(df: DataFrame, schema: TableSchema, table: str) -> DataFrame:
-    """A DataFrame with missing columns added, as `padded` does for Arrow."""
-    found = arrow_schema_of(df.schema, table)
-    target = padded_schema(found, schema, TableOptions.parse(schema.options))
-    if target.equals(found):
-        return df
-    known = {field.name: field.dataType for field in df.schema.fields}
-    return df.select(
-        *(
-            _as_type(column(f.name), known[f.name], f.dataType).alias(f.name)
-            if f.name in known
-            else F.lit(None).cast(f.dataType).alias(f.name)
-            for f in spark_schema(target).fields
-        )
-    )
+def _members(
+    found: StructType, target: StructType, value_of: Callable[[str], Column]
+) -> list[Column]:
+    """Columns with the types of a target. Those that are not found are NULL."""
+    known = {field.name: field.dataType for field in found.fields}
+    return [
+        _as_type(value_of(f.name), known[f.name], f.dataType).alias(f.name)
+        if f.name in known
+        else F.lit(None).cast(f.dataType).alias(f.name)
+        for f in target.fields
+    ]
 
 
 def _as_type(value: Column, found: DataType, target: DataType) -> Column:
     if isinstance(found, StructType) and isinstance(target, StructType):
-        known = {field.name: field.dataType for field in found.fields}
-        members = (
-            _as_type(value.getField(f.name), known[f.name], f.dataType).alias(f.name)
-            if f.name in known
-            else F.lit(None).cast(f.dataType).alias(f.name)
-            for f in target.fields
-        )
+        members = _members(found, target, value.getField)
         return F.when(value.isNotNull(), F.struct(*members))
     if isinstance(found, ArrayType) and isinstance(target, ArrayType):
         element, wide = found.elementType, target.elementType
@@ -322,51 +309,36 @@ def _as_type(value: Column, found: DataType, target: DataType) -> Column:
 # -- the extent of an overwrite --------------------------------------------------------------------
 
 
-class PartitionSelector(Protocol):
-    """Determines which partitions are replaced, once the rows are written."""
-
-    def __call__(self, transaction: Transaction) -> Callable[[bytes], bool]:
-        """A function that tests a partition. Raises `InvalidError` for rows in other partitions."""
-        ...
-
-
-def partition_selector(options: OptionValues, view: TableView) -> PartitionSelector:
-    """What the options select. Raises `InvalidError` for a condition on other columns.
-
-    Only partition columns are allowed in the condition. REQUIRES: keys stay in their partitions.
-    Tables where keys move have dynamic buckets.
-    """
-    where = options.value(WHERE_REPLACED)
-    if where is None and options.value(PARTITIONS) != "dynamic":
-        return _everything
-    return _written_partitions if where is None else _Where(where, view)
-
-
-def _everything(transaction: Transaction) -> Callable[[bytes], bool]:
-    return every_partition
-
-
-def _written_partitions(transaction: Transaction) -> Callable[[bytes], bool]:
-    has_partitions = transaction.view.schema.partition_keys
-    return transaction.touched_partitions() if has_partitions else every_partition
-
-
 @dataclass(frozen=True)
-class _Where:
-    """The partitions that match a condition. Rows in other partitions are refused."""
+class ReplacedPartitions:
+    """What an overwrite replaces: partitions that match a condition, those of the rows, or all.
 
-    where: str
+    Raises `InvalidError` for a condition on other columns than those of partitions. REQUIRES: keys
+    stay in their partitions. Tables where keys move have dynamic buckets.
+    """
+
+    where: str | None
+    is_dynamic: bool
     view: TableView
 
     def __post_init__(self) -> None:
         self._fits()
 
     def _fits(self) -> Callable[[bytes], bool]:
+        if self.where is None:
+            return every_partition
         schema, name = self.view.schema, self.view.name
         predicate = partition_condition(self.where, schema, name)
         return fitting([predicate], schema, name, self.view.options.partition_default_name)
 
     def __call__(self, transaction: Transaction) -> Callable[[bytes], bool]:
+        """A function that tests a partition, once the rows are written.
+
+        Raises `InvalidError` for rows in partitions that do not match the condition.
+        """
+        if self.where is None:
+            has_parts = self.is_dynamic and transaction.view.schema.partition_keys
+            return transaction.touched_partitions() if has_parts else every_partition
         fits = self._fits()
         outside = [each for each in transaction.touched_partitions().partitions if not fits(each)]
         if outside:

@@ -16,10 +16,7 @@ from keytide.dml.attachments import PagesScan, PagesTask
 from keytide.dml.engine import RowChange, Sinks, SplitResult, TargetScan, checked_pages
 from keytide.dml.spi import ROW_ID, ColumnHandle, Split, UpdatablePageSource
 from keytide.sources.scan import ExternalHandle
-from keytide.spark.columns import (
-    batches_of,
-    spark_schema,
-)
+from keytide.spark.columns import batches_of, spark_schema
 from keytide.spark.external_merge import merged_to_spark
 from keytide.spark.runner import Executors
 from keytide.spark.worker_python import check_python
@@ -91,15 +88,12 @@ def _gathered(
                 held.setdefault(group, []).append(some)
             else:
                 held[group] = []
-    return {group: _values(batches) for group, batches in held.items()}
-
-
-def _values(batches: Sequence[pa.RecordBatch]) -> dict[str, pa.Array]:
-    """The distinct values of each column."""
-    if not batches:
-        return {}
-    rows = pa.Table.from_batches(batches)
-    return {name: pc.drop_null(rows.column(name).unique()) for name in rows.column_names}
+    found: dict[int, dict[str, pa.Array]] = {}
+    for group, batches in held.items():
+        rows = pa.Table.from_batches(batches) if batches else pa.table({})
+        names = rows.column_names
+        found[group] = {name: pc.drop_null(rows.column(name).unique()) for name in names}
+    return found
 
 
 @dataclass(frozen=True)

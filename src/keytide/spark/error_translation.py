@@ -73,12 +73,18 @@ def on_driver() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        found = keytide_error_of(error) or _of_a_file(str(error))
+        text, found = str(error), keytide_error_of(error)
+        unreadable = _UNREADABLE.search(text)
+        if found is None and unreadable is not None:
+            found = DataError(
+                f"{unreadable[1]} cannot be read; restore it, or read an older snapshot "
+                f"({_last_reason(text)})"
+            )
         if found is not None:
             raise found from error
         if isinstance(error, PySparkException):
             raise
-        raise PySparkException(_last_reason(str(error))) from error
+        raise PySparkException(_last_reason(text)) from error
 
 
 def keytide_error_of(error: Exception) -> KeytideError | None:
@@ -126,7 +132,24 @@ def file_errors(source: str, table: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        raise keytide_error_of(error) or _of_files(str(error), source, table) from error
+        found = keytide_error_of(error)
+        if found is not None:
+            raise found from error
+        text = str(error)
+        if "[PATH_NOT_FOUND]" in text:
+            raise NotFoundError(
+                f"there is no file or folder {source}; give a folder, a file or a glob of files"
+            ) from error
+        reason, unreadable = _last_reason(text), _UNREADABLE.search(text)
+        if unreadable is not None:
+            raise DataError(
+                f"table {table}: {unreadable[1]} cannot be read ({reason}); no message of its "
+                "batch was applied. Replace the file and run again"
+            ) from error
+        raise DataError(
+            f"table {table}: Spark failed while it read {source}; correct the cause and run "
+            f"again: {reason}"
+        ) from error
 
 
 @contextmanager
@@ -139,34 +162,6 @@ def unsupported_errors() -> Iterator[None]:
             f"the Spark Connect server does not offer a step of this ({reason_of(error)}). Open "
             "the lake without this session: keytide.connect(warehouse), or use Apache Spark"
         ) from error
-
-
-def _of_a_file(text: str) -> DataError | None:
-    unreadable = _UNREADABLE.search(text)
-    if unreadable is None:
-        return None
-    return DataError(
-        f"{unreadable[1]} cannot be read; restore it, or read an older snapshot "
-        f"({_last_reason(text)})"
-    )
-
-
-def _of_files(text: str, source: str, table: str) -> KeytideError:
-    if "[PATH_NOT_FOUND]" in text:
-        return NotFoundError(
-            f"there is no file or folder {source}; give a folder, a file or a glob of files"
-        )
-    reason = _last_reason(text)
-    unreadable = _UNREADABLE.search(text)
-    if unreadable is not None:
-        return DataError(
-            f"table {table}: {unreadable[1]} cannot be read ({reason}); no message of its batch "
-            "was applied. Replace the file and run again"
-        )
-    return DataError(
-        f"table {table}: Spark failed while it read {source}; correct the cause and run again: "
-        f"{reason}"
-    )
 
 
 _UNREADABLE = re.compile(r"error while reading file (\S+?)\.\s")
@@ -247,19 +242,16 @@ def missing_file_error(report: str) -> KeytideError | None:
             f"{HOW_TO_SHARE}"
         )
     # Branches of a table share files, so assume the snapshot that was read last.
-    return _missing_file(path, *pinned[-1])
+    view, snapshot_ids = pinned[-1]
+    if view is None:
+        return storage_error("read", path, FileNotFoundError())
+    reason = str(missing_file(path))
+    return view.files.why_gone(view.store, view.name, snapshot_ids, reason) or DataError(reason)
 
 
 def _pinned_above(path: str) -> list[tuple[TableView | None, tuple[int, ...]]]:
     with _LOCK:
         return [each for (folder, _), each in _PINNED.items() if path.startswith(f"{folder}/")]
-
-
-def _missing_file(path: str, view: TableView | None, snapshot_ids: tuple[int, ...]) -> DataError:
-    if view is None:
-        return storage_error("read", path, FileNotFoundError())
-    reason = str(missing_file(path))
-    return view.files.why_gone(view.store, view.name, snapshot_ids, reason) or DataError(reason)
 
 
 def _remember(place: tuple[str, str], read: tuple[TableView | None, tuple[int, ...]]) -> None:
@@ -362,8 +354,14 @@ def view_error(spark: Any, text: str, error: Exception, source: str) -> Exceptio
         return error
     view = match["name"].replace("`", "").removeprefix("global_temp.").strip()
     table = _VIEWS.get(spark, {}).get(view.lower())
-    if table is None and not _is_of_source(spark, match["name"], source):
-        return error
+    if table is None:
+        plan = ""  # unknown on Spark Connect
+        if not is_connect(spark):
+            with suppress(PySparkException, Py4JError):
+                shown_plan: Any = spark.table(match["name"])._jdf.queryExecution().analyzed()
+                plan = str(shown_plan.toString())
+        if re.search(rf"\] {re.escape(source)}\b", plan) is None:
+            return error
     verb = " ".join(match["verb"].upper().split())
     shown = "a table of Keytide" if table is None else f"table {table}"
     found = UnsupportedError(
@@ -372,16 +370,6 @@ def view_error(spark: Any, text: str, error: Exception, source: str) -> Exceptio
         f"{table or 'of the table'} instead of {view}"
     )
     return both_errors(found, error, str(error))
-
-
-def _is_of_source(spark: Any, name: str, source: str) -> bool:
-    """Whether Spark reads a view from a data source. Unknown on Spark Connect."""
-    if is_connect(spark):
-        return False
-    with suppress(PySparkException, Py4JError):
-        plan: Any = spark.table(name)._jdf.queryExecution().analyzed()
-        return re.search(rf"\] {re.escape(source)}\b", str(plan.toString())) is not None
-    return False
 
 
 _VIEWS: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -63,7 +62,6 @@ from keytide.spark.read_plans import (
 )
 from keytide.spark.runner import Executors
 from keytide.spark.stored_files import Locate, locate_in
-from keytide.store.interface import Store
 from keytide.types import AtomicType, arrow_schema, quoted, type_from_arrow
 
 # -- the shuffle of versions -----------------------------------------------------------------------
@@ -145,11 +143,14 @@ def plain_files(table: ExternalHandle, merging: SourceMerge, locate: Locate) -> 
     """The files of the parts, if Spark's own reader reads them correctly. Otherwise None."""
     names = _columns_of_files(table, merging)
     versions = merging.versions
-    rows = sum(part.rows or 0 for part in versions.parts)
-    if rows > _ROWS_MARKED_MAX:
+    if sum(part.rows or 0 for part in versions.parts) > _ROWS_MARKED_MAX:
         return None
-    if not all(_is_read_alike(table, name) for name in names):
-        return None
+    for name in names:
+        # The column must have the type that is stored, and Spark read this type as Keytide does.
+        own = table.table.view.schema.field(name).type.with_nullable(True)
+        there = type_from_arrow(table.table.source.schema.field(name).type).with_nullable(True)
+        if not (isinstance(own, AtomicType) and own == there and spark_reads(own)):
+            return None
     if any(not field.type.nullable for field in merging.view.schema.select(merging.columns)):
         return None  # a column must be checked for NULLs
     lowered = {name.lower() for name in table.table.source.schema.names}
@@ -157,32 +158,19 @@ def plain_files(table: ExternalHandle, merging: SourceMerge, locate: Locate) -> 
         return None  # Spark does not distinguish names that differ only in case
     parts = [part for part in versions.parts if isinstance(part, ParquetPart)]
     files = [file for part in parts if (file := part.plain_file(names)) is not None]
-    if (
-        len(files) < len(versions.parts)
-        or len({path.rpartition("/")[2] for _, path in files}) != len(files)
-        or _lack_any(files)
-    ):
+    file_names = {path.rpartition("/")[2] for _, path in files}
+    if len(files) < len(versions.parts) or len(file_names) != len(files):
         return None
+    local = (store.uncached().local_path(path) for store, path in files)
+    if any(path is not None and not path.is_file() for path in local):
+        return None  # tasks say which file is missing, and of which table
     uris = [uri for file in files if (uri := locate(*file)) is not None]
     return PlainFiles(tuple(uris), *file_identity(files)) if len(uris) == len(files) else None
-
-
-def _lack_any(files: Sequence[tuple[Store, str]]) -> bool:
-    """Whether a file is missing on local disk: tasks say which one, and of which table."""
-    local = (store.uncached().local_path(path) for store, path in files)
-    return any(path is not None and not path.is_file() for path in local)
 
 
 def _columns_of_files(table: ExternalHandle, merging: SourceMerge) -> tuple[str, ...]:
     asked = sorted(columns_of(table.predicate))
     return tuple(dict.fromkeys((*merging.columns, *asked)))
-
-
-def _is_read_alike(table: ExternalHandle, name: str) -> bool:
-    """Whether a column has the type that is stored, and Spark reads this type as Keytide does."""
-    own = table.table.view.schema.field(name).type.with_nullable(True)
-    there = type_from_arrow(table.table.source.schema.field(name).type).with_nullable(True)
-    return isinstance(own, AtomicType) and own == there and spark_reads(own)
 
 
 def rows_of_files(
@@ -197,7 +185,11 @@ def rows_of_files(
     If versions tie and whole rows must be compared, these rows come from tasks.
     """
     are_decided = merging.versions.are_in_order and not merging.refuses_ties
-    bitmap = _BitmapTask(files.values, _with_dead_rows(merging))
+    parts = enumerate(merging.versions.parts)
+    with_dead: dict[int, ParquetPart] = {
+        place: part for place, part in parts if isinstance(part, ParquetPart) and part.has_dead_rows
+    }
+    bitmap = _BitmapTask(files.values, with_dead)
     if _is_small(merging):
         find = _OutcomeTask(merging, tuple(bitmap.deleted))
         found = (
@@ -238,14 +230,6 @@ def _no_outcomes(parts: Sequence[int]) -> pa.Table:
     """Rows of `OUTCOME_SCHEMA` for parts with deleted rows, which may have no other outcome."""
     none = [b""] * len(parts)
     return pa.table([pa.array(parts, pa.int32()), none, none], schema=OUTCOME_SCHEMA)
-
-
-def _with_dead_rows(merging: SourceMerge) -> dict[int, ParquetPart]:
-    return {
-        place: part
-        for place, part in enumerate(merging.versions.parts)
-        if isinstance(part, ParquetPart) and part.has_dead_rows
-    }
 
 
 def _rows_without(
@@ -324,13 +308,10 @@ class _BitmapTask:
     def batches(self, found: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One row for each file that has such rows. Runs on executors."""
         for place, each in read_outcomes(found).items():
-            marked = np.concatenate([each.lost, each.tied, self._dead(place)])
-            bits = bitmaps_of([np.unique(marked)])
+            part = self.deleted.get(place)
+            dead = np.empty(0, np.int64) if part is None else part.dead_rows()
+            bits = bitmaps_of([np.unique(np.concatenate([each.lost, each.tied, dead]))])
             yield pa.record_batch([self.values.slice(place, 1), bits], [FILE, BITS])
-
-    def _dead(self, place: int) -> npt.NDArray[np.int64]:
-        part = self.deleted.get(place)
-        return np.empty(0, np.int64) if part is None else part.dead_rows()
 
 
 @dataclass(frozen=True)
@@ -362,7 +343,13 @@ def merged_to_spark(
     key_condition, rest = split_condition(table.predicate, table.table.view.schema.primary_keys)
     versions = table.table.versions(key_condition)
     merging = SourceMerge(versions, tuple(column.name for column in scan.columns), rest)
-    if not merging.columns or not _is_worth_a_shuffle(merging):
+    # A shuffle is worth it for many versions, in parts of which several can be read in parallel.
+    parts = versions.parts
+    has_one = len(parts) == 1 and not isinstance(parts[0], ParquetPart)
+    if not merging.columns or not parts or has_one:
+        return None
+    size = bytes_of(versions, merging.columns_read)
+    if size is None or size <= _SMALL_BYTES:
         return None
     files = plain_files(table, merging, locate_in(spark))
     if files is None:
@@ -376,11 +363,3 @@ def merged_to_spark(
         shuffled = shuffle_by_key(merging.versions, whole.columns_read, spark, count)
         return Executors().convert(task, shuffled, spark_schema(schema))
     return rows_of_files(table, merging, files, scan.schema, spark)
-
-
-def _is_worth_a_shuffle(merging: SourceMerge) -> bool:
-    """Whether there are many versions, in parts of which several can be read in parallel."""
-    parts = merging.versions.parts
-    has_one = len(parts) == 1 and not isinstance(parts[0], ParquetPart)
-    size = bytes_of(merging.versions, merging.columns_read)
-    return bool(parts) and not has_one and size is not None and size > _SMALL_BYTES

@@ -58,7 +58,12 @@ def lines_of(spark: SparkSession, request: FeedRequest) -> DataFrame:
         _START: start,
     }
     columns = (value.alias(name) for name, value in block.items())
-    return stream.load(_as_glob(request.source)).select(_message(), *columns)
+    # Spark's stream treats a path that is not a glob as a folder. The last character in brackets
+    # makes a glob that matches only this path.
+    source, path_text = request.source, request.source.rstrip("/")
+    if path_text[-1:].isalnum() and not set("*?[]{}\\") & set(path_text):
+        source = f"{path_text[:-1]}[{path_text[-1]}]"
+    return stream.load(source).select(_message(), *columns)
 
 
 def blocks_of(lines: pa.RecordBatch) -> pa.Table:
@@ -81,14 +86,6 @@ def _place(block: Row) -> tuple[int, list[tuple[str, int]], str, int]:
 
 
 _NUMBERED = re.compile(r"([^0-9]*)([0-9]{0,4000})")
-
-
-def _as_glob(source: str) -> str:
-    """The path as a glob. Spark's stream treats a path that is not a glob as a folder."""
-    path = source.rstrip("/")
-    # The last character in brackets makes a glob that matches only this path.
-    is_plain = path[-1:].isalnum() and not set("*?[]{}\\") & set(path)
-    return f"{path[:-1]}[{path[-1]}]" if is_plain else source
 
 
 def _message() -> Column:

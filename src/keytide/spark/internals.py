@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
 from inspect import signature
-from typing import Any, TypeAlias
+from typing import Any
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
@@ -56,7 +56,10 @@ def is_apache_spark(session: Any) -> bool:
 
 def server_name(session: Any) -> str:
     """The server of a session that is not Apache Spark's, for messages."""
-    return f"Sail {_version(session)}" if _is_sail(session) else "this Spark Connect server"
+    with suppress(PySparkException):
+        if session.catalog.currentCatalog() == "sail":
+            return f"Sail {_version(session)}"
+    return "this Spark Connect server"
 
 
 def _version(session: Any) -> str:
@@ -67,12 +70,6 @@ def _version(session: Any) -> str:
 
 
 _VERSIONS: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-
-
-def _is_sail(session: Any) -> bool:
-    with suppress(PySparkException):
-        return bool(session.catalog.currentCatalog() == "sail")
-    return False
 
 
 def refuse_other_servers(session: Any, what: str, lacking: str, instead: str) -> None:
@@ -174,25 +171,19 @@ def known_bytes(df: DataFrame) -> int | None:
     made of it, so the estimate is larger. REQUIRES: a classic session.
     """
     plan: Any = df._jdf.queryExecution().optimizedPlan()
-    names = _steps(plan)
-    if names is None or not names <= _KEEPING:
-        return None
-    size = int(str(plan.stats().sizeInBytes()))
-    if size >= _SIZE_UNKNOWN:
-        return None
-    return size * (_UNSEEN_STEPS if "LogicalRDD" in names else 1)
-
-
-def _steps(plan: Any) -> set[str] | None:
-    """The kinds of steps in a plan, None if the plan is too long to examine."""
-    steps = [plan]
+    steps: list[Any] = [plan]
     names: list[str] = []
     while steps and len(names) < _STEPS_MAX:
         step = steps.pop()
         names.append(step.getClass().getSimpleName())
         children = step.children()
         steps += [children.apply(i) for i in range(children.size())]
-    return None if steps else set(names)
+    if steps or not _KEEPING.issuperset(names):
+        return None
+    size = int(str(plan.stats().sizeInBytes()))
+    if size >= _SIZE_UNKNOWN:
+        return None
+    return size * (_UNSEEN_STEPS if "LogicalRDD" in names else 1)
 
 
 _UNSEEN_STEPS = 8
@@ -208,62 +199,23 @@ def is_deterministic(df: DataFrame) -> bool:
     return bool(execution.analyzed().deterministic())
 
 
-def running_tasks_of(context: Any, tag: str) -> int:
-    """The number of tasks that run in jobs with a tag, also in those that have failed."""
-    tracker = context._jsc.sc().statusTracker()
-    found = (tracker.getJobInfo(job) for job in tracker.getJobIdsForTag(tag))
-    stages = [
-        tracker.getStageInfo(stage)
-        for job in found
-        if job.isDefined()
-        for stage in job.get().stageIds()
-    ]
-    return sum(stage.get().numActiveTasks() for stage in stages if stage.isDefined())
-
-
 def session_of(writer: DataFrameWriter) -> SparkSession:
     """The session whose rows a writer writes."""
     session: SparkSession = writer._spark
     return session
 
 
-def check_uses(source: str, save: Check, read_stream: Check, write_stream: Check) -> None:
-    """Call a function before each such use of a source in Spark Connect sessions, from now on.
-
-    It gets the session, and the save mode, which is None if there is none.
-    """
-    batches: Any = sys.modules.get("pyspark.sql.connect.readwriter")
-    streams: Any = sys.modules.get("pyspark.sql.connect.streaming.readwriter")
-    if batches is None or streams is None or hasattr(batches.DataFrameWriter.save, "__wrapped__"):
+def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Replace a function of pyspark, unless it already is, by one that gets it before arguments."""
+    original = getattr(owner, name)
+    if hasattr(original, "__wrapped__"):
         return
-    for owner, name, check in (
-        (batches.DataFrameWriter, "save", save),
-        (streams.DataStreamReader, "load", read_stream),
-        (streams.DataStreamWriter, "start", write_stream),
-    ):
-        setattr(owner, name, _checked(getattr(owner, name), source, check))
 
-
-Check: TypeAlias = "Callable[[Any, str | None], None]"
-
-
-def _checked(original: Any, source: str, check: Check) -> Any:
     @wraps(original)
-    def checked(self: Any, *arguments: Any, **named: Any) -> Any:
-        given = signature(original).bind(self, *arguments, **named).arguments
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        return around(original, *arguments, **named)
 
-        # The session, the format and the mode of a reader or writer of Spark Connect.
-        if hasattr(self, "_write"):
-            session, source_before, mode_before = self._spark, self._write.source, self._write.mode
-        elif hasattr(self, "_write_proto"):
-            session, source_before, mode_before = self._session, self._write_proto.format, None
-        else:
-            session, source_before, mode_before = self._client, self._format, None
-        if str(given.get("format") or source_before).lower() == source:
-            check(session, given.get("mode") or mode_before)
-        return original(self, *arguments, **named)
-
-    return checked
+    setattr(owner, name, wrapped)
 
 
 def settings_of_gateway() -> dict[str, str]:
@@ -282,16 +234,8 @@ def convert_errors(convert: Callable[[Exception], Exception]) -> None:
     """Make every session raise what `convert` returns for Spark's errors, from now on."""
     for name in ("pyspark.errors.exceptions.captured", "pyspark.sql.connect.client.core"):
         module: Any = sys.modules.get(name)
-        if module is not None and not hasattr(module.convert_exception, "__wrapped__"):
-            module.convert_exception = _converting(module.convert_exception, convert)
-
-
-def _converting(original: Any, convert: Callable[[Exception], Exception]) -> Any:
-    @wraps(original)
-    def converted(*arguments: Any) -> Any:
-        return convert(original(*arguments))
-
-    return converted
+        if module is not None:
+            wrap(module, "convert_exception", lambda original, *given: convert(original(*given)))
 
 
 def mark_streams(source: str, option: str) -> None:
@@ -299,19 +243,15 @@ def mark_streams(source: str, option: str) -> None:
 
     Spark asks a Python data source for its columns without saying whether they are for a stream.
     """
-    for name in ("pyspark.sql.streaming.readwriter", "pyspark.sql.connect.streaming.readwriter"):
-        reader = getattr(sys.modules.get(name), "DataStreamReader", None)
-        if reader is not None and not hasattr(reader.format, "__wrapped__"):
-            reader.format = _marking(reader.format, source, option)
 
-
-def _marking(original: Any, source: str, option: str) -> Any:
-    @wraps(original)
-    def marked(self: Any, given: str) -> Any:
-        reader = original(self, given)
+    def marked(original: Any, reader: Any, given: str) -> Any:
+        reader = original(reader, given)
         return reader.option(option, "true") if str(given).lower() == source else reader
 
-    return marked
+    for name in ("pyspark.sql.streaming.readwriter", "pyspark.sql.connect.streaming.readwriter"):
+        reader = getattr(sys.modules.get(name), "DataStreamReader", None)
+        if reader is not None:
+            wrap(reader, "format", marked)
 
 
 # -- jobs of a statement ---------------------------------------------------------------------------
@@ -338,18 +278,27 @@ def end_after_errors(spark: Any) -> Iterator[None]:
         yield
     except BaseException:
         with suppress(Exception):  # the original error is more useful
-            _end(context, tag)
+            context.cancelJobsWithTag(tag)
+            until = time.monotonic() + _WAIT_S_MAX
+            while _running_tasks(context, tag) and time.monotonic() < until:
+                time.sleep(_WAIT_S)
         raise
     finally:
         with suppress(Exception):  # the session may be over
             context.removeJobTag(tag)
 
 
-def _end(context: Any, tag: str) -> None:
-    context.cancelJobsWithTag(tag)
-    until = time.monotonic() + _WAIT_S_MAX
-    while running_tasks_of(context, tag) and time.monotonic() < until:
-        time.sleep(_WAIT_S)
+def _running_tasks(context: Any, tag: str) -> int:
+    """The number of tasks that run in jobs with a tag, also in those that have failed."""
+    tracker = context._jsc.sc().statusTracker()
+    found = (tracker.getJobInfo(job) for job in tracker.getJobIdsForTag(tag))
+    stages = [
+        tracker.getStageInfo(stage)
+        for job in found
+        if job.isDefined()
+        for stage in job.get().stageIds()
+    ]
+    return sum(stage.get().numActiveTasks() for stage in stages if stage.isDefined())
 
 
 # -- uses of a data source that other servers lack -------------------------------------------------
@@ -361,26 +310,39 @@ _STREAMS = "streams of Python data sources"
 
 def refuse_unsupported_uses(source: str) -> None:
     """Refuse such uses of a source in every Spark Connect session of this process, from now on."""
-    check_uses(source, _check_mode, _check_read, _check_write)
+    batches: Any = sys.modules.get("pyspark.sql.connect.readwriter")
+    streams: Any = sys.modules.get("pyspark.sql.connect.streaming.readwriter")
+    if batches is None or streams is None:
+        return
 
+    def saved(original: Any, writer: Any, *arguments: Any, **named: Any) -> Any:
+        given = signature(original).bind(writer, *arguments, **named).arguments
+        mode = given.get("mode") or writer._write.mode or "error"
+        is_own = str(given.get("format") or writer._write.source).lower() == source
+        if is_own and mode.lower() not in _MODES and not is_apache_spark(writer._spark):
+            raise UnsupportedError(
+                f"save mode {mode!r} is not supported: {server_name(writer._spark)} would append. "
+                "Set mode('append') or mode('overwrite')"
+            )
+        return original(writer, *arguments, **named)
 
-def _check_mode(session: Any, mode: str | None) -> None:
-    mode = mode or "error"
-    if mode.lower() not in _MODES and not is_apache_spark(session):
-        raise UnsupportedError(
-            f"save mode {mode!r} is not supported: {server_name(session)} would append. Set "
-            "mode('append') or mode('overwrite')"
-        )
+    def loaded(original: Any, reader: Any, *arguments: Any, **named: Any) -> Any:
+        given = signature(original).bind(reader, *arguments, **named).arguments
+        if str(given.get("format") or reader._format).lower() == source:
+            instead = "Read table.changes(start=...).to_spark(spark) from time to time"
+            refuse_other_servers(reader._client, "a stream of a table", _STREAMS, instead)
+        return original(reader, *arguments, **named)
 
+    def started(original: Any, writer: Any, *arguments: Any, **named: Any) -> Any:
+        given = signature(original).bind(writer, *arguments, **named).arguments
+        if str(given.get("format") or writer._write_proto.format).lower() == source:
+            instead = "Write batches with table.write(df)"
+            refuse_other_servers(writer._session, "a stream into a table", _STREAMS, instead)
+        return original(writer, *arguments, **named)
 
-def _check_read(session: Any, mode: str | None) -> None:
-    instead = "Read table.changes(start=...).to_spark(spark) from time to time"
-    refuse_other_servers(session, "a stream of a table", _STREAMS, instead)
-
-
-def _check_write(session: Any, mode: str | None) -> None:
-    instead = "Write batches with table.write(df)"
-    refuse_other_servers(session, "a stream into a table", _STREAMS, instead)
+    wrap(batches.DataFrameWriter, "save", saved)
+    wrap(streams.DataStreamReader, "load", loaded)
+    wrap(streams.DataStreamWriter, "start", started)
 
 
 # -- writes in classic sessions --------------------------------------------------------------------
@@ -391,29 +353,18 @@ _NAME = "_keytide_source"
 
 def wrap_writers(source: str) -> None:
     """Make writes to a source work in every thread, and end at an interrupt, from now on."""
-    writer: Any = DataFrameWriter
-    if not hasattr(writer.format, "__wrapped__"):
-        writer.format = _activating(writer.format, source)
-        writer.save = _ending(writer.save)
 
+    def activated(original: Any, writer: Any, given: str) -> Any:
+        setattr(writer, _NAME, str(given).lower() == source)
+        if getattr(writer, _NAME):
+            session_of(writer).createDataFrame([], "nothing int")  # makes the session active
+        return original(writer, given)
 
-def _activating(original: Any, source: str) -> Any:
-    @wraps(original)
-    def activated(self: Any, given: str) -> Any:
-        setattr(self, _NAME, str(given).lower() == source)
-        if getattr(self, _NAME):
-            session_of(self).createDataFrame([], "nothing int")  # makes the session active
-        return original(self, given)
+    def ended(original: Any, writer: Any, *arguments: Any, **named: Any) -> Any:
+        if not getattr(writer, _NAME, False):
+            return original(writer, *arguments, **named)
+        with end_after_errors(session_of(writer)):
+            return original(writer, *arguments, **named)
 
-    return activated
-
-
-def _ending(original: Any) -> Any:
-    @wraps(original)
-    def ended(self: Any, *arguments: Any, **named: Any) -> Any:
-        if not getattr(self, _NAME, False):
-            return original(self, *arguments, **named)
-        with end_after_errors(session_of(self)):
-            return original(self, *arguments, **named)
-
-    return ended
+    wrap(DataFrameWriter, "format", activated)
+    wrap(DataFrameWriter, "save", ended)

@@ -76,8 +76,13 @@ class DriverMerge:
         """See `MergeHost.merge`. REQUIRES: `bytes_of` returns a size."""
         if self.query.is_plain:
             # The local engine's host, over rows that were collected from Spark.
-            relations = tuple(map(_collected_relation, self.query.bound.relations))
-            bound = replace(self.query.bound, relations=relations)
+            relations: list[Relation] = []
+            for relation in self.query.bound.relations:
+                if isinstance(relation, CallerRelation) and not isinstance(relation.rows, pa.Table):
+                    rows = relation.rows.select(*map(column, relation.names))
+                    relation = replace(relation, rows=_collected(rows))
+                relations.append(relation)
+            bound = replace(self.query.bound, relations=tuple(relations))
             local = LocalMergeHost(replace(self.query, bound=bound), self.memory_bytes)
             local.merge(target_scan, sinks, take)
             return
@@ -154,12 +159,6 @@ class DriverMerge:
         return self.query.match.comparable(types, given)
 
 
-def _collected_relation(relation: Relation) -> Relation:
-    if not isinstance(relation, CallerRelation) or isinstance(relation.rows, pa.Table):
-        return relation
-    return replace(relation, rows=_collected(relation.rows.select(*map(column, relation.names))))
-
-
 def _collected(rows: DataFrame) -> pa.Table:
     with on_driver():
         return rows.toArrow()
@@ -214,21 +213,17 @@ class ExecutorMerge:
         take: Callable[[SplitResult], None],
     ) -> None:
         # Everything about one target row goes to one task. New rows are spread over all tasks.
+        place = quoted(ROW)
+        if sinks.layout:
+            names = [f.name for f in sinks.pages.row_id.type]
+            members = ", ".join(quoted(passed.names[names.index(name)]) for name in sinks.layout)
+            place = f"CASE WHEN {quoted(ROW)} IS NOT NULL THEN xxhash64({members}) END"
         task = MergeTask(sinks, passed, self.query.made, workers.count)
         try:
             every = f"xxhash64({', '.join(map(quoted, rows.columns))})"
-            by = F.expr(f"coalesce({self._place(sinks, passed)}, {every})")
-            workers.feed_shuffled(task, rows, by, take)
+            workers.feed_shuffled(task, rows, F.expr(f"coalesce({place}, {every})"), take)
         except PySparkException as error:
             raise self.query.bound.refused(reason_of(error)) from error
-
-    def _place(self, sinks: Sinks, passed: PassThrough) -> str:
-        """An SQL expression with equal values for rows of the same task, NULL for a new row."""
-        if not sinks.layout:
-            return quoted(ROW)
-        names = [f.name for f in sinks.pages.row_id.type]
-        members = ", ".join(quoted(passed.names[names.index(name)]) for name in sinks.layout)
-        return f"CASE WHEN {quoted(ROW)} IS NOT NULL THEN xxhash64({members}) END"
 
 
 @dataclass(frozen=True)

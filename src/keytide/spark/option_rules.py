@@ -9,7 +9,7 @@ writes:
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Flag, auto
 from functools import reduce
@@ -47,11 +47,6 @@ class Use(Flag):
     OVERWRITE = auto()
     SINK = auto()
 
-    @property
-    def description(self) -> str:
-        """The description for messages."""
-        return _USE_TEXTS[self]
-
 
 _USE_TEXTS = {
     Use.SCAN: "reads one snapshot",
@@ -78,11 +73,6 @@ class Effect(Flag):
     START = auto()
     END = auto()
     REPLACED = auto()
-
-    @property
-    def description(self) -> str:
-        """The description for messages. REQUIRES: a single flag."""
-        return _EFFECT_TEXTS[self]
 
 
 _EFFECT_TEXTS = {
@@ -114,10 +104,6 @@ class SourceOption:
         return (self.key, *self.aliases)
 
 
-def _moment(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text
-
-
 def _place(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
 
@@ -128,7 +114,7 @@ def _first(text: str) -> int | str:
     return _place(text)
 
 
-MOMENT = ValueType("ISO timestamp in UTC, or epoch milliseconds", _moment, ("2026-01-31",))
+MOMENT = ValueType("ISO timestamp in UTC, or epoch milliseconds", _place, ("2026-01-31",))
 PLACE = ValueType("snapshot or tag", _place, ("3",))
 FIRST = ValueType("snapshot", _first, ("3",))
 _CACHE_SIZE = replace(SIZE, parse=str)  # parsed together with its folder
@@ -251,23 +237,19 @@ _WORDS = {
 
 def page() -> str:
     """The options as tables in Markdown."""
-    return "\n".join(_lines())
-
-
-def _lines() -> Iterator[str]:
+    lines = []
     for title, options in SECTIONS.items():
-        yield f"**{title}**\n"
-        yield "| Option | Aliases | For | Values | Meaning |"
-        yield "|---|---|---|---|---|"
+        lines.append(f"**{title}**\n")
+        lines.append("| Option | Aliases | For | Values | Meaning |")
+        lines.append("|---|---|---|---|---|")
         for option in options:
             also = ", ".join(f"`{name}`" for name in option.aliases)
-            uses = "all" if option.uses == _READS | _WRITES else _use_text(option.uses)
-            yield f"| `{option.key}` | {also} | {uses} | {option.type.name} | {option.meaning} |"
-        yield ""
-
-
-def _use_text(uses: Use) -> str:
-    return ", ".join(word for use, word in _WORDS.items() if use in uses)
+            uses = ", ".join(word for use, word in _WORDS.items() if use in option.uses)
+            uses = "all" if option.uses == _READS | _WRITES else uses
+            kind = option.type.name
+            lines.append(f"| `{option.key}` | {also} | {uses} | {kind} | {option.meaning} |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
@@ -311,10 +293,21 @@ class OptionValues:
         rest: dict[str, str] = {}
         for key, text in options.items():
             option = _BY_NAME.get(key.lower())
-            if option is not None:
-                _add(OptionValue(option, _SPELLINGS[key.lower()], _value(option, key, text)), found)
-            elif key.lower() not in _OF_SPARK:
-                rest[key.lower()] = text
+            if option is None:
+                if key.lower() not in _OF_SPARK:
+                    rest[key.lower()] = text
+                continue
+            try:
+                value = option.type.parse(text)
+            except ValueError as error:
+                raise InvalidError(f"option {key!r} is {text!r}; expected {error}") from None
+            given = OptionValue(option, _SPELLINGS[key.lower()], value)
+            known = found.setdefault(option.key, given)
+            if known.value != value:
+                raise InvalidError(
+                    f"options {known.name!r} and {given.name!r} are the same option with different "
+                    f"values, {known.value!r} and {value!r}; give only one of them"
+                )
         _check_unknown(rest, path)
         return cls(found), rest
 
@@ -335,37 +328,17 @@ class OptionValues:
         wrong = [repr(each.name) for each in self.by_key.values() if not each.option.uses & fitting]
         if wrong:
             raise InvalidError(
-                f"table {table}: this {uses[0].description}, which does not support "
+                f"table {table}: this {_USE_TEXTS[uses[0]]}, which does not support "
                 f"{' and '.join(wrong)}; remove that"
             )
-        for what in (Effect.SNAPSHOT, Effect.START, Effect.END, Effect.REPLACED):
-            self._check_once(table, what, uses)
-
-    def _check_once(self, table: str, what: Effect, uses: tuple[Use, ...]) -> None:
-        if what is Effect.START and Use.SCAN in uses:
-            return  # for a scan, the options of a stream select the snapshot
-        names = [repr(each.name) for each in self.by_key.values() if what in each.option.effect]
-        if len(names) > 1:
-            raise InvalidError(
-                f"table {table}: {' and '.join(names)} each say {what.description}; "
-                "give only one of them"
-            )
-
-
-def _add(given: OptionValue, found: dict[str, OptionValue]) -> None:
-    known = found.setdefault(given.option.key, given)
-    if known.value != given.value:
-        raise InvalidError(
-            f"options {known.name!r} and {given.name!r} are the same option with different "
-            f"values, {known.value!r} and {given.value!r}; give only one of them"
-        )
-
-
-def _value(option: SourceOption, name: str, text: str) -> Any:
-    try:
-        return option.type.parse(text)
-    except ValueError as error:
-        raise InvalidError(f"option {name!r} is {text!r}; expected {error}") from None
+        for what, text in _EFFECT_TEXTS.items():
+            if what is Effect.START and Use.SCAN in uses:
+                continue  # for a scan, the options of a stream select the snapshot
+            names = [repr(each.name) for each in self.by_key.values() if what in each.option.effect]
+            if len(names) > 1:
+                raise InvalidError(
+                    f"table {table}: {' and '.join(names)} each say {text}; give only one of them"
+                )
 
 
 def _check_unknown(rest: Mapping[str, str], path: str) -> None:
@@ -436,18 +409,38 @@ def start_of_changes(options: OptionValues, table: StoredTable) -> Start | None:
             "cannot start with the rows of an older snapshot; start with those of the latest one "
             "('latest-full'), or with the changes of a snapshot ('from-snapshot')"
         )
-    for key, begin in _BEGIN.items():
-        if key in options:
-            return begin(table, options.by_key[key])
-    return None
+    given = _one_of(options, *_STARTS)
+    if given is None:
+        return None
+    key, value = given.option.key, given.value
+    if key in _BETWEEN:
+        value = _both(given, table.name)[0]
+    if key in ("startingVersion", keys.SCAN_SNAPSHOT_ID):  # the changes include the snapshot itself
+        return start_of(table, value if value == "latest" else max(value - 1, 0))
+    if key == keys.INCREMENTAL_BETWEEN:
+        is_id = isinstance(value, int)
+        return Start(value) if is_id else Start.at(table.metadata.tag(value))
+    if key == "start":
+        is_tag = isinstance(value, str) and value not in ("full", "latest")
+        if is_tag and table.metadata.has_tag(value):
+            return Start.at(table.metadata.tag(value))
+        return start_of(table, value)
+    moment = epoch_ms(value, table.name, given.name)
+    if key not in ("as-of", BETWEEN_TIMES):  # they include what was committed at that very moment
+        moment -= 1
+    return start_of(table, None, moment)
 
 
 def end_of_changes(options: OptionValues, table: StoredTable) -> Place | None:
     """The snapshot or tag at which changes end, None if options do not say. Raises likewise."""
-    for key, end in _ENDS.items():
-        if key in options:
-            return end(table, options.by_key[key])
-    return None
+    given = _one_of(options, "end", "endingTimestamp", *_BETWEEN)
+    if given is None:
+        return None
+    key = given.option.key
+    place: Place = _both(given, table.name)[1] if key in _BETWEEN else given.value
+    if key in ("endingTimestamp", BETWEEN_TIMES):
+        return table.metadata.snapshot_as_of(epoch_ms(place, table.name, given.name)).id
+    return place
 
 
 def mode_of(options: OptionValues, table: StoredTable) -> str:
@@ -459,102 +452,24 @@ def mode_of(options: OptionValues, table: StoredTable) -> str:
     return "delta" if producer == "none" else "changelog"
 
 
-# -- the start of changes --------------------------------------------------------------------------
-
-
-def _with_snapshot(table: StoredTable, given: OptionValue) -> Start:
-    """The changes include the snapshot itself."""
-    if given.value == "latest":
-        return start_of(table, "latest")
-    return start_of(table, max(given.value - 1, 0))
-
-
-def _since(table: StoredTable, given: OptionValue) -> Start:
-    """The changes include what was committed at that very moment."""
-    return start_of(table, None, epoch_ms(given.value, table.name, given.name) - 1)
-
-
-def _after(table: StoredTable, given: OptionValue) -> Start:
-    return start_of(table, None, epoch_ms(given.value, table.name, given.name))
-
-
-def _start(table: StoredTable, given: OptionValue) -> Start:
-    is_tag = isinstance(given.value, str) and given.value not in ("full", "latest")
-    if is_tag and table.metadata.has_tag(given.value):
-        return Start.at(table.metadata.tag(given.value))
-    return start_of(table, given.value)
-
-
-def _between(table: StoredTable, given: OptionValue) -> Start:
-    start = _span_place(_both(given, table.name)[0])
-    return Start(start) if isinstance(start, int) else Start.at(table.metadata.tag(start))
-
-
-def _between_times(table: StoredTable, given: OptionValue) -> Start:
-    moment = epoch_ms(_span_place(_both(given, table.name)[0]), table.name, given.name)
-    return start_of(table, None, moment)
-
-
-_BEGIN: Mapping[str, Callable[[StoredTable, OptionValue], Start]] = {
-    "startingVersion": _with_snapshot,
-    keys.SCAN_SNAPSHOT_ID: _with_snapshot,
-    "startingTimestamp": _since,
-    keys.SCAN_TIMESTAMP_MILLIS: _since,
-    keys.SCAN_TIMESTAMP: _since,
-    "as-of": _after,
-    "start": _start,
-    keys.INCREMENTAL_BETWEEN: _between,
-    BETWEEN_TIMES: _between_times,
-}
-
-
-# -- the end of changes ----------------------------------------------------------------------------
-
-
-def _end(table: StoredTable, given: OptionValue) -> Place:
-    place: Place = given.value
-    return place
-
-
-def _end_at(table: StoredTable, given: OptionValue) -> Place:
-    return _newest_at(table, given.value, given.name)
-
-
-def _end_between(table: StoredTable, given: OptionValue) -> Place:
-    return _span_place(_both(given, table.name)[1])
-
-
-def _end_between_times(table: StoredTable, given: OptionValue) -> Place:
-    return _newest_at(table, _span_place(_both(given, table.name)[1]), given.name)
-
-
-_ENDS: Mapping[str, Callable[[StoredTable, OptionValue], Place]] = {
-    "end": _end,
-    "endingTimestamp": _end_at,
-    keys.INCREMENTAL_BETWEEN: _end_between,
-    BETWEEN_TIMES: _end_between_times,
-}
-
-
 # -- values and modes ------------------------------------------------------------------------------
 
 
-def _both(given: OptionValue, table: str) -> tuple[str, str]:
+_BETWEEN = (keys.INCREMENTAL_BETWEEN, BETWEEN_TIMES)
+_STARTS = (
+    "startingVersion", keys.SCAN_SNAPSHOT_ID, "startingTimestamp", keys.SCAN_TIMESTAMP_MILLIS,
+    keys.SCAN_TIMESTAMP, "as-of", "start", *_BETWEEN,
+)  # fmt: skip
+
+
+def _both(given: OptionValue, table: str) -> tuple[Place, Place]:
     places = [text.strip() for text in given.value.split(",")]
     if len(places) != 2 or not all(places):
         raise InvalidError(
             f"table {table}: {given.name!r} is {given.value!r}; expected two values separated by "
             "a comma, such as '1,3'"
         )
-    return places[0], places[1]
-
-
-def _span_place(text: str) -> Place:
-    return int(text) if text.isdecimal() else text
-
-
-def _newest_at(table: StoredTable, moment: Place, name: str) -> int:
-    return table.metadata.snapshot_as_of(epoch_ms(moment, table.name, name)).id
+    return _place(places[0]), _place(places[1])
 
 
 def _one_of(options: OptionValues, *known: str) -> OptionValue | None:
@@ -574,7 +489,7 @@ def _check_scan_mode(options: OptionValues, table: str) -> str:
     """The scan mode, if it agrees with the other options."""
     mode: str = options.value(SCAN_MODE) or "default"
     if mode in ("default", "latest-full", "full", "latest"):
-        places = dict.fromkeys((*_BEGIN, *NAME_A_SNAPSHOT))
+        places = dict.fromkeys((*_STARTS, *NAME_A_SNAPSHOT))
         others = [options.by_key[key].name for key in places if key in options]
         if mode != "default" and others:
             raise InvalidError(

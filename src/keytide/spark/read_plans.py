@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
@@ -26,9 +26,8 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
@@ -100,20 +99,18 @@ def file_identity(files: Sequence[tuple[Store, str]]) -> tuple[str, pa.Array]:
     Raises `DataError` for a missing file. REQUIRES: the files have different names.
     """
     local = [path for store, name in files if (path := store.uncached().local_path(name))]
-    sizes = list(map(_size, local))
+    sizes = []
+    for path in local:
+        try:
+            sizes.append(path.stat().st_size)
+        except FileNotFoundError as error:  # noqa: PERF203  # it names the file
+            raise missing_file(str(path)) from error
+        except OSError as error:
+            raise storage_error("read", str(path), error) from error
     if len({*sizes}) == len(files):
         return "file_size", pa.array(sizes, pa.int64())
-    names = [path.rpartition("/")[2] for _, path in files]
+    names = [name.rpartition("/")[2] for _, name in files]
     return "file_name", pa.array(names, pa.string())
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError as error:
-        raise missing_file(str(path)) from error
-    except OSError as error:
-        raise storage_error("read", str(path), error) from error
 
 
 def bitmaps_of(files: Sequence[npt.NDArray[np.int64]]) -> pa.Array:
@@ -159,11 +156,7 @@ _TIMESTAMPS = ("TIMESTAMP", "TIMESTAMP_LTZ")
 
 
 def native_rows(
-    scan: Scan,
-    shape: PlainShape,
-    files: Sequence[PlannedFile],
-    locate: Locate,
-    spark: SparkSession,
+    scan: Scan, shape: PlainShape, files: Sequence[PlannedFile], locate: Locate, spark: SparkSession
 ) -> DataFrame:
     """Files of one shape as a lazy DataFrame. Runs on the driver. REQUIRES: all are located."""
     view = scan.view
@@ -199,9 +192,11 @@ def native_rows(
         for new, old in zip(fields, stored, strict=True)
     )
     if not are_as_stored:
-        rows = rows.select(
-            [_mapped(old, new) for old, new in zip(old_fields, target.fields, strict=True)]
-        )
+        mapped = []
+        for old, new in zip(old_fields, target.fields, strict=True):
+            source = F.lit(None) if old is None else column(old.name)
+            mapped.append(source.cast(new.dataType).alias(new.name))
+        rows = rows.select(mapped)
     if scan.predicate is not None:
         rows = rows.where(spark_condition(scan.predicate, fields, target))
     return rows.selectExpr(*map(quoted, scan.columns))
@@ -228,29 +223,23 @@ def _parquet(
     schema = spark_schema(arrow_schema(stored))
     if with_kinds:
         schema = StructType([*schema.fields, *_KIND_SCHEMA.fields])
-    known = None if is_connect(spark) else _sizes_to_tell(sizes)
+
+    # Spark looks for a few files on local disk in no time, and reports one that is missing.
+    is_local = any(uri.startswith(_LOCAL) for uri in sizes)
+    is_told = not is_connect(spark) and not (is_local and len(sizes) <= _LOOKED_UP_MAX)
+    known = sizes if is_told else None
+    if is_told and is_local:
+        try:
+            # Deleted rows are found by the size of a file, so it must be the one on disk.
+            known = {uri: Path(uri.removeprefix(_LOCAL)).stat().st_size for uri in sizes}
+        except OSError:
+            known = None
     rows = None if known is None else known_parquet_files(known, schema, _OPTIONS, spark)
     return parquet_files([*sizes], schema, spark) if rows is None else rows
 
 
 _LOOKED_UP_MAX = 32
 """Spark lists more files than this in a job, which has a task for each file."""
-
-
-def _sizes_to_tell(sizes: Mapping[str, int]) -> Mapping[str, int] | None:
-    """The sizes that Spark does not have to look for. None if it should look for all files.
-
-    It looks for a few files on local disk in no time, and reports one that is missing.
-    """
-    if not any(uri.startswith(_LOCAL) for uri in sizes):
-        return sizes
-    if len(sizes) <= _LOOKED_UP_MAX:
-        return None
-    try:
-        # Deleted rows are found by the size of a file, so it must be the one on disk.
-        return {uri: Path(uri.removeprefix(_LOCAL)).stat().st_size for uri in sizes}
-    except OSError:
-        return None
 
 
 def parquet_files(uris: Sequence[str], schema: StructType, spark: SparkSession) -> DataFrame:
@@ -275,11 +264,6 @@ _OPTIONS = {
 }
 
 _KIND_SCHEMA = spark_schema(pa.schema([pa.field(VALUE_KIND, pa.int8())]))
-
-
-def _mapped(old: Field | None, target: StructField) -> Column:
-    source = F.lit(None) if old is None else column(old.name)
-    return source.cast(target.dataType).alias(target.name)
 
 
 # -- scans -----------------------------------------------------------------------------------------
@@ -355,7 +339,15 @@ class BinTask:
             memory = min(task.view.options.read_memory_bytes, TASK_MEMORY_BYTES)
             with naming_expired(task.view, self.snapshot_ids):
                 for frame in task.frames(memory):
-                    _check_not_null(frame, self.never_null, self.table)
+                    for name in self.never_null:
+                        if count := frame[name].null_count():
+                            raise DataError(
+                                f"table {self.table}, column {name!r}: found "
+                                f"{counted(count, 'row')} with NULL, but the statistics in a "
+                                "manifest say that there are none. spark.read.format('keytide') "
+                                "reads the table without these statistics; overwrite the table "
+                                "with its rows"
+                            )
                     yield from spark_batches(frame, self.schema)
 
 
@@ -367,11 +359,8 @@ def bins_of_reads(tasks: Sequence[ReadTask], count_for: Callable[[int, int], int
     stored = sum(task.stored_bytes for task in tasks)
     count = count_for(stored, sum(task.stored_rows for task in tasks))
     parts = [part for task in tasks for part in by_key_range(task, ceil(stored / count))]
-    return pack((part.without_statistics() for part in parts), count, _stored_bytes)
-
-
-def _stored_bytes(task: ReadTask) -> int:
-    return task.stored_bytes
+    planned = (part.without_statistics() for part in parts)
+    return pack(planned, count, lambda task: task.stored_bytes)
 
 
 # -- merge tasks ----------------------------------------------------------------------------------
@@ -402,18 +391,6 @@ def _merged(
     rows = Executors().rows(tasks, StructType(narrow), spark, count)
     nothing = batch_schema(schema).empty_table()
     return rows.unionAll(rows.sparkSession.createDataFrame(nothing, spark_schema(schema)))
-
-
-def _check_not_null(rows: pl.DataFrame, never_null: Collection[str], table: str) -> None:
-    for name in never_null:
-        count = rows[name].null_count()
-        if count:
-            raise DataError(
-                f"table {table}, column {name!r}: found {counted(count, 'row')} with NULL, but "
-                "the statistics in a manifest say that there are none. "
-                "spark.read.format('keytide') reads the table without these statistics; "
-                "overwrite the table with its rows"
-            )
 
 
 # -- changes ---------------------------------------------------------------------------------------
@@ -449,14 +426,13 @@ def bins_of(
         of_lanes.setdefault(task.lane, []).append(task)
     files = [file.meta for tasks in of_lanes.values() for task in tasks for file in task.files]
     count = count_for(sum(f.file_size for f in files), sum(f.row_count for f in files))
-    bins = pack(of_lanes.values(), count, _bytes)
+    bins = pack(
+        of_lanes.values(),
+        count,
+        lambda tasks: sum(file.meta.file_size for task in tasks for file in task.files),
+    )
     flat = (tuple(chain.from_iterable(members)) for members in bins)
     return [
         BinTask(tasks, schema, changes.view.name, snapshot_ids=changes.snapshot_ids)
         for tasks in flat
     ]
-
-
-def _bytes(tasks: Sequence[ChangesTask]) -> int:
-    files: Iterable[int] = (file.meta.file_size for task in tasks for file in task.files)
-    return sum(files)

@@ -25,13 +25,7 @@ from keytide.base.process import cached_property
 from keytide.compaction.compact import local_runner
 from keytide.dml.deletion import PredicateHost
 from keytide.dml.engine import RowChange, SplitResult, TargetScan
-from keytide.spark.capacity import (
-    COPIES,
-    WorkPlace,
-    run_in_utc,
-    tasks_for,
-    work_place,
-)
+from keytide.spark.capacity import COPIES, WorkPlace, run_in_utc, tasks_for, work_place
 from keytide.spark.columns import batch_schema, column, spark_schema
 from keytide.spark.dml_tasks import (
     SPLIT,
@@ -115,15 +109,10 @@ class ExecutorWorkers:
 
     def rows_for_sql(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
         """See `Workers`. Lazy."""
-        return self._read(target_scan, passed)
-
-    def _read(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
         check_python(self.spark)
         schema = spark_schema(scanned_schema(target_scan, passed))
-        tasks, count = (
-            _scan_tasks(target_scan, passed),
-            min(len(target_scan.splits), tasks_for(self.spark, target_scan.stored_bytes)),
-        )
+        tasks = _scan_tasks(target_scan, passed)
+        count = min(len(target_scan.splits), tasks_for(self.spark, target_scan.stored_bytes))
         shuffled = [ScanTasks(tuple(tasks[first::count])) for first in range(count)]
         return Executors().rows(shuffled, schema, self.spark)
 
@@ -134,7 +123,7 @@ class ExecutorWorkers:
         shuffled: Spark does not know that there may be many.
         """
         is_little = self.count == 1 and tasks_for(self.spark, target_scan.stored_bytes) == 1
-        return self._read(target_scan, passed).hint("broadcast" if is_little else "merge")
+        return self.rows_for_sql(target_scan, passed).hint("broadcast" if is_little else "merge")
 
     def feed_splits(
         self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None], *, moved: bool
@@ -260,47 +249,28 @@ class SparkRowHost:
 
     def plan_lines(self, stored_bytes: int | None, *, is_exact: bool) -> Sequence[str]:
         """See `Host.plan_lines`."""
-        return (f"runs {self._place(stored_bytes, self._constants(is_exact))}",)
+        return (f"runs {self._place(stored_bytes, self.query.constants if is_exact else None)}",)
 
     def change(
         self, target_scan: TargetScan, change: RowChange, take: Callable[[SplitResult], None]
     ) -> None:
         """See `Host.change`. Runs at most one Spark job."""
-        constants = self._constants(target_scan.is_exact)
-
+        constants = self.query.constants if target_scan.is_exact else None
         workers = workers_at(self.spark, self._place(target_scan.stored_bytes, constants))
-        if constants is None:
-            self._computed(workers, target_scan, change, take)
-            return
         fields, table = self.query.fields, self.query.table
-        values = tuple(constants.columns)
-        tasks = [WholeTask(one, change, values, fields, table) for one in one_by_one(target_scan)]
-        workers.each(tasks, take)
-
-    def _constants(self, is_exact: bool) -> pa.Table | None:
-        """The constant new values of all rows in the splits, None if they must be computed."""
-        return self.query.constants if is_exact else None
-
-    def _place(self, stored_bytes: int | None, constants: pa.Table | None) -> WorkPlace:
-        if stored_bytes is not None and constants is None:
-            stored_bytes *= COPIES
-        return work_place(self.spark, self.driver_bytes_max, stored_bytes)
-
-    def _computed(
-        self,
-        workers: Workers,
-        target_scan: TargetScan,
-        change: RowChange,
-        take: Callable[[SplitResult], None],
-    ) -> None:
+        if constants is not None:
+            values = tuple(constants.columns)
+            splits = one_by_one(target_scan)
+            workers.each([WholeTask(one, change, values, fields, table) for one in splits], take)
+            return
         passed = PassThrough(target_scan.columns[-1].type)
-        names = (*passed.names, SPLIT)
-        task = ChangeTask(target_scan, change, passed, self.query.fields, self.query.table)
+        task = ChangeTask(target_scan, change, passed, fields, table)
         results: list[list[SplitResult]] = []
         # A join or a subquery can move rows away from the other rows of their split.
         moved = bool(self.query.bound.relations)
         try:
-            rows = self.compute(names, workers.rows_for_sql(target_scan, passed))
+            target = workers.rows_for_sql(target_scan, passed)
+            rows = self.compute((*passed.names, SPLIT), target)
             with run_in_utc(self.spark):
                 workers.feed_splits(task, rows, results.append, moved=moved)
         except PySparkException as error:
@@ -309,3 +279,8 @@ class SparkRowHost:
             for each in results:
                 for result in each:
                     take(result)
+
+    def _place(self, stored_bytes: int | None, constants: pa.Table | None) -> WorkPlace:
+        if stored_bytes is not None and constants is None:
+            stored_bytes *= COPIES
+        return work_place(self.spark, self.driver_bytes_max, stored_bytes)

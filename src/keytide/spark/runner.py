@@ -25,7 +25,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 from keytide.base.process import scratch
 from keytide.compaction.compact import local_runner
 from keytide.snapshot.state import TableView
-from keytide.spark.capacity import WorkPlace, capacity_of, work_place
+from keytide.spark.capacity import capacity_of, work_place
 from keytide.spark.columns import row_bytes
 from keytide.spark.error_translation import install_messages, on_driver, unsupported_errors
 from keytide.spark.internals import end_after_errors, is_apache_spark
@@ -73,7 +73,11 @@ def payload_rows(tasks: Iterable[object], spark: SparkSession, made_bytes: int =
     slices = capacity_of(spark).slices
     each = max(_PAYLOADS_PER_SLICE * slices, ceil(len(payloads) / _RELATIONS_MAX))
     starts = range(0, max(1, len(payloads)), each)
-    parts = [_relation(start, payloads[start : start + each], spark) for start in starts]
+    parts = []
+    for start in starts:
+        some = payloads[start : start + each]
+        rows = pa.table([[*range(start, start + len(some))], some], schema=_SCHEMA)
+        parts.append(spark.createDataFrame(rows, _SPARK_SCHEMA))
     numbers = min(made_bytes // _BYTES_PER_NUMBER, _NUMBERS_MAX)
     if numbers <= _NUMBERS_UNTOLD:
         return _joined(parts)
@@ -90,12 +94,6 @@ def payloads_in(rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
     for batch in rows:
         for number, payload in zip(*batch.columns, strict=True):
             yield number.as_py(), payload.as_py()
-
-
-def _relation(start: int, payloads: Sequence[bytes], spark: SparkSession) -> DataFrame:
-    numbers = range(start, start + len(payloads))
-    rows = pa.table([[*numbers], [*payloads]], schema=_SCHEMA)
-    return spark.createDataFrame(rows, _SPARK_SCHEMA)
 
 
 def _joined(parts: list[DataFrame]) -> DataFrame:
@@ -315,13 +313,12 @@ class SizedRunner:
 
     def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
         """See `TaskRunner.each`."""
-        runner = local_runner() if self._place(tasks).is_driver else Cluster(self.spark)
-        runner.each(tasks, take)
-
-    def _place(self, tasks: Sequence[Callable[[], T]]) -> WorkPlace:
         given: Sequence[object] = tasks
         sized = [task for task in given if isinstance(task, _SizedTask)]
-        if not sized or len(sized) < len(tasks):
-            return WorkPlace(None, 0)
-        bytes_max = sized[0].view.options.driver_work_bytes_max
-        return work_place(self.spark, bytes_max, *(task.stored_bytes for task in sized))
+        is_driver = False
+        if sized and len(sized) == len(tasks):
+            bytes_max = sized[0].view.options.driver_work_bytes_max
+            sizes = (task.stored_bytes for task in sized)
+            is_driver = work_place(self.spark, bytes_max, *sizes).is_driver
+        runner = local_runner() if is_driver else Cluster(self.spark)
+        runner.each(tasks, take)

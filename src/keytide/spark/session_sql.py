@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial, wraps
+from functools import cache, partial
 from string import Formatter
 from typing import Any, Protocol, TypeAlias
 
@@ -51,7 +51,7 @@ from keytide.spark.error_translation import (
     reason_of,
     view_error,
 )
-from keytide.spark.internals import is_apache_spark, is_connect
+from keytide.spark.internals import is_apache_spark, is_connect, wrap
 from keytide.spark.merge import DriverMerge, ExecutorMerge, PlacedMerge, Source
 from keytide.spark.read_plans import fallback_to_spark, scan_to_spark
 from keytide.spark.row_changes import SparkRowHost
@@ -150,7 +150,8 @@ class SparkEngine:
         frames = {view: frame.where("TRUE") for view, frame in frames.items()}
         try:
             with on_driver(), analyzed_in_utc(self._spark):
-                return self._spark.sql(self._text(text_for, frames), **frames)
+                rewrites = () if knows_aliases(self._spark) else (without_aliases,)
+                return self._spark.sql(_text(text_for, frames, *rewrites), **frames)
         except PySparkException as error:
             raise bound.refused(reason_of(error)) from error
 
@@ -263,7 +264,14 @@ class SparkEngine:
     ) -> ExecutorMerge:
         source = None
         if query.needs_matched_only and query.match.columns:
-            query, source = self._source(query, collected)
+            if query.match.view is None:
+                made, query = query.with_source("keytide_merged")
+                source = Source(self.rows(made), False, collected)
+            else:
+                relations = query.bound.relations
+                relation = next(r for r in relations if r.view == query.match.view)
+                stored = isinstance(relation, StoredRelation)
+                source = Source(self._frame(relation), stored, collected)
 
         def compute(passed: PassThrough, target: DataFrame, given: DataFrame | None) -> DataFrame:
             known = {} if given is None else {query.match.view or "": given}
@@ -271,22 +279,6 @@ class SparkEngine:
             return self._rows(query.bound, text_for, **known, **{query.view: target})
 
         return ExecutorMerge(query, self._spark, compute, source, known_bytes)
-
-    def _source(
-        self, query: MergeQuery, collected: Callable[[], pa.Table]
-    ) -> tuple[MergeQuery, Source]:
-        """The query with its source as a DataFrame, and the source."""
-        if query.match.view is None:
-            made, query = query.with_source("keytide_merged")
-            rows = self.rows(made)
-            return query, Source(rows, False, collected)
-        relation = next(r for r in query.bound.relations if r.view == query.match.view)
-        stored = isinstance(relation, StoredRelation)
-        return query, Source(self._frame(relation), stored, collected)
-
-    def _text(self, text_for: TextFor, frames: Collection[str]) -> str:
-        rewrites = () if knows_aliases(self._spark) else (without_aliases,)
-        return _text(text_for, frames, *rewrites)
 
     def _frame(self, relation: Relation) -> DataFrame:
         if isinstance(relation, StoredRelation):
@@ -341,42 +333,17 @@ def renew_views(source: str) -> None:
     """
     views = _views_of(source)
     connect: Any = sys.modules.get("pyspark.sql.connect.session")
-    if connect is not None and not hasattr(connect.SparkSession.sql, "__wrapped__"):
-        connect.SparkSession.sql = _noting(connect.SparkSession.sql, views)
+    if connect is not None:
+        wrap(connect.SparkSession, "sql", views.sql)
 
 
 @cache
 def _views_of(source: str) -> _Views:
     views = _Views(source, SparkSession.sql)
-    SparkSession.sql = _noting(SparkSession.sql, views)
-    SparkSession.table = _renewing(SparkSession.table, views, lambda spark: spark)
-    DataFrameReader.table = _renewing(DataFrameReader.table, views, lambda reader: reader._spark)
+    wrap(SparkSession, "sql", views.sql)
+    wrap(SparkSession, "table", views.table)
+    wrap(DataFrameReader, "table", views.table)
     return views
-
-
-def _noting(original: Any, views: _Views) -> Any:
-    @wraps(original)
-    def sql(self: Any, sqlQuery: str, *arguments: Any, **named: Any) -> Any:  # noqa: N803  # Spark's name
-        views.renew(self)
-        try:
-            made = original(self, sqlQuery, *arguments, **named)
-        except (PySparkException, Py4JError) as error:
-            if (instead := view_error(self, sqlQuery, error, views.source)) is not error:
-                raise instead from None
-            raise
-        views.note(self, sqlQuery)
-        return made
-
-    return sql
-
-
-def _renewing(original: Any, views: _Views, session_of: Any) -> Any:
-    @wraps(original)
-    def table(self: Any, *arguments: Any, **named: Any) -> Any:
-        views.renew(session_of(self))
-        return original(self, *arguments, **named)
-
-    return table
 
 
 @dataclass(frozen=True)
@@ -394,11 +361,6 @@ class _View:
     seen: tuple[int, int]
     plan: Any
 
-    @property
-    def newest(self) -> tuple[int, int]:
-        """The ids of the latest snapshot, 0 if there is none, and of the latest schema."""
-        return _newest(self.table)
-
 
 def _newest(table: StoredTable) -> tuple[int, int]:
     seen = table.pinned()
@@ -414,6 +376,23 @@ class _Views:
         self._run = run
         self._of_sessions: dict[str, dict[str, _View]] = {}
 
+    def sql(self, original: Any, spark: Any, sqlQuery: str, *arguments: Any, **named: Any) -> Any:  # noqa: N803  # Spark's name
+        """Run `SparkSession.sql` with current views."""
+        self.renew(spark)
+        try:
+            made = original(spark, sqlQuery, *arguments, **named)
+        except (PySparkException, Py4JError) as error:
+            if (instead := view_error(spark, sqlQuery, error, self.source)) is not error:
+                raise instead from None
+            raise
+        self.note(spark, sqlQuery)
+        return made
+
+    def table(self, original: Any, session: Any, *arguments: Any, **named: Any) -> Any:
+        """Run `SparkSession.table`, or that of a reader, with current views."""
+        self.renew(session if isinstance(session, SparkSession) else session._spark)
+        return original(session, *arguments, **named)
+
     def note(self, spark: Any, text: str) -> None:
         """Remember the view that a statement created, if it can become outdated."""
         found = self._made.match(text)
@@ -421,19 +400,15 @@ class _Views:
             return
         with suppress(*_ERRORS):
             options = SourceOptions.parse(_options(found["rest"]))
-            table = options.table()
-            note_view(spark, _unquoted(found["name"]), table.name)
+            table, name = options.table(), _unquoted(found["name"])
+            note_view(spark, name, table.name)
             if options.travels or is_connect(spark):
                 return
-            view = _View(
-                _unquoted(found["name"]),
-                found["global"] is not None,
-                _renewal(found),
-                table,
-                _newest(table),
-                None,
-            )
-            self._keep(spark, view)
+            is_global, columns = found["global"] is not None, found["columns"] or ""
+            kind = "GLOBAL TEMPORARY" if is_global else "TEMPORARY"
+            using = text[found.end("columns") if columns else found.end("name") :]
+            renewal = f"CREATE OR REPLACE {kind} VIEW {found['name']}{columns} {using}"
+            self._keep(spark, _View(name, is_global, renewal, table, _newest(table), None))
 
     def renew(self, spark: Any) -> None:
         """Recreate the outdated views of a session."""
@@ -442,13 +417,16 @@ class _Views:
         known = self._of_sessions.get(str(spark._jsparkSession.sessionUUID()), {})
         for view in list(known.values()):
             with suppress(*_ERRORS):
-                newest = view.newest
+                newest = _newest(view.table)
                 if newest == view.seen:
                     continue
                 plan = _plan_of(spark, view)
-                if plan is None or not _is_same(spark, plan, view.plan):
+                name = "`{}`".format(view.name.replace("`", "``"))
+                name = f"global_temp.{name}" if view.is_global else name
+                identity = spark._jvm.java.lang.System.identityHashCode
+                if plan is None or identity(plan) != identity(view.plan):
                     del known[view.name]  # it was dropped or replaced
-                elif not spark.catalog.isCached(_full_name(spark, view)):
+                elif not spark.catalog.isCached(name):
                     self._run(spark, view.renewal)
                     self._keep(spark, replace(view, seen=newest))
 
@@ -475,13 +453,6 @@ _PAIR = re.compile(
 )
 
 
-def _renewal(made: re.Match[str]) -> str:
-    kind = "GLOBAL TEMPORARY" if made["global"] else "TEMPORARY"
-    columns = made["columns"] or ""
-    using = made.string[made.end("columns") if columns else made.end("name") :]
-    return f"CREATE OR REPLACE {kind} VIEW {made['name']}{columns} {using}"
-
-
 def _options(rest: str) -> dict[str, str]:
     inside = rest.partition("(")[2].rpartition(")")[0]
     return {
@@ -498,22 +469,12 @@ def _unquoted(text: str) -> str:
 # -- views in a classic session --------------------------------------------------------------------
 
 
-def _full_name(spark: Any, view: _View) -> str:
-    quoted = "`{}`".format(view.name.replace("`", "``"))
-    return f"global_temp.{quoted}" if view.is_global else quoted
-
-
 def _plan_of(spark: Any, view: _View) -> Any:
     """What Spark's catalog has under the name of a view, None if there is nothing."""
     catalog = spark._jsparkSession.sessionState().catalog()
     of = catalog.getRawGlobalTempView if view.is_global else catalog.getRawTempView
     found = of(view.name)
     return found.get() if found.isDefined() else None
-
-
-def _is_same(spark: Any, one: Any, other: Any) -> bool:
-    identity = spark._jvm.java.lang.System.identityHashCode
-    return bool(identity(one) == identity(other))
 
 
 # -- the tables of a lake as temporary views -------------------------------------------------------
@@ -570,33 +531,26 @@ def register_lake(
     """
     check_spark_session(spark, "register_lake")
     renew_views(FORMAT)
-    chosen = _names(lake) if tables is None else list(dict.fromkeys(tables))
+    chosen = list(dict.fromkeys(tables or ()))
+    if tables is None:
+        chosen = lake.tables() if lake.exists else []
+        for attached, connector in lake.catalog.attached.items():
+            known = tables_of(connector)
+            chosen += [f"{attached}.{table}" for table in sorted(known.tables if known else ())]
     views = _views(chosen, name)
     frames = {view: lake.table(table).scan().to_spark(spark) for view, table in views.items()}
     for view, frame in frames.items():
-        _make(view, views[view], frame)
-        note_view(spark, view, views[view])
+        table, quoted = views[view], "`{}`".format(view.replace("`", "``"))
+        # Other servers take a name as it is.
+        view_name = quoted if is_apache_spark(frame.sparkSession) else view
+        try:
+            frame.createOrReplaceTempView(view_name)
+        except PySparkException as error:
+            raise InvalidError(
+                f"table {table} cannot become a view {view!r}; Spark says: {reason_of(error)}"
+            ) from error
+        note_view(spark, view, table)
     return views
-
-
-def _make(view: str, table: str, frame: DataFrame) -> None:
-    # Other servers take a name as it is.
-    is_parsed = is_apache_spark(frame.sparkSession)
-    name = "`{}`".format(view.replace("`", "``")) if is_parsed else view
-    try:
-        frame.createOrReplaceTempView(name)
-    except PySparkException as error:
-        raise InvalidError(
-            f"table {table} cannot become a view {view!r}; Spark says: {reason_of(error)}"
-        ) from error
-
-
-def _names(lake: LakeOfTables) -> list[str]:
-    found = lake.tables() if lake.exists else []
-    for attached, connector in lake.catalog.attached.items():
-        known = tables_of(connector)
-        found += [f"{attached}.{table}" for table in sorted(known.tables if known else ())]
-    return found
 
 
 def _views(tables: Iterable[str], name: str) -> dict[str, str]:

@@ -60,8 +60,7 @@ class JavaRuntime:
 
 
 def find_java(
-    environment: Mapping[str, str] | None = None,
-    installed_below: Sequence[Path] = _INSTALLED_BELOW,
+    environment: Mapping[str, str] | None = None, installed_below: Sequence[Path] = _INSTALLED_BELOW
 ) -> JavaRuntime:
     """The first usable runtime: from JAVA_HOME, then PATH, then the usual installation folders.
 
@@ -69,8 +68,19 @@ def find_java(
     found and how to fix it.
     """
     variables = os.environ if environment is None else environment
+    candidates: list[tuple[str, Path]] = []
+    if variables.get("JAVA_HOME"):
+        candidates.append(("JAVA_HOME", Path(variables["JAVA_HOME"])))
+    on_path = shutil.which("java", path=variables.get("PATH", ""))
+    if on_path is not None:
+        candidates.append(("the PATH", Path(on_path).resolve().parents[1]))
+    for folder in installed_below:
+        for home in sorted(folder.glob("*")):
+            bundled = home / "Contents" / "Home"  # macOS
+            candidates.append((str(folder), bundled if bundled.is_dir() else home))
+
     found: list[str] = []
-    for found_by, home in _candidates(variables, installed_below):
+    for found_by, home in candidates:
         version = _version(home / "bin" / "java")
         if version is not None and version >= JAVA_VERSION_MIN:
             return JavaRuntime(home, version, found_by)
@@ -82,20 +92,6 @@ def find_java(
         "with 'apt-get install openjdk-17-jre-headless', 'brew install openjdk@17' or from "
         "https://adoptium.net, and set JAVA_HOME to its folder"
     )
-
-
-def _candidates(
-    variables: Mapping[str, str], installed_below: Sequence[Path]
-) -> Iterator[tuple[str, Path]]:
-    if variables.get("JAVA_HOME"):
-        yield "JAVA_HOME", Path(variables["JAVA_HOME"])
-    on_path = shutil.which("java", path=variables.get("PATH", ""))
-    if on_path is not None:
-        yield "the PATH", Path(on_path).resolve().parents[1]
-    for folder in installed_below:
-        for home in sorted(folder.glob("*")):
-            bundled = home / "Contents" / "Home"  # macOS
-            yield str(folder), bundled if bundled.is_dir() else home
 
 
 def _version(java: Path) -> int | None:
@@ -140,24 +136,24 @@ def submitted_settings(environment: Mapping[str, str] = os.environ) -> dict[str,
     """
     if "PYSPARK_GATEWAY_PORT" in environment:  # spark-submit has started this process
         return settings_of_gateway()
-    options = dict(_options(_arguments(environment.get("PYSPARK_SUBMIT_ARGS", ""))))
-    file = options.pop("--properties-file", None)
-    found: dict[str, str] = {}
-    for variable, setting in _SETTINGS_OF_VARIABLES.items():
-        if environment.get(variable):
-            found.setdefault(setting, environment[variable])
-    stored = _stored(_default_file(environment) if file is None else Path(file))
-    return {**found, **stored, **options}
-
-
-def _arguments(text: str) -> list[str]:
+    text = environment.get("PYSPARK_SUBMIT_ARGS", "")
     try:
-        return shlex.split(text)
+        options = dict(_options(shlex.split(text)))
     except ValueError as error:
         raise SetupError(
             f"the variable PYSPARK_SUBMIT_ARGS is {text!r}, which cannot be divided into arguments "
             f"({error}); close its quotes, or unset it"
         ) from error
+    file = options.pop("--properties-file", None)
+    if file is None:
+        home = environment.get("SPARK_HOME") or spark_home()
+        folder = environment.get("SPARK_CONF_DIR") or os.path.join(home, "conf")
+        file = os.path.join(folder, "spark-defaults.conf")
+    found: dict[str, str] = {}
+    for variable, setting in _SETTINGS_OF_VARIABLES.items():
+        if environment.get(variable):
+            found.setdefault(setting, environment[variable])
+    return {**found, **_stored(Path(file)), **options}
 
 
 def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -172,12 +168,6 @@ def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield name, given
         elif name in _SETTINGS_OF_OPTIONS:
             yield _SETTINGS_OF_OPTIONS[name], given
-
-
-def _default_file(environment: Mapping[str, str]) -> Path:
-    home = environment.get("SPARK_HOME") or spark_home()
-    folder = environment.get("SPARK_CONF_DIR") or os.path.join(home, "conf")
-    return Path(folder) / "spark-defaults.conf"
 
 
 def _stored(file: Path) -> dict[str, str]:
@@ -215,12 +205,22 @@ def session(conf: Mapping[str, Any] | None = None, /, **settings: Any) -> SparkS
 
     Raises `SetupError` when there is no Java 17 or newer, and as `register` does.
     """
-    given = {_key(name): _text(value) for name, value in {**(conf or {}), **settings}.items()}
+    given = {}
+    for name, value in {**(conf or {}), **settings}.items():
+        dotted = name if "." in name else name.replace("_", ".")
+        key = dotted if dotted.startswith("spark.") else f"spark.{dotted}"
+        given[key] = str(value).lower() if isinstance(value, bool) else str(value)
     known = submitted_settings()
     if given.keys() & _PLACES:
         known = {key: value for key, value in known.items() if key not in _PLACES}
     known.update(given)
-    _use_this_python(known, given)
+    # Workers with another Python version cannot unpickle what this one pickles.
+    is_local = known.get("spark.master", "local").startswith("local")
+    for role in ("python", "driver.python"):
+        variable = "PYSPARK_" + role.upper().replace(".", "_")
+        own = sys.executable if is_local else os.environ.get(variable, sys.executable)
+        stated = given if is_local else known
+        os.environ[variable] = stated.get(f"spark.pyspark.{role}", own)
     if not known.get("spark.remote", "local").startswith("sc://"):
         os.environ["JAVA_HOME"] = str(find_java().home)
     defaults = {key: value for key, value in _defaults(known).items() if key not in known}
@@ -283,47 +283,14 @@ def _defaults(known: Mapping[str, str]) -> dict[str, str]:
 
     # The folder that workers need on their path to import this copy of keytide, if any.
     folder = str(Path(__file__).resolve().parents[2])
-    paths = None if folder in site.getsitepackages() else folder
-    if paths is not None:
-        shared["spark.executorEnv.PYTHONPATH"] = paths
+    if folder not in site.getsitepackages():
+        shared["spark.executorEnv.PYTHONPATH"] = folder
     if "spark.remote" in known:
         return shared
     master = known.get("spark.master", "local[*]")
-    return {
-        "spark.master": master,
-        **shared,
-        **(_on_one_host() if master.startswith("local") else {}),
-    }
-
-
-def _on_one_host() -> dict[str, str]:
-    """Settings for executors in the driver's process, or next to it."""
-    return {
-        "spark.driver.memory": f"{_driver_memory_gib()}g",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-    }
-
-
-def _key(name: str) -> str:
-    dotted = name if "." in name else name.replace("_", ".")
-    return dotted if dotted.startswith("spark.") else f"spark.{dotted}"
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _use_this_python(known: Mapping[str, str], given: Mapping[str, str]) -> None:
-    # Workers with another Python version cannot unpickle what this one pickles.
-    is_local = known.get("spark.master", "local").startswith("local")
-    settings = given if is_local else known
-    for role in ("python", "driver.python"):
-        variable = "PYSPARK_" + role.upper().replace(".", "_")
-        own = sys.executable if is_local else os.environ.get(variable, sys.executable)
-        os.environ[variable] = settings.get(f"spark.pyspark.{role}", own)
-
-
-def _driver_memory_gib() -> int:
-    gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
-    return max(1, min(_MEMORY_GIB_MAX, gib // _MEMORY_SHARE))
+    if master.startswith("local"):  # executors are in the driver's process, or next to it
+        gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
+        memory = max(1, min(_MEMORY_GIB_MAX, gib // _MEMORY_SHARE))
+        shared["spark.driver.memory"] = f"{memory}g"
+        shared["spark.driver.host"] = shared["spark.driver.bindAddress"] = "127.0.0.1"
+    return {"spark.master": master, **shared}

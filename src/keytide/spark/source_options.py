@@ -10,7 +10,6 @@ from keytide.catalogs.warehouse import cache_folder
 from keytide.changes.change_scan import Changes, changes_of
 from keytide.commit.author import Author
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
-from keytide.format.snapshot import Snapshot
 from keytide.options import keys
 from keytide.predicate.condition import predicate_of
 from keytide.read.key_index_rebuild import settled_state
@@ -118,28 +117,22 @@ class SourceOptions:
 
     def _scan(self, table: StoredTable, columns: Sequence[str] | None) -> Scan:
         wanted = self.columns if columns is None else columns
-        where, skipped = (
-            self.given.value("where"),
-            (bool(self.given.value("skip-upsert")), bool(self.given.value("skip-upsert-delete"))),
-        )
+        where, skips = self.given.value("where"), bool(self.given.value("skip-upsert"))
+        skips_delete = bool(self.given.value("skip-upsert-delete"))
         if self.state is None or self.travels:
             return scan_table(
-                table, wanted, where, skip_upsert=skipped[0], skip_upsert_delete=skipped[1],
+                table, wanted, where, skip_upsert=skips, skip_upsert_delete=skips_delete,
                 **snapshot_named(self.given, table),
             )  # fmt: skip
-        schema = table.metadata.schema(self.state.schema_id)
-        state = settled_state(table.state(schema, self._settled(table, self.state)))
-        predicate = None if where is None else predicate_of(where, schema.fields, table.name)
-        which = which_rows(schema, table.name, *skipped)
-        return narrowed_scan(replace(whole_scan(state), which=which), wanted, predicate)
-
-    def _settled(self, table: StoredTable, seen: StateIds) -> Snapshot | None:
-        if seen.snapshot_id is None:
-            return None
+        schema, seen_id = table.metadata.schema(self.state.schema_id), self.state.snapshot_id
         try:
-            return table.metadata.snapshot(seen.snapshot_id)
+            snapshot = None if seen_id is None else table.metadata.snapshot(seen_id)
         except NotFoundError as error:
-            raise expired_error(table.name, [seen.snapshot_id], str(error)) from error
+            raise expired_error(table.name, [seen_id or 0], str(error)) from error
+        state = settled_state(table.state(schema, snapshot))
+        predicate = None if where is None else predicate_of(where, schema.fields, table.name)
+        which = which_rows(schema, table.name, skips, skips_delete)
+        return narrowed_scan(replace(whole_scan(state), which=which), wanted, predicate)
 
     def fixed_to(self, scan: Scan) -> SourceOptions:
         """The same options for later reads, fixed to the schema and the snapshot of a scan."""
@@ -164,10 +157,8 @@ class SourceOptions:
     def tells_kinds(self) -> bool:
         """Whether rows have the column with their kind."""
         asked = self.given.value("readChangeFeed")
-        return self._is_between if asked is None else bool(asked)
-
-    @property
-    def _is_between(self) -> bool:
+        if asked is not None:
+            return bool(asked)
         between = keys.INCREMENTAL_BETWEEN in self.given or BETWEEN_TIMES in self.given
         return self.is_stream or between or self.given.value(SCAN_MODE) == "incremental"
 

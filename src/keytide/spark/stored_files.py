@@ -70,7 +70,7 @@ def locate_in(spark: SparkSession) -> Locate:
             "of a file system such as 's3a'"
         )
     if not is_apache_spark(spark):
-        return _nowhere
+        return lambda store, path: None
     if chosen == "never":
         return on_local_disk
     return _FileSystems(spark, None if chosen == "auto" else chosen).uri
@@ -79,11 +79,6 @@ def locate_in(spark: SparkSession) -> Locate:
 def far_bytes_min(spark: SparkSession) -> int:
     """The size from which files of a table in an object store are read by Spark's own reader."""
     return _LARGE_BYTES if spark.conf.get(SETTING, "auto") in {"auto", ""} else 0
-
-
-def _nowhere(store: Store, path: str) -> str | None:
-    """A session that reads no file by itself."""
-    return None
 
 
 def on_local_disk(store: Store, path: str) -> str | None:
@@ -101,22 +96,22 @@ class _FileSystems:
     chosen: str | None
 
     def uri(self, store: Store, path: str) -> str | None:
-        """See `Locate`."""
+        """See `Locate`. The file system of a bucket is tried with one of its files."""
         local = on_local_disk(store, path)
         if local is not None:
             return local
         scheme, _, rest = store.uri_of(path).partition("://")
-        name = (self.chosen or self._name(scheme, rest)) if rest else None
+        if not rest:
+            return None
+        name = self.chosen
+        if name is None:
+            known = _KNOWN.setdefault(self.spark, {})
+            bucket = scheme, rest.partition("/")[0]
+            if bucket not in known:
+                names = _FILE_SYSTEMS.get(scheme, ())
+                known[bucket] = next((n for n in names if self._finds(f"{n}://{rest}")), None)
+            name = known[bucket]
         return None if name is None else f"{name}://{rest}"
-
-    def _name(self, scheme: str, rest: str) -> str | None:
-        """The file system of the session for a bucket, tried with one of its files."""
-        known = _KNOWN.setdefault(self.spark, {})
-        bucket = scheme, rest.partition("/")[0]
-        if bucket not in known:
-            names = _FILE_SYSTEMS.get(scheme, ())
-            known[bucket] = next((n for n in names if self._finds(f"{n}://{rest}")), None)
-        return known[bucket]
 
     def _finds(self, uri: str) -> bool:
         reader = self.spark.read.schema("nothing int").option("__globPaths__", "false")

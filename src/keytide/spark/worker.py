@@ -28,7 +28,14 @@ def set_up() -> None:
     """
     gc.collect()
     gc.freeze()
-    _list_once({*os.environ.get("PYTHONPATH", "").split(os.pathsep)})
+    archives = {*os.environ.get("PYTHONPATH", "").split(os.pathsep)}
+    list_anew = zipimporter.invalidate_caches
+
+    def invalidate_caches(self: zipimporter) -> None:
+        if self.archive not in archives:
+            list_anew(self)
+
+    setattr(zipimporter, "invalidate_caches", invalidate_caches)  # noqa: B010  # not for assignment
     ignore_broken_pipes()
 
 
@@ -95,14 +102,3 @@ def _in_few_words(method: Callable[..., Any]) -> Callable[..., Any]:
 def _main() -> str:
     """The main module of this process, which identifies Spark's workers."""
     return getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "")
-
-
-def _list_once(archives: set[str]) -> None:
-    """Stop listing these archives before each task."""
-    list_anew = zipimporter.invalidate_caches
-
-    def invalidate_caches(self: zipimporter) -> None:
-        if self.archive not in archives:
-            list_anew(self)
-
-    setattr(zipimporter, "invalidate_caches", invalidate_caches)  # noqa: B010  # not for assignment

@@ -47,22 +47,6 @@ def check_python(spark: Any) -> None:
 
 @cache
 def _check(executable: str, path: str) -> None:
-    version, *lacking = _answer(executable, path)
-    this = "{}.{}".format(*sys.version_info[:2])
-    if version != this:
-        raise SetupError(
-            f"Spark runs tasks with {executable!r}, which is Python {version}, but this is "
-            f"Python {this}: {WAY_OUT}"
-        )
-    if lacking:
-        raise SetupError(
-            f"Spark runs tasks with {executable!r}, which cannot import {', '.join(lacking)}: "
-            f"{WAY_OUT}"
-        )
-
-
-def _answer(executable: str, path: str) -> list[str]:
-    """The version of a Python executable, and the modules that it lacks."""
     paths = [path, os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     try:
@@ -78,4 +62,15 @@ def _answer(executable: str, path: str) -> list[str]:
         raise SetupError(
             f"Spark runs tasks with {executable!r}, which cannot be run ({error}): {WAY_OUT}"
         ) from error
-    return done.stdout.split()
+    version, *lacking = done.stdout.split()
+    this = "{}.{}".format(*sys.version_info[:2])
+    if version != this:
+        raise SetupError(
+            f"Spark runs tasks with {executable!r}, which is Python {version}, but this is "
+            f"Python {this}: {WAY_OUT}"
+        )
+    if lacking:
+        raise SetupError(
+            f"Spark runs tasks with {executable!r}, which cannot import {', '.join(lacking)}: "
+            f"{WAY_OUT}"
+        )

@@ -283,32 +283,28 @@ class Client:
 
     def _note(self, found: Sequence[Any], following: dict[str, dict[int, int]]) -> None:
         """Record the positions of partitions. Raises errors that prevent reading on."""
+        kinds = self._kafka.KafkaError
+        retried = (  # by the library itself
+            kinds._TRANSPORT,
+            kinds._ALL_BROKERS_DOWN,
+            kinds._RESOLVE,
+            kinds._TIMED_OUT,
+            kinds._MAX_POLL_EXCEEDED,
+            kinds.LEADER_NOT_AVAILABLE,
+            kinds.NOT_LEADER_FOR_PARTITION,
+        )
         for each in found:
             error, partition = each.error(), each.partition()
             if error is None:
                 following.setdefault(each.topic(), {})[partition] = each.offset() + 1
-            elif error.code() == self._kafka.KafkaError._PARTITION_EOF:
+            elif error.code() == kinds._PARTITION_EOF:
                 # Transaction markers, and messages that compaction removed, leave no message at the
                 # end.
                 following.setdefault(each.topic(), {})[partition] = each.offset()
-            elif error.code() in self._passing:
+            elif error.code() in retried:
                 _LOG.warning("%s", error.str())
             else:
                 raise self._error(error, f"{each.topic()}, partition {partition}")
-
-    @property
-    def _passing(self) -> tuple[int, ...]:
-        """Errors after which the library retries by itself."""
-        error = self._kafka.KafkaError
-        return (
-            error._TRANSPORT,
-            error._ALL_BROKERS_DOWN,
-            error._RESOLVE,
-            error._TIMED_OUT,
-            error._MAX_POLL_EXCEEDED,
-            error.LEADER_NOT_AVAILABLE,
-            error.NOT_LEADER_FOR_PARTITION,
-        )
 
     def _error(self, error: Any, where: str) -> KeytideError:
         kinds = self._kafka.KafkaError

@@ -43,13 +43,7 @@ from keytide.feeds.feed import (
 from keytide.feeds.flow_writer import has_omitted_column, omitted_names, with_omitted_column
 from keytide.feeds.formats import envelope_of
 from keytide.feeds.inference import Sample, feed_growth
-from keytide.feeds.kafka.client import (
-    BATCH_BYTES_MAX,
-    MESSAGES_SCHEMA,
-    Client,
-    Consumer,
-    Topic,
-)
+from keytide.feeds.kafka.client import BATCH_BYTES_MAX, MESSAGES_SCHEMA, Client, Consumer, Topic
 from keytide.feeds.kafka.offsets import Offsets, TopicOffsets, progress_of, stored_offsets
 from keytide.feeds.kafka.start import IfLost, Start, check_topics, checked_if_lost, start_offsets
 from keytide.feeds.kafka.topics import (
@@ -104,11 +98,7 @@ def letters_of(messages: pa.Table, decoded: Decoded, written: WrittenChanges) ->
 
 
 def report_of(
-    number: int,
-    decoded: Decoded,
-    written: WrittenChanges,
-    started: float,
-    snapshot_id: int | None,
+    number: int, decoded: Decoded, written: WrittenChanges, started: float, snapshot_id: int | None
 ) -> BatchReport:
     """The report of a batch that began at a time of `time.perf_counter`."""
     counts, unknown = written.counts, written.unknown.num_rows
@@ -250,49 +240,6 @@ class _Run:
 
     def to_the_end(self) -> None:
         """Read and apply messages. See `run_feed`."""
-        topics = self._begin()
-        ends = {name: topic.end for name, topic in topics.items()}
-        looked = heard = time.monotonic()
-        while not self._stop.is_set() and not (
-            not self._request.feed.continuous and self._has_reached(ends)
-        ):
-            messages = self._consumer.read(self._request.messages_max, _WAIT_SECONDS)
-            now = time.monotonic()
-            if messages.next:
-                heard = now
-            elif not self._request.feed.continuous and now - heard > _SILENCE_SECONDS_MAX:
-                raise DataError(
-                    f"{self._request.address} returned no message for {_SILENCE_SECONDS_MAX} "
-                    f"seconds, although there are more; {self._batch_id} batches are committed. "
-                    "Start again when the brokers respond"
-                )
-
-            # Apply messages, if any, and advance the position.
-            after = {**self._at}
-            for name, partitions in messages.next.items():
-                after[name] = after[name].advanced_to(partitions)
-            self._at = after
-            if messages.rows.num_rows:
-                self._apply(messages.rows)
-            if self._request.feed.continuous and now - looked > POLL_SECONDS:
-                self._look_again()
-                looked = now
-        self._open(MESSAGES_SCHEMA.empty_table())
-        if self._at != self._told:
-            # Commit the position without rows.
-            assert self.table is not None
-            pinned = self.table.pinned()
-            author = replace(self._author, identifier=self._batch_id)
-            with writing(pinned, writable_view(pinned), author) as transaction:
-                transaction.progress = progress_of(self._told, self._at)
-                transaction.commit()
-            self._told = self._at
-            self._batch_id += 1
-
-    # -- location -------------------------------------------------------------------------------
-
-    def _begin(self) -> Mapping[str, Topic]:
-        """Start the consumer at the table's offsets."""
         request = self._request
         topics = self._topics()
         try:
@@ -301,7 +248,49 @@ class _Run:
             self._told = {}
         self._at = start_offsets(self._told, topics, request.start, request.if_lost)
         self._consumer.begin_at(self._at)
-        return topics
+
+        looked = heard = time.monotonic()
+        while not self._stop.is_set() and (
+            request.feed.continuous
+            or any(
+                self._at[name].next[partition] < end
+                for name, topic in topics.items()
+                for partition, end in topic.end.items()
+            )
+        ):
+            messages = self._consumer.read(request.messages_max, _WAIT_SECONDS)
+            now = time.monotonic()
+            if messages.next:
+                heard = now
+            elif not request.feed.continuous and now - heard > _SILENCE_SECONDS_MAX:
+                raise DataError(
+                    f"{request.address} returned no message for {_SILENCE_SECONDS_MAX} "
+                    f"seconds, although there are more; {self._batch_id} batches are committed. "
+                    "Start again when the brokers respond"
+                )
+
+            # Advance the position, and apply messages, if any.
+            moved = {
+                name: replace(self._at[name], next={**self._at[name].next, **partitions})
+                for name, partitions in messages.next.items()
+            }
+            self._at = {**self._at, **moved}
+            if messages.rows.num_rows:
+                self._apply(messages.rows)
+            if request.feed.continuous and now - looked > POLL_SECONDS:
+                self._look_again()
+                looked = now
+        table, _, _ = self._open(MESSAGES_SCHEMA.empty_table())
+        if self._at != self._told:  # commit the position without rows
+            pinned = table.pinned()
+            author = replace(self._author, identifier=self._batch_id)
+            with writing(pinned, writable_view(pinned), author) as transaction:
+                transaction.progress = progress_of(self._told, self._at)
+                transaction.commit()
+            self._told = self._at
+            self._batch_id += 1
+
+    # -- location -------------------------------------------------------------------------------
 
     def _topics(self) -> Mapping[str, Topic]:
         address = self._request.address
@@ -321,13 +310,6 @@ class _Run:
                 self._at = start_offsets(self._at, topics, self._request.start, "fail")
                 self._consumer.begin_at(self._at)
                 return
-
-    def _has_reached(self, ends: Mapping[str, Mapping[int, int]]) -> bool:
-        return all(
-            self._at[name].next[partition] >= end
-            for name, each in ends.items()
-            for partition, end in each.items()
-        )
 
     # -- processing -----------------------------------------------------------------------------
 
@@ -382,13 +364,11 @@ class _Run:
             write()
             snapshot_id = transaction.commit(write).snapshot_id
         self._told = self._at
-        self._report(report_of(self._batch_id, decoded, parts[0], started, snapshot_id))
-        self._batch_id += 1
-
-    def _report(self, report: BatchReport) -> None:
+        report = report_of(self._batch_id, decoded, parts[0], started, snapshot_id)
         self.reports.append(report)
         if self._on_batch is not None:
             self._on_batch(report)
+        self._batch_id += 1
 
 
 # -- ingestion into several tables -----------------------------------------------------------------

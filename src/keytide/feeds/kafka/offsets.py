@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from keytide.commit.author import Progress, current_progress
 from keytide.errors import DataError
@@ -48,19 +48,10 @@ class TopicOffsets:
                 "a topic; roll the table back to an earlier snapshot"
             ) from error
 
-    def advanced_to(self, partitions: Mapping[int, int]) -> TopicOffsets:
-        """The offsets after advancing some partitions."""
-        return replace(self, next={**self.next, **partitions})
-
-
-def property_of(topic: str) -> str:
-    """The property for a topic."""
-    return f"{_PREFIX}{topic}"
-
 
 def stored_offsets(table: StoredTable, topics: Iterable[str]) -> dict[str, TopicOffsets]:
     """The offsets for some topics in the latest snapshot of a table, without unknown topics."""
-    names = {property_of(topic): topic for topic in topics}
+    names = {_PREFIX + topic: topic for topic in topics}
     stored = current_progress(table.metadata, table.metadata.latest_snapshot(), names)
     return {names[name]: TopicOffsets.from_text(text, name) for name, text in stored.items()}
 
@@ -74,8 +65,8 @@ def stored_topics(table: StoredTable) -> tuple[str, ...]:
 
 def progress_of(before: Offsets, after: Offsets) -> Progress:
     """The record of a commit that advances from some offsets to others."""
-    was = {property_of(name): before.get(name) for name in after}
+    was = {_PREFIX + name: before.get(name) for name in after}
     return Progress(
         {name: None if offsets is None else offsets.to_text() for name, offsets in was.items()},
-        {property_of(name): offsets.to_text() for name, offsets in after.items()},
+        {_PREFIX + name: offsets.to_text() for name, offsets in after.items()},
     )

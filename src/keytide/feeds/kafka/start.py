@@ -105,27 +105,22 @@ def start_offsets(
                     f"starting offsets are given for partition {partition} of topic {name}, "
                     f"which has {len(topics[name].first)}"
                 )
-    return {
-        name: _of_new_topic(name, topic, start)
-        if name not in stored
-        else _of_known_topic(name, topic, stored[name], if_lost)
-        for name, topic in topics.items()
-    }
-
-
-def _of_new_topic(name: str, topic: Topic, start: Start) -> TopicOffsets:
-    given = (start.offsets or {}).get(name, {})
-    places = topic.end if start.default == "latest" else topic.first
-    found = dict(places)
-    for partition, offset in given.items():
-        first, end = topic.first[partition], topic.end[partition]
-        found[partition] = {-2: first, -1: end}.get(offset, offset)
-        if not first <= found[partition] <= end:
-            raise InvalidError(
-                f"starting offset {offset} of partition {partition} of topic {name} does not "
-                f"exist: the partition has {first} to {end}"
-            )
-    return TopicOffsets(topic.id, found)
+    found = {}
+    for name, topic in topics.items():
+        if name in stored:
+            found[name] = _of_known_topic(name, topic, stored[name], if_lost)
+            continue
+        places = dict(topic.end if start.default == "latest" else topic.first)
+        for partition, offset in (start.offsets or {}).get(name, {}).items():
+            first, end = topic.first[partition], topic.end[partition]
+            places[partition] = {-2: first, -1: end}.get(offset, offset)
+            if not first <= places[partition] <= end:
+                raise InvalidError(
+                    f"starting offset {offset} of partition {partition} of topic {name} does not "
+                    f"exist: the partition has {first} to {end}"
+                )
+        found[name] = TopicOffsets(topic.id, places)
+    return found
 
 
 def _of_known_topic(name: str, topic: Topic, stored: TopicOffsets, if_lost: IfLost) -> TopicOffsets:
@@ -139,29 +134,26 @@ def _of_known_topic(name: str, topic: Topic, stored: TopicOffsets, if_lost: IfLo
                 "(if_lost='earliest' in Python)"
             )
         return TopicOffsets(topic.id, dict(places))
-    lost = {p: o for p, o in stored.next.items() if p in topic.first and not _is_there(topic, p, o)}
+    lost = {}
+    for partition, offset in sorted(stored.next.items()):
+        first, end = topic.first.get(partition, offset), topic.end.get(partition, offset)
+        if offset > end:
+            lost[partition] = (
+                f"partition {partition} ends at {end}, before {offset}, the next offset to read"
+            )
+        elif offset < first:
+            lost[partition] = (
+                f"offsets {offset} to {first - 1} of partition {partition} expired before they "
+                f"were read (at most {first - offset:,} messages)"
+            )
     if lost and if_lost == "fail":
         raise DataError(
-            f"topic {name}: {'; '.join((_loss(topic, p, o) for p, o in sorted(lost.items())))}. "
+            f"topic {name}: {'; '.join(lost.values())}. "
             "To continue with the existing messages, run once with --if-lost earliest "
             "(if_lost='earliest' in Python), and keep messages longer (retention.ms of the topic)"
         )
     goes_on = {p: stored.next.get(p, topic.first[p]) for p in topic.first}
     return TopicOffsets(topic.id, {p: places[p] if p in lost else o for p, o in goes_on.items()})
-
-
-def _is_there(topic: Topic, partition: int, offset: int) -> bool:
-    return topic.first[partition] <= offset <= topic.end[partition]
-
-
-def _loss(topic: Topic, partition: int, offset: int) -> str:
-    first, end = topic.first[partition], topic.end[partition]
-    if offset > end:
-        return f"partition {partition} ends at {end}, before {offset}, the next offset to read"
-    return (
-        f"offsets {offset} to {first - 1} of partition {partition} expired before they were read "
-        f"(at most {first - offset:,} messages)"
-    )
 
 
 def _offset(value: object) -> int:
@@ -216,12 +208,9 @@ def lag_of(table: StoredTable, address: KafkaAddress, broker: Broker) -> tuple[P
     for name, topic in topics.items():
         offsets = stored.get(name)
         known = {} if offsets is None or offsets.id != topic.id else offsets.next
-        found += (_of_partition(name, topic, each, known.get(each)) for each in sorted(topic.first))
+        for partition, first in sorted(topic.first.items()):
+            offset, end = known.get(partition), topic.end[partition]
+            left = max(0, end - max(offset or 0, first))
+            lost = 0 if offset is None else max(0, first - offset)
+            found.append(PartitionLag(name, partition, offset, end, left, lost))
     return tuple(found)
-
-
-def _of_partition(name: str, topic: Topic, partition: int, offset: int | None) -> PartitionLag:
-    first, end = topic.first[partition], topic.end[partition]
-    at = first if offset is None else max(offset, first)
-    lost = 0 if offset is None else max(0, first - offset)
-    return PartitionLag(name, partition, offset, end, max(0, end - at), lost)

@@ -70,20 +70,19 @@ class KafkaAddress:
                     f"{text!r}: {name!r} is not a valid topic name, which has only letters, "
                     f"digits, '.', '_' and '-'; {_EXPECTED}"
                 )
-        return cls(",".join(_broker(each, text) for each in brokers.split(",")), names)
+        places = []
+        for each in brokers.split(","):
+            found = _BROKER.fullmatch(each)
+            if found is None or not 0 < int(found["port"] or _PORT) < 1 << 16:
+                raise InvalidError(f"{text!r}: {each!r} is not a host and port; {_EXPECTED}")
+            places.append(f"{found['host']}:{found['port'] or _PORT}")
+        return cls(",".join(places), names)
 
     def __str__(self) -> str:
         return f"{_SCHEME}{self.brokers}/{','.join(self.topics)}"
 
 
 _EXPECTED = "expected kafka://host:port/topic; hosts and topics can be comma-separated"
-
-
-def _broker(text: str, address: str) -> str:
-    found = _BROKER.fullmatch(text)
-    if found is None or not 0 < int(found["port"] or _PORT) < 1 << 16:
-        raise InvalidError(f"{address!r}: {text!r} is not a host and port; {_EXPECTED}")
-    return f"{found['host']}:{found['port'] or _PORT}"
 
 
 # -- assignment of topics to tables ----------------------------------------------------------------
@@ -124,7 +123,15 @@ def topics_by_table(template: str, topics: Iterable[str]) -> dict[str, tuple[str
     `{topic}` the whole name with underscores for dots. Raises `InvalidError` for an invalid
     template, and for a topic that lacks such a part.
     """
-    fields = _fields(template)
+    try:
+        fields = [each[1] for each in Formatter().parse(template) if each[1] is not None]
+    except ValueError:
+        fields = []
+    if not fields or not set(fields) <= set(_FIELDS):
+        known = " or ".join(f"{{{name}}}" for name in _FIELDS)
+        raise InvalidError(
+            f"tables are {template!r}; expected a name with {known} in it, such as 'shop.{{table}}'"
+        )
     tables: dict[str, tuple[str, ...]] = {}
     for topic in topics:
         *_, database, table = ("", *topic.split("."))
@@ -138,19 +145,6 @@ def topics_by_table(template: str, topics: Iterable[str]) -> dict[str, tuple[str
         name = template.format(**parts)
         tables[name] = (*tables.get(name, ()), topic)
     return tables
-
-
-def _fields(template: str) -> list[str]:
-    try:
-        fields = [each[1] for each in Formatter().parse(template) if each[1] is not None]
-    except ValueError:
-        fields = []
-    if not fields or not set(fields) <= set(_FIELDS):
-        known = " or ".join(f"{{{name}}}" for name in _FIELDS)
-        raise InvalidError(
-            f"tables are {template!r}; expected a name with {known} in it, such as 'shop.{{table}}'"
-        )
-    return fields
 
 
 # -- documents from messages -----------------------------------------------------------------------
@@ -167,21 +161,11 @@ def rows_with_keys(messages: pa.Table, key: Sequence[str], *, is_ordered: bool) 
     value = texts_of(messages["message"])
     texts = pa.table({"key": texts_of(messages["key"]).to_arrow(), "value": value.to_arrow()})
     deleted = f'{{"{DELETED}":{_UNORDERED if is_ordered else "true"}}}'
-    found = query(_joined_sql(_members_sql(key), deleted), messages=texts).column(0)
-    joined = pl.Series(values=found, dtype=pl.String).cast(pl.Binary)
-    # Nothing is added to bytes that are not text.
-    made = joined.zip_with(raw.is_null() | value.is_not_null(), raw)
-    return pa.chunked_array([made.to_arrow().cast(pa.large_binary())])
-
-
-_UNORDERED = '"unordered"'
-
-
-def _joined_sql(members: str, deleted: str) -> str:
-    """Concatenated objects. Of two fields with the same name, the first one counts."""
-    return f"""
+    # Concatenated objects. Of two fields with the same name, the first one counts.
+    found = query(
+        f"""
         WITH given AS (
-            SELECT coalesce(value, {literal(deleted)}) AS value, {members} AS members
+            SELECT coalesce(value, {literal(deleted)}) AS value, {_members_sql(key)} AS members
             FROM messages)
         SELECT CASE
             WHEN members IS NULL OR NOT json_valid(value) OR NOT json_valid(members) THEN value
@@ -190,7 +174,16 @@ def _joined_sql(members: str, deleted: str) -> str:
             WHEN json_array_length(json_keys(value)) = 0 THEN members
             ELSE left(rtrim(value, {_BLANKS}), -1) || ',' || substr(ltrim(members, {_BLANKS}), 2)
             END
-        FROM given"""
+        FROM given""",
+        messages=texts,
+    )
+    joined = pl.Series(values=found.column(0), dtype=pl.String).cast(pl.Binary)
+    # Nothing is added to bytes that are not text.
+    made = joined.zip_with(raw.is_null() | value.is_not_null(), raw)
+    return pa.chunked_array([made.to_arrow().cast(pa.large_binary())])
+
+
+_UNORDERED = '"unordered"'
 
 
 _BLANKS = "' \t\r\n'"
