@@ -541,14 +541,14 @@ def test_rows_stream_and_those_before_an_error_are_gone_too(
     lake: kt.Lake, database: SomeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("keytide.sql.local_query._PAGE_ROWS", 2048)
-    stage, staged = Insertion.stage, itertools.count()
+    store_rows, stored = Insertion.store_rows, itertools.count()
 
     def fails_late(insertion: Insertion, page: Any) -> None:
-        if next(staged) == 5:
+        if next(stored) == 5:
             raise kt.DataError("the source is gone")
-        stage(insertion, page)
+        store_rows(insertion, page)
 
-    monkeypatch.setattr(Insertion, "stage", fails_late)
+    monkeypatch.setattr(Insertion, "store_rows", fails_late)
     lake.sql("CREATE TABLE t (k INT)")
     lake.table("t").write(pa.table({"k": range(100, 20_000)}))
     with pytest.raises(kt.DataError, match="the source is gone"):

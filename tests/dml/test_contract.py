@@ -16,7 +16,7 @@ import keytide as kt
 from keytide.dml import memory
 from keytide.dml.adbc import adbc_connector
 from keytide.dml.append_table import appended_connector
-from keytide.dml.fragments import Told, _read
+from keytide.dml.fragments import Told, read_fragments
 from keytide.dml.keyed_table import keyed_connector
 from keytide.dml.memory import MemoryConnector
 from keytide.dml.spi import Connector
@@ -177,7 +177,7 @@ def miscounts() -> InMemory:
 
 def counts_attempts_twice() -> InMemory:
     def finish_delete(self: Any, session: Any, table: Any, fragments: Any) -> int:
-        told: list[Told] = [_read(fragment) for fragment in fragments]
+        told: list[Told] = [each for one in fragments for each in read_fragments([one])]
         memory._Metadata.finish_delete(self, session, table, fragments)
         return sum(each.rows.num_rows for each in told)
 

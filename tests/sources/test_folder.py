@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import keytide as kt
-from keytide.sources.files import FileFacts
-from keytide.sources.folder import FilePart, PinnedFolder, parquet_folder
+from keytide.sources.files import FileFacts, ParquetFiles
+from keytide.sources.folder import FilePart, PinnedFolder, open_folder
 from keytide.sources.source import Place
 from keytide.store import ObjectInfo, open_store
 from keytide.store.object_store import ObjectStore
@@ -247,7 +247,7 @@ def test_options_of_a_store_are_shown_by_nothing() -> None:
     secret = {"secret_access_key": "geheim", "access_key_id": "me", "region": "here"}
     near = open_store("s3://bucket/lake", secret)
     fields = pa.schema([("k", pa.int64())])
-    source = parquet_folder(Place("s3://bucket/theirs", {}, near, fields))
+    source = open_folder(Place("s3://bucket/theirs", {}, near, fields), ParquetFiles())
     assert ("secret_access_key", "geheim") in vars(source.store)["options"]
     file = ObjectInfo("a.parquet", 1, 0)
     pinned = PinnedFolder(source.store, source.format, (file,), fields)

@@ -41,7 +41,7 @@ from keytide.dml.databases import (
     condition_of,
     quoted,
 )
-from keytide.dml.engine import channel_columns
+from keytide.dml.engine import channel_columns, schema_of
 from keytide.dml.fragments import (
     Spool,
     Told,
@@ -53,7 +53,6 @@ from keytide.dml.spi import (
     ROW_ID,
     ColumnHandle,
     Connector,
-    ConnectorInsertSink,
     ConnectorMergeSink,
     ConnectorMergeSinkProvider,
     ConnectorMetadata,
@@ -85,10 +84,9 @@ def adbc_connector(name: str, place: str | Path) -> Connector:
     database = database_at(os.fspath(place))
     with database.session() as connection:
         database.tables(connection)  # connecting alone may not access the database
-    pages, sinks = _Pages(database), _MergeSinks()
     transactions = Transactions(database)
-    metadata = _Metadata(database, transactions)
-    return Connector(name, metadata, _Splits(transactions), pages, sinks)
+    metadata, splits = _Metadata(database, transactions), _Splits(transactions)
+    return Connector(name, metadata, splits, _Pages(database), _MergeSinks())
 
 
 @dataclass(frozen=True)
@@ -153,24 +151,51 @@ class _Metadata(ConnectorMetadata):
 
     def begin_insert(
         self, session: ConnectorSession, table: _Handle, columns: Sequence[str]
-    ) -> _InsertSink:
+    ) -> Insertion:
         held = self.transactions.transaction_of(session)
-        return _InsertSink(Insertion(self.database, table.table, columns, held))
+        return Insertion(self.database, table.table, columns, held)
 
     # -- DELETE
 
     def get_delete_row_id_column_handle(
         self, session: ConnectorSession, table: _Handle
     ) -> ColumnHandle:
-        return _row_id(self.database, table)
+        # The primary key as the database returns it, which can differ from the displayed form.
+        described = table.table
+        if not described.key:
+            raise UnsupportedError(
+                f"{described} has no primary key, so its rows cannot be identified; add one"
+            )
+        members = [
+            (name, self.database.read_type(described.column(name))) for name in described.key
+        ]
+        type_ = pa.struct([*members, (VERSION, pa.string())])
+        return ColumnHandle(ROW_ID, type_, nullable=False)
 
     def begin_delete(self, session: ConnectorSession, table: _Handle) -> _Handle:
-        return _begin(self.database, table, {0: ()})
+        return self.begin_merge(session, table, {0: ()})
 
     def finish_delete(
         self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
     ) -> int:
-        return self._finish(session, table, fragments)
+        parts: dict[tuple[str, int], list[pa.Table]] = {}
+        for contents in read_fragments(fragments):
+            part = contents.facts["are"], contents.facts["case"]
+            parts.setdefault(part, []).append(contents.rows)
+        found = {part: pa.concat_tables(tables) for part, tables in parts.items()}
+
+        # Clauses that set the same columns are changed together.
+        updated: dict[tuple[str, ...], list[pa.Table]] = {}
+        for (are, case), rows in found.items():
+            if are == "changed":
+                updated.setdefault(table.changes[case], []).append(rows)
+        rows = StagedRows(
+            found.get(("gone", 0)),
+            [(columns, pa.concat_tables(tables)) for columns, tables in updated.items()],
+            found.get(("added", 0)),
+        )
+        held = self.transactions.transaction_of(session)
+        return apply_changes(self.database, table.table, rows, held) if found else 0
 
     def apply_delete(self, session: ConnectorSession, table: _Handle) -> _Handle | None:
         return table
@@ -191,17 +216,14 @@ class _Metadata(ConnectorMetadata):
     def get_update_row_id_column_handle(
         self, session: ConnectorSession, table: _Handle, updated_columns: Sequence[str]
     ) -> ColumnHandle:
-        return _row_id(self.database, table)
+        return self.get_delete_row_id_column_handle(session, table)
 
     def begin_update(
         self, session: ConnectorSession, table: _Handle, updated_columns: Sequence[str]
     ) -> _Handle:
-        return _begin(self.database, table, {0: tuple(updated_columns)})
+        return self.begin_merge(session, table, {0: updated_columns})
 
-    def finish_update(
-        self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
-    ) -> int:
-        return self._finish(session, table, fragments)
+    finish_update = finish_delete
 
     # -- MERGE
 
@@ -210,10 +232,7 @@ class _Metadata(ConnectorMetadata):
     ) -> RowChangeParadigm:
         return RowChangeParadigm.CHANGE_ONLY_UPDATED_COLUMNS
 
-    def get_merge_row_id_column_handle(
-        self, session: ConnectorSession, table: _Handle
-    ) -> ColumnHandle:
-        return _row_id(self.database, table)
+    get_merge_row_id_column_handle = get_delete_row_id_column_handle
 
     def begin_merge(
         self,
@@ -221,15 +240,15 @@ class _Metadata(ConnectorMetadata):
         table: _Handle,
         updated_columns: Mapping[int, Sequence[str]],
     ) -> _Handle:
-        return _begin(
-            self.database, table, {n: tuple(names) for n, names in updated_columns.items()}
-        )
+        changes = {number: tuple(names) for number, names in updated_columns.items()}
+        row_id = self.get_delete_row_id_column_handle(session, table)
+        return replace(table, changes=changes, row_id=row_id.type)
 
     def finish_merge(
         self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
     ) -> int:
         try:
-            return self._finish(session, table, fragments)
+            return self.finish_delete(session, table, fragments)
         except KeyTakenError as error:
             # Another transaction may have inserted the row after this statement looked for it. Then
             # the next attempt finds it. If not, the statement itself is wrong.
@@ -239,62 +258,6 @@ class _Metadata(ConnectorMetadata):
             raise ConflictError(
                 f"{error}; if the row was inserted meanwhile, run the statement again"
             ) from error
-
-    def _finish(
-        self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
-    ) -> int:
-        parts: dict[tuple[str, int], list[pa.Table]] = {}
-        for contents in read_fragments(fragments):
-            parts.setdefault((contents.facts["are"], contents.facts["case"]), []).append(
-                contents.rows
-            )
-        found = {part: pa.concat_tables(tables) for part, tables in parts.items()}
-        # Clauses that set the same columns are changed together.
-        updated: dict[tuple[str, ...], list[pa.Table]] = {}
-        for (are, case), rows in found.items():
-            if are == "changed":
-                updated.setdefault(table.changes[case], []).append(rows)
-        rows = StagedRows(
-            found.get(("gone", 0)),
-            [(columns, pa.concat_tables(tables)) for columns, tables in updated.items()],
-            found.get(("added", 0)),
-        )
-        held = self.transactions.transaction_of(session)
-        return apply_changes(self.database, table.table, rows, held) if found else 0
-
-
-def _row_id(database: Database, table: _Handle) -> ColumnHandle:
-    """The primary key as the database returns it, which can differ from the displayed form."""
-    described = table.table
-    if not described.key:
-        raise UnsupportedError(
-            f"{described} has no primary key, so its rows cannot be identified; add one"
-        )
-    members = [(name, database.read_type(described.column(name))) for name in described.key]
-    type_ = pa.struct([*members, (VERSION, pa.string())])
-    return ColumnHandle(ROW_ID, type_, nullable=False)
-
-
-def _begin(
-    database: Database,
-    table: _Handle,
-    changes: Mapping[int, tuple[str, ...]],
-) -> _Handle:
-    return replace(table, changes=changes, row_id=_row_id(database, table).type)
-
-
-@dataclass(frozen=True)
-class _InsertSink(ConnectorInsertSink):
-    insertion: Insertion
-
-    def store_rows(self, page: pa.RecordBatch) -> None:
-        self.insertion.stage(page)
-
-    def finish(self) -> int:
-        return self.insertion.insert()
-
-    def abort(self) -> None:
-        self.insertion.close()
 
 
 @dataclass(frozen=True)
@@ -327,17 +290,28 @@ class _Pages(ConnectorPageSourceProvider):
 
 
 class _Source(UpdatablePageSource):
-    """The rows of a table from one query, and their changes."""
+    """The rows of a table from one query, page by page, and their changes."""
 
     def __init__(
         self, database: Database, table: _Handle, split: int, columns: tuple[ColumnHandle, ...]
     ) -> None:
-        self._database, self._table, self._split = database, table, split
-        self._reading = _Query(database, table, columns)
+        self._database, self._table, self._columns = database, table, columns
+        self._open = ExitStack()
+        self._reader: Iterator[pa.RecordBatch] | None = None
+        self._is_over = False
         self._staged = _StagedChanges(table, split)
 
     def get_next_page(self) -> pa.RecordBatch | None:
-        return self._reading.next_page()
+        if self._is_over:
+            return None
+        with self._database.errors(str(self._table)):
+            if self._reader is None:
+                self._reader = self._begin_query()
+            for batch in self._reader:
+                if batch.num_rows:
+                    return self._page(batch)
+        self._end_query()
+        return None
 
     def delete_rows(self, row_ids: pa.Array) -> None:
         self._staged.add("gone", 0, row_ids, [])
@@ -357,48 +331,11 @@ class _Source(UpdatablePageSource):
         self._staged.abort()
 
     def close(self) -> None:
-        self._reading.close()
+        self._end_query()
         self._staged.abort()
 
-
-class _Query:
-    """One query, whose rows are read page by page."""
-
-    def __init__(
-        self, database: Database, table: _Handle, columns: tuple[ColumnHandle, ...]
-    ) -> None:
-        self._database, self._table, self._columns = database, table, columns
-        self._open = ExitStack()
-        self._reader: Iterator[pa.RecordBatch] | None = None
-        self._is_over = False
-
-    def next_page(self) -> pa.RecordBatch | None:
-        if self._is_over:
-            return None
-        with self._database.errors(str(self._table)):
-            if self._reader is None:
-                session = self._open.enter_context(self._database.session(str(self._table)))
-                condition = self._table.condition
-                text = self._database.select(self._table.table, self._items())
-                if self._table.snapshot is not None:
-                    self._database.join_snapshot(session, self._table.snapshot)
-                reader = session.read(
-                    f"{text} WHERE {condition.text}" if condition.text else text,
-                    condition.parameters,
-                )
-                self._reader = self._database.rows_of(reader)
-            for batch in self._reader:
-                if batch.num_rows:
-                    return self._page(batch)
-        self.close()
-        return None
-
-    def close(self) -> None:
-        self._is_over = True
-        self._open.close()
-
-    def _items(self) -> list[tuple[str, pa.DataType]]:
-        """The selected columns, with the key columns and the version instead of row ids."""
+    def _begin_query(self) -> Iterator[pa.RecordBatch]:
+        # The selected columns, with the key columns and the version instead of row ids.
         table, items = self._table.table, []
         for column in self._columns:
             names = table.key if column.name == ROW_ID else (column.name,)
@@ -408,7 +345,20 @@ class _Query:
                 items.append((text, described.type))
             if column.name == ROW_ID:
                 items.append((self._database.version(table, "t"), pa.string()))
-        return items or [("0", pa.int64())]
+
+        session = self._open.enter_context(self._database.session(str(self._table)))
+        condition = self._table.condition
+        text = self._database.select(table, items or [("0", pa.int64())])
+        if self._table.snapshot is not None:
+            self._database.join_snapshot(session, self._table.snapshot)
+        reader = session.read(
+            f"{text} WHERE {condition.text}" if condition.text else text, condition.parameters
+        )
+        return self._database.rows_of(reader)
+
+    def _end_query(self) -> None:
+        self._is_over = True
+        self._open.close()
 
     def _page(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         arrays, place = [], 0
@@ -426,7 +376,7 @@ class _Query:
             ]
             arrays.append(pa.StructArray.from_arrays(members, fields=list(column.type)))
             place += len(members)
-        schema = pa.schema([pa.field(c.name, c.type, c.nullable) for c in self._columns])
+        schema = schema_of(self._columns)
         return pa.record_batch(arrays, schema=schema) if arrays else batch.select([])
 
 
@@ -491,6 +441,7 @@ class _MergeSink(ConnectorMergeSink):
 
     def store_merged_rows(self, page: pa.RecordBatch) -> None:
         width = page.num_columns - 3
+        names = [column.name for column in self._table.table.columns]
         for operation in pc.unique(page.column(width)).to_pylist():
             rows = page.filter(pc.equal(page.column(width), operation))
             if operation == MergeOperation.DELETE:
@@ -498,7 +449,14 @@ class _MergeSink(ConnectorMergeSink):
             elif operation == MergeOperation.INSERT:
                 self._staged.add("added", 0, None, rows.columns[:width])
             elif operation == MergeOperation.UPDATE:
-                self._update(rows, width)
+                for case in pc.unique(rows.column(width + 1)).to_pylist():
+                    if case not in self._table.changes:
+                        raise InvalidError(
+                            f"{self._table}: begin_merge was called without a WHEN {case}"
+                        )
+                    some = rows.filter(pc.equal(rows.column(width + 1), case))
+                    values = [some.column(names.index(name)) for name in self._table.changes[case]]
+                    self._staged.add("changed", case, some.column(width + 2), values)
             else:
                 raise InvalidError(
                     f"{self._table}: operation {operation} of a MERGE is not INSERT, DELETE or "
@@ -510,12 +468,3 @@ class _MergeSink(ConnectorMergeSink):
 
     def abort(self) -> None:
         self._staged.abort()
-
-    def _update(self, page: pa.RecordBatch, width: int) -> None:
-        names = [column.name for column in self._table.table.columns]
-        for case in pc.unique(page.column(width + 1)).to_pylist():
-            if case not in self._table.changes:
-                raise InvalidError(f"{self._table}: begin_merge was called without a WHEN {case}")
-            rows = page.filter(pc.equal(page.column(width + 1), case))
-            values = [rows.column(names.index(name)) for name in self._table.changes[case]]
-            self._staged.add("changed", case, rows.column(width + 2), values)

@@ -28,7 +28,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from keytide.base.process import cached_property
 from keytide.catalogs.catalog import Catalog
 from keytide.commit.transaction import Transaction
 from keytide.compaction.append_tables import BucketRewrite
@@ -41,10 +40,9 @@ from keytide.dml.own_tables import (
     StoredMetadata,
     TableSink,
     TableSource,
+    begin_commit,
     members_of,
     narrowed,
-    operation_of,
-    take_files,
 )
 from keytide.dml.spi import (
     ROW_ID,
@@ -187,14 +185,23 @@ class _Source(TableSource):
         self._split = split
 
     def _read(self) -> Iterator[tuple[pa.RecordBatch, Callable[[pa.StructType], pa.Array]]]:
-        ids = self._id_type
-        carried = [f.name for f in ids.field(_ROW).type] if len(ids) > 2 else []
-        reading = _Reading(self._table.view, self._split.bucket, self._names(carried))
-        for file in self._split.files:
-            for table in reading.pages_of_file(file, self._split.predicate):
-                for rows in pages_of(table):
-                    name = file.meta.file_name
-                    yield rows, partial(_ids, name, rows)
+        view, split, ids = self._table.view, self._split, self._id_type
+        names = self._names([f.name for f in ids.field(_ROW).type] if len(ids) > 2 else [])
+        fields = view.schema.arrow_schema()
+        places = pa.field(POSITION, pa.int64(), nullable=False)
+        schema = pa.schema([*(fields.field(name) for name in names), places])
+
+        # The rows that readers see, out of those that match the predicate.
+        reading = Rows(view, names, split.predicate)
+        asked = reading.versions()
+        columns = dict.fromkeys(
+            (*table_columns(asked.columns), *sorted(columns_of(asked.condition)))
+        )
+        for file in split.files:
+            frames = _frames(view, split.bucket, file, tuple(columns), asked.condition)
+            for frame in frames:
+                for rows in pages_of(to_arrow(reading.outcomes(frame), schema)):
+                    yield rows, partial(_ids, file.meta.file_name, rows)
 
 
 def _ids(file_name: str, rows: pa.RecordBatch, type_: pa.StructType) -> pa.StructArray:
@@ -206,45 +213,17 @@ def _ids(file_name: str, rows: pa.RecordBatch, type_: pa.StructType) -> pa.Struc
     return pa.StructArray.from_arrays(members, fields=list(type_))
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """Reads rows of files of one bucket, with their positions."""
-
-    view: TableView
-    bucket: BucketId
-    names: tuple[str, ...]
-
-    def pages_of_file(self, file: PlannedFile, predicate: Predicate | None) -> Iterator[pa.Table]:
-        """The rows that readers see, out of those that match a predicate."""
-        rows = Rows(self.view, self.names, predicate)
-        asked = rows.versions()
-        columns = dict.fromkeys(
-            (*table_columns(asked.columns), *sorted(columns_of(asked.condition)))
-        )
-        for frame in self._frames(file, tuple(columns), asked.condition):
-            yield to_arrow(rows.outcomes(frame), self._schema)
-
-    def remaining_rows(self, file: PlannedFile, gone: BitMap64) -> Iterator[pl.DataFrame]:
-        """The rows as they are stored, except those in `gone`."""
-        positions = pl.Series(np.asarray(gone.to_array()), dtype=pl.Int64)
-        for frame in self._frames(file, self.names):
-            yield frame.filter(~frame[POSITION].is_in(positions.implode())).drop(POSITION)
-
-    def _frames(
-        self, file: PlannedFile, columns: tuple[str, ...], condition: Predicate | None = None
-    ) -> Iterator[pl.DataFrame]:
-        stored = StoredVersions(
-            self.view, self.bucket[0], (*columns, POSITION), condition, tells_kinds=False
-        )
-        memory = self.view.options.read_memory_bytes
-        fields = self.view.schema.select(columns)
-        return stored.of_lone_files([file], max(_ROWS_MIN, rows_in(memory, [file], fields)))
-
-    @cached_property
-    def _schema(self) -> pa.Schema:
-        fields = self.view.schema.arrow_schema()
-        places = pa.field(POSITION, pa.int64(), nullable=False)
-        return pa.schema([*(fields.field(name) for name in self.names), places])
+def _frames(
+    view: TableView,
+    bucket: BucketId,
+    file: PlannedFile,
+    columns: tuple[str, ...],
+    condition: Predicate | None = None,
+) -> Iterator[pl.DataFrame]:
+    """The rows of a file, with their positions."""
+    stored = StoredVersions(view, bucket[0], (*columns, POSITION), condition, tells_kinds=False)
+    rows = rows_in(view.options.read_memory_bytes, [file], view.schema.select(columns))
+    return stored.of_lone_files([file], max(_ROWS_MIN, rows))
 
 
 class _Places(Changes):
@@ -285,15 +264,19 @@ class _Places(Changes):
 
     def _write(self) -> None:
         is_rewritten = bool(self._gone) and not self._on.marks_rows
+        buckets: dict[BucketId, list[PlannedFile]] = {}
+        for name in self._gone if is_rewritten else ():
+            file = self._files[name]
+            buckets.setdefault((file.entry.partition, file.entry.bucket), []).append(file)
         stays_there = is_rewritten and not (
-            self._on.moves_rows or len(self._buckets) != 1 or bool(self._on.files)
+            self._on.moves_rows or len(buckets) != 1 or bool(self._on.files)
         )
         if is_rewritten:
             # Rewrite the files that lose rows, with `images` at the end of the first bucket's file.
             images = self._made.tables() if stays_there else iter(())
             view = self._on.view
             memory = view.options.read_memory_bytes
-            for bucket, files in self._buckets.items():
+            for bucket, files in buckets.items():
                 rewriting = BucketRewrite(view, bucket, memory, FileSource.APPEND)
                 made = rewriting.write([(files, self._rows_of(bucket, files, images))], DeadRows())
                 assert made.result is not None
@@ -307,21 +290,15 @@ class _Places(Changes):
             dead = pa.table({FILE: list(self._gone), "dead": pa.array(bits, pa.binary())})
             yield {"rows": 0}, dead
 
-    @property
-    def _buckets(self) -> dict[BucketId, list[PlannedFile]]:
-        found: dict[BucketId, list[PlannedFile]] = {}
-        for name in self._gone:
-            file = self._files[name]
-            found.setdefault((file.entry.partition, file.entry.bucket), []).append(file)
-        return found
-
     def _rows_of(
         self, bucket: BucketId, files: Iterable[PlannedFile], images: Iterator[pa.Table]
     ) -> Iterator[pl.DataFrame]:
         view = self._on.view
-        reading = _Reading(view, bucket, tuple(view.schema.names))
         for file in files:
-            yield from reading.remaining_rows(file, self._gone[file.meta.file_name])
+            gone = self._gone[file.meta.file_name]
+            positions = pl.Series(np.asarray(gone.to_array()), dtype=pl.Int64)
+            for frame in _frames(view, bucket, file, tuple(view.schema.names)):
+                yield frame.filter(~frame[POSITION].is_in(positions.implode())).drop(POSITION)
         for rows in images:
             checked = incoming_rows(rows, view.schema, view.options, view.name)
             refuse_unmergeable(checked.frame, view, checked.refusals)
@@ -406,10 +383,7 @@ class AppendedMetadata(StoredMetadata[AppendedHandle]):
         rows = int(gone.column("_ROW_COUNT").sum())
         change = _Change(state, session, _watched(table))
         for bucket, entries in _by_bucket(gone).items():
-            names = [entry.file.file_name for entry in entries]
-            dead = change.dead_rows(bucket)
-            rows -= sum(len(dead.of(name)) for name in names)
-            change.remove_files(bucket, entries, dead)
+            rows -= change.remove_files(bucket, entries)
         _commit(session, table, change, [])
         return rows
 
@@ -424,11 +398,7 @@ class AppendedMetadata(StoredMetadata[AppendedHandle]):
 
     # -- MERGE
 
-    def get_merge_row_id_column_handle(
-        self, session: ConnectorSession, table: AppendedHandle
-    ) -> ColumnHandle:
-        """See `ConnectorMetadata`."""
-        return place_column(table)
+    get_merge_row_id_column_handle = get_delete_row_id_column_handle
 
     def get_update_layout(self, session: ConnectorSession, table: AppendedHandle) -> Sequence[str]:
         """See `ConnectorMetadata`. Each file is rewritten by one sink."""
@@ -454,29 +424,24 @@ class _Splits(ConnectorSplitManager):
         self, session: ConnectorSession, table: AppendedHandle
     ) -> Sequence[AppendedSplit]:
         target_bytes = table.view.options.target_file_size_bytes
-        groups = [
-            ((plan.partition, plan.bucket), group)
-            for plan in plan_scan(table.base_state, table.predicate).buckets
-            for group in _groups(plan.files, target_bytes)
-        ]
+        # The files of each bucket in order, with small ones grouped.
+        groups: list[tuple[BucketId, list[PlannedFile]]] = []
+        for plan in plan_scan(table.base_state, table.predicate).buckets:
+            group_bytes: int | None = None
+            for file in plan.files:
+                size = file.meta.file_size
+                if group_bytes is None or group_bytes + size > target_bytes:
+                    groups.append(((plan.partition, plan.bucket), []))
+                    group_bytes = 0
+                groups[-1][1].append(file)
+                group_bytes += size
         return [
-            AppendedSplit(number, *group, table.predicate) for number, group in enumerate(groups)
+            AppendedSplit(number, bucket, tuple(files), table.predicate)
+            for number, (bucket, files) in enumerate(groups)
         ]
 
     def stored_bytes(self, splits: Sequence[AppendedSplit]) -> int | None:
         return sum(file.meta.file_size for split in splits for file in split.files)
-
-
-def _groups(files: Iterable[PlannedFile], bytes_max: int) -> Iterator[tuple[PlannedFile, ...]]:
-    """The files in order, with small ones grouped."""
-    group: list[PlannedFile] = []
-    for file in files:
-        if group and sum(f.meta.file_size for f in group) + file.meta.file_size > bytes_max:
-            yield tuple(group)
-            group = []
-        group.append(file)
-    if group:
-        yield tuple(group)
 
 
 def _partition_terms(table: AppendedHandle) -> list[Predicate]:
@@ -519,28 +484,26 @@ class _Change:
     @property
     def written(self) -> TaskResult:
         """The changes to commit, in addition to what tasks wrote."""
-        dead = by_index_key({**self._watched_vectors(), **self._dead})
-        return TaskResult(tuple(self._gone), indexes=dead)
+        # The vectors of the files that were read must not have changed.
+        watched: dict[BucketId, DeadRows] = {}
+        if self.is_watched is not None and self._state.view.options.deletion_vectors_enabled:
+            for bucket in self._state.live.buckets:
+                if self.is_watched(bucket[0]):
+                    watched[bucket] = DeadRows(self._vector_files.get(bucket, ()))
+        return TaskResult(tuple(self._gone), indexes=by_index_key({**watched, **self._dead}))
 
-    def dead_rows(self, bucket: BucketId) -> DeadRows:
-        """The rows of a bucket that are already marked as deleted."""
-        view, files = self._state.view, self._vector_files.get(bucket, ())
-        return load_dead_rows(view.store, files, view.name)
-
-    def remove_files(
-        self, bucket: BucketId, entries: Iterable[ManifestEntry], dead: DeadRows | None = None
-    ) -> None:
-        """Remove whole files, with their deletion vectors."""
-        gone = [replace(entry, kind=FileKind.DELETE) for entry in entries]
-        self._gone += gone
+    def remove_files(self, bucket: BucketId, entries: Sequence[ManifestEntry]) -> int:
+        """Remove whole files. Returns how many of their rows were already deleted."""
+        self._gone += [replace(entry, kind=FileKind.DELETE) for entry in entries]
+        names = [entry.file.file_name for entry in entries]
+        before = self._dead_rows(bucket)
         if self._state.view.options.deletion_vectors_enabled:
-            names = [entry.file.file_name for entry in gone]
-            before = self.dead_rows(bucket) if dead is None else dead
             self._update_vectors(bucket, before, names, before.without(names))
+        return sum(len(before.of(name)) for name in names)
 
     def mark(self, bucket: BucketId, dead: Mapping[str, BitMap64], entries: _ByName) -> None:
         """Mark rows of a bucket's files as deleted, and remove files without remaining rows."""
-        before = self.dead_rows(bucket)
+        before = self._dead_rows(bucket)
         positions = {name: np.asarray(some.to_array(), np.int64) for name, some in dead.items()}
         for name, some in positions.items():
             if np.isin(some, before.of(name)).any():
@@ -559,15 +522,10 @@ class _Change:
         went_by = None if is_about_all else before.about(names).observed
         self._dead[bucket] = replace(after, observed=went_by)
 
-    def _watched_vectors(self) -> dict[BucketId, DeadRows]:
-        """The vectors of the files that were read, which must not have changed."""
-        if self.is_watched is None or not self._state.view.options.deletion_vectors_enabled:
-            return {}
-        return {
-            bucket: DeadRows(self._vector_files.get(bucket, ()))
-            for bucket in self._state.live.buckets
-            if self.is_watched(bucket[0])
-        }
+    def _dead_rows(self, bucket: BucketId) -> DeadRows:
+        """The rows of a bucket that are already marked as deleted."""
+        view, files = self._state.view, self._vector_files.get(bucket, ())
+        return load_dead_rows(view.store, files, view.name)
 
 
 _ByName = Mapping[str, ManifestEntry]
@@ -588,7 +546,6 @@ def _commit(
 ) -> None:
     begun = Transaction.on(table.table, table.base_state, table.view.statement)
     with with_follow_ups(table.table, begun) as transaction:
-        transaction.set_operation(operation_of(session))
-        take_files(transaction, table, contents)
+        begin_commit(transaction, session, table, contents)
         transaction.collect(change.written)
         transaction.change_rows(change.marked, change.is_watched)

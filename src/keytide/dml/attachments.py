@@ -66,14 +66,24 @@ def target_of(
     """The connector and the table that a name refers to, None if nothing attached matches.
 
     The table has its latest state, or the given version. Raises `NotFoundError` if the connector
-    has no such table or version, and `UnsupportedError` if it has no versions.
+    has no such table, listing the existing ones, or no such version, and `UnsupportedError` if it
+    has no versions.
     """
     found = catalog.find_attached(name)
     if found is None:
         return None
     attached, table = found
-    connector = catalog.attached[attached]
-    return connector, open_target(connector, table, session or ConnectorSession(), version)
+    connector, session = catalog.attached[attached], session or ConnectorSession()
+    metadata = connector.metadata
+    handle = (
+        metadata.get_table_handle(session, table)
+        if version is None
+        else metadata.get_table_version(session, table, version)
+    )
+    if handle is None:
+        there = ", ".join(metadata.list_tables(session)) or "none"
+        raise NotFoundError(f"table {table} does not exist in {connector.name}; tables: {there}")
+    return connector, handle
 
 
 def attached_tables(catalog: AttachedCatalog, name: str) -> list[str]:
@@ -83,25 +93,6 @@ def attached_tables(catalog: AttachedCatalog, name: str) -> list[str]:
         return []
     tables = connector.metadata.list_tables(ConnectorSession())
     return [f"{name.lower()}.{table}" for table in sorted(tables)]
-
-
-def open_target(
-    connector: Connector, name: str, session: ConnectorSession, version: str | None = None
-) -> ConnectorTableHandle:
-    """A table of a connector.
-
-    Raises `NotFoundError`, listing the existing tables, for an unknown one, and as `target_of`.
-    """
-    metadata = connector.metadata
-    handle = (
-        metadata.get_table_handle(session, name)
-        if version is None
-        else metadata.get_table_version(session, name, version)
-    )
-    if handle is None:
-        there = ", ".join(connector.metadata.list_tables(session)) or "none"
-        raise NotFoundError(f"table {name} does not exist in {connector.name}; tables: {there}")
-    return handle
 
 
 @dataclass(frozen=True)

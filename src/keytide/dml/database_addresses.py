@@ -51,14 +51,6 @@ def place_of_postgres(place: str) -> str:
     return f"{found['hosts'] or 'localhost'}{'' if database is None else '/' + database}"
 
 
-def is_plain_path(text: str) -> bool:
-    """Whether a string that names no existing file was meant as a path, so that it can be shown.
-
-    Addresses contain characters that are rare in paths: `host=h password=p`, `user:p@host`.
-    """
-    return re.search(r"[=@;?&]|:(?!\\)", text) is None
-
-
 def without_secrets(text: str, place: str) -> str:
     """A message about an address without the secrets of the address."""
     found = _POSTGRES.fullmatch(place)

@@ -21,7 +21,8 @@ from keytide.dml.databases import (
     OpenTransaction,
     quoted,
 )
-from keytide.errors import ConflictError, DataError, InvalidError, KeytideError
+from keytide.dml.spi import ConnectorInsertSink
+from keytide.errors import ConflictError, DataError, InvalidError
 
 
 @dataclass(frozen=True)
@@ -59,19 +60,19 @@ def apply_changes(
     """
     if transaction is not None:
         with database.errors(str(table)), transaction.used() as session:
-            plan = _Changes(session, table)
+            plan = _Changes(session, table, database)
             plan.stage(rows)
             done = plan.apply()
             commit(session)
             return done
     with database.session(str(table)) as session:
-        plan = _Changes(session, table)
+        plan = _Changes(session, table, database)
         plan.stage(rows)
         with _transaction(session):
             return plan.apply()
 
 
-class Insertion:
+class Insertion(ConnectorInsertSink):
     """Rows to insert into a table: staged page by page, and inserted together.
 
     Staged rows are in temporary tables of a connection, so they block nobody.
@@ -87,7 +88,7 @@ class Insertion:
         self._open = ExitStack()
         self._session: DatabaseSession | None = None
 
-    def stage(self, page: pa.RecordBatch) -> None:
+    def store_rows(self, page: pa.RecordBatch) -> None:
         """Stage rows, with the columns in order."""
         if not page.num_rows:
             return
@@ -100,22 +101,30 @@ class Insertion:
             session.stage(_STAGE, pa.table(arrays, names), adds=self._rows > 0)
         self._rows += page.num_rows
 
-    def insert(self) -> int:
+    def finish(self) -> int:
         """Insert the staged rows in one transaction. Returns their number."""
+        places = value_names([column.name for column in self._columns])
+        items = ", ".join(
+            self._database.write_expression(column, f"s.{quoted(place)}")
+            for place, column in zip(places, self._columns, strict=True)
+        )
+        names = ", ".join(quoted(column.name) for column in self._columns)
+        target = f"{self._database.source(self._table)} ({names}) {self._database.insert_clause}"
+        text = f"INSERT INTO {target} SELECT {items} FROM {quoted(_STAGE)} AS s"
         try:
             if not self._rows:
                 return 0
             with self._database.errors(str(self._table)), self._used() as session:
                 if self._held is None:
                     with _transaction(session):
-                        return session.change(self._statement())
-                done = session.change(self._statement())
+                        return session.change(text)
+                done = session.change(text)
                 commit(session)
                 return done
         finally:
-            self.close()
+            self.abort()
 
-    def close(self) -> None:
+    def abort(self) -> None:
         """Discard the staged rows. Can be called repeatedly."""
         self._session = None
         self._open.close()
@@ -129,16 +138,6 @@ class Insertion:
         if self._session is None:
             self._session = self._open.enter_context(self._database.session(str(self._table)))
         yield self._session
-
-    def _statement(self) -> str:
-        places = value_names([column.name for column in self._columns])
-        items = ", ".join(
-            self._database.write_expression(column, f"s.{quoted(place)}")
-            for place, column in zip(places, self._columns, strict=True)
-        )
-        names = ", ".join(quoted(column.name) for column in self._columns)
-        target = f"{self._database.source(self._table)} ({names}) {self._database.insert_clause}"
-        return f"INSERT INTO {target} SELECT {items} FROM {quoted(_STAGE)} AS s"
 
 
 _STAGE = "keytide_stage"
@@ -182,13 +181,10 @@ class _Stage:
 class _Changes:
     session: DatabaseSession
     table: DatabaseTable
+    database: Database
     deleted: list[_Stage] = field(default_factory=list)
     updated: list[_Stage] = field(default_factory=list)
     inserted: list[_Stage] = field(default_factory=list)
-
-    @property
-    def database(self) -> Database:
-        return self.session.database
 
     # -- before the transaction --------------------------------------------------------------------
 
@@ -208,18 +204,14 @@ class _Changes:
         count = len(self.deleted) + len(self.updated) + len(self.inserted)
         stage = _Stage(f"keytide_stage_{count}", rows.num_rows, columns)
         of_names = dict(zip(value_names(columns), columns, strict=True))
-        arrays = {
-            name: self._arrays(rows.column(name), of_names.get(name)) for name in rows.column_names
-        }
+        arrays = {}
+        for name in rows.column_names:
+            arrays[name] = rows.column(name).combine_chunks()
+            if name in of_names:
+                column = self.table.column(of_names[name])
+                arrays[name] = self.database.staged(arrays[name].cast(column.type), column)
         self.session.stage(stage.name, pa.table(arrays))
         return [stage]
-
-    def _arrays(self, values: pa.ChunkedArray, name: str | None) -> pa.Array:
-        whole = values.combine_chunks()
-        if name is None:
-            return whole
-        column = self.table.column(name)
-        return self.database.staged(whole.cast(column.type), column)
 
     # -- in the transaction ------------------------------------------------------------------------
 
@@ -228,18 +220,34 @@ class _Changes:
         for stage in self.deleted:
             self._delete(stage)
         moving = [stage for stage in self.updated if self._takes_other_keys(stage)]
-        moved = [self._stage_moved_rows(stage) for stage in moving]
+        for stage in moving:
+            # The rows after the change, in a temporary table.
+            places = dict(zip(stage.columns, value_names(stage.columns), strict=True))
+            items = ", ".join(
+                f"{self._new_value(places[c.name], c)} AS {quoted(c.name)}"
+                if c.name in places
+                else f"t.{quoted(c.name)}"
+                for c in self.table.columns
+            )
+            self.session.execute(
+                f"CREATE TEMPORARY TABLE {quoted(f'{stage.name}_moved')} AS SELECT {items} "
+                f"FROM {quoted(stage.name)} AS s JOIN {self.database.source(self.table)} AS t "
+                f"ON {self._is_same(stage)}"
+            )
         for stage in moving:
             self._delete(stage)
         for stage in self.updated:
             if stage not in moving:
                 self._update(stage)
-        for text in moved:
-            self._insert(text)
+        for stage in moving:
+            self._insert(f"SELECT * FROM {quoted(f'{stage.name}_moved')}")
         for stage in self.inserted:
-            values = zip(value_names(stage.columns), stage.columns, strict=True)
-            items = ", ".join(self._added(v, self.table.column(c)) for v, c in values)
-            self._insert(f"SELECT {items} FROM {quoted(stage.name)} AS s")
+            values = []
+            for place, name in zip(value_names(stage.columns), stage.columns, strict=True):
+                column = self.table.column(name)
+                given, default = self._new_value(place, column), column.computed_default
+                values.append(given if default is None else f"coalesce({given}, {default})")
+            self._insert(f"SELECT {', '.join(values)} FROM {quoted(stage.name)} AS s")
         return sum(stage.rows for stage in (*self.deleted, *self.updated, *self.inserted))
 
     def _delete(self, stage: _Stage) -> None:
@@ -283,10 +291,6 @@ class _Changes:
     def _new_value(self, name: str, column: DatabaseColumn) -> str:
         return self.database.write_expression(column, f"s.{quoted(name)}")
 
-    def _added(self, name: str, column: DatabaseColumn) -> str:
-        given, default = self._new_value(name, column), column.computed_default
-        return given if default is None else f"coalesce({given}, {default})"
-
     # -- rows with changed keys --------------------------------------------------------------------
 
     def _takes_other_keys(self, stage: _Stage) -> bool:
@@ -308,23 +312,6 @@ class _Changes:
             )
         return bool(met)
 
-    def _stage_moved_rows(self, stage: _Stage) -> str:
-        """Create a temporary table of the rows after the change. Returns its SELECT."""
-        places = dict(zip(stage.columns, value_names(stage.columns), strict=True))
-        items = (
-            f"{self._new_value(places[c.name], c)} AS {quoted(c.name)}"
-            if c.name in places
-            else f"t.{quoted(c.name)}"
-            for c in self.table.columns
-        )
-        name = quoted(f"{stage.name}_moved")
-        self.session.execute(
-            f"CREATE TEMPORARY TABLE {name} AS SELECT {', '.join(items)} "
-            f"FROM {quoted(stage.name)} AS s JOIN {self.database.source(self.table)} AS t "
-            f"ON {self._is_same(stage)}"
-        )
-        return f"SELECT * FROM {name}"
-
     # -- conflict checks ---------------------------------------------------------------------------
 
     def _check(self, stage: _Stage, changed: int) -> None:
@@ -334,12 +321,9 @@ class _Changes:
         twice = self.session.rows(
             f"SELECT 1 FROM {quoted(stage.name)} GROUP BY {keys} HAVING count(*) > 1 LIMIT 1"
         )
-        raise self._mismatch(stage, changed, is_twice=bool(twice))
-
-    def _mismatch(self, stage: _Stage, changed: int, *, is_twice: bool) -> KeytideError:
-        if is_twice:
-            return InvalidError(f"{self.table}: a row is changed twice in one statement")
-        return ConflictError(
+        if twice:
+            raise InvalidError(f"{self.table}: a row is changed twice in one statement")
+        raise ConflictError(
             f"{self.table}: only {changed} of {stage.rows} rows to change are unchanged since "
             "they were read; another transaction changed the others first. Nothing was changed: "
             "run the statement again"

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.base.process import library
-from keytide.dml.database_addresses import check_postgres, is_plain_path, place_of_postgres
+from keytide.dml.database_addresses import check_postgres, place_of_postgres
 from keytide.dml.databases import Database, DatabaseColumn, DatabaseSession, DatabaseTable, quoted
 from keytide.errors import InvalidError, NotFoundError
 
@@ -40,6 +40,7 @@ _PATIENCE_MS = 10_000
 class SqliteDatabase(Database):
     """An SQLite file. `place` is its path."""
 
+    parameter_sign = "?"
     begin = "BEGIN IMMEDIATE"
     begin_serializable = "BEGIN IMMEDIATE"  # nobody else writes until it ends
 
@@ -92,13 +93,16 @@ class SqliteDatabase(Database):
 
     # -- SQL ---------------------------------------------------------------------------------------
 
-    def placeholder(self, number: int) -> str:
-        """See `Database`."""
-        return f"?{number}"
-
     def version(self, table: DatabaseTable, alias: str) -> str:
-        """All values of the row as SQL literals."""
-        return _joined([_literal(f"{alias}.{quoted(c.name)}") for c in table.columns])
+        """All values of the row as SQL literals. `quote` would truncate at a NUL character."""
+        names = [f"{alias}.{quoted(column.name)}" for column in table.columns]
+        return _joined(
+            [
+                f"CASE WHEN typeof({name}) = 'text' AND instr({name}, char(0)) "
+                f"THEN 't' || quote(CAST({name} AS BLOB)) ELSE quote({name}) END"
+                for name in names
+            ]
+        )
 
     def read_expression(self, column: DatabaseColumn, name: str) -> str:
         """See `Database`."""
@@ -123,7 +127,15 @@ class SqliteDatabase(Database):
 
         The driver infers types from the first values, and a column may begin with NULLs.
         """
-        types = ", ".join(_example(type_) for _, type_ in items)
+        examples = []
+        for _, type_ in items:
+            if pa.types.is_integer(type_) or pa.types.is_boolean(type_):
+                examples.append("0")
+            elif pa.types.is_floating(type_):
+                examples.append("0.0")
+            else:
+                examples.append("x''" if pa.types.is_binary(type_) else "''")
+        types = ", ".join(examples)
         chosen = ", ".join(expression for expression, _ in items)
         return f"SELECT {types} UNION ALL SELECT {chosen} FROM {self.source(table)} AS t"
 
@@ -148,8 +160,8 @@ class SqliteDatabase(Database):
 
     def delete(self, table: DatabaseTable, stage: str, condition: str) -> str:
         """See `Database`."""
-        names = ", ".join(self.key_names(table))
-        keys = ", ".join(f"t.{name}" for name in self.key_names(table))
+        names = ", ".join(quoted(name) for name in table.key)
+        keys = ", ".join(f"t.{quoted(name)}" for name in table.key)
         source = self.source(table)
         return (
             f"DELETE FROM {source} WHERE ({names}) IN (SELECT {keys} FROM {quoted(stage)} AS s "
@@ -175,7 +187,13 @@ class SqliteDatabase(Database):
         if pa.types.is_boolean(type_):
             return values.cast(pa.int64())
         if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
-            self._check_years(values, column)
+            years = pc.min_max(pc.year(values)).as_py()
+            if years["min"] is not None and not 0 <= years["min"] <= years["max"] <= _YEARS_MAX:
+                year = years["max"] if years["min"] >= 0 else years["min"]
+                raise InvalidError(
+                    f"column {column.name!r}: a time is in the year {year}, but {self.label} "
+                    f"stores times as text for the years 0 to {_YEARS_MAX}"
+                )
         if pa.types.is_timestamp(type_):
             return pc.replace_substring_regex(values.cast(pa.string()), r"\.000000$", "")
         if pa.types.is_decimal(type_) or pa.types.is_date(type_):
@@ -185,15 +203,6 @@ class SqliteDatabase(Database):
                 f"column {column.name!r}: {self.label} cannot store NaN; use NULL or a number"
             )
         return values
-
-    def _check_years(self, values: pa.Array, column: DatabaseColumn) -> None:
-        years = pc.min_max(pc.year(values)).as_py()
-        if years["min"] is not None and not 0 <= years["min"] <= years["max"] <= _YEARS_MAX:
-            year = years["max"] if years["min"] >= 0 else years["min"]
-            raise InvalidError(
-                f"column {column.name!r}: a time is in the year {year}, but {self.label} stores "
-                f"times as text for the years 0 to {_YEARS_MAX}"
-            )
 
     def changed(self, session: DatabaseSession) -> int:
         """See `Database`."""
@@ -215,34 +224,27 @@ _TABLES = (
 
 
 def _column(name: str, declared: str, not_null: bool, *, is_utf8: bool) -> DatabaseColumn:
-    type_ = _type_of(declared)
     words = declared.upper()
-    is_text = pa.types.is_string(type_) and ("CHAR" in words or "TEXT" in words) and is_utf8
-    # Otherwise integers stay integers, which SQLite compares differently from DOUBLEs.
-    is_real = pa.types.is_floating(type_) and any(word in words for word in _REAL)
-    is_ordered = is_text or is_real or pa.types.is_integer(type_)
-    is_equal = is_ordered or pa.types.is_boolean(type_)
-    return DatabaseColumn(name, type_, not not_null, words or "ANY", is_equal, is_ordered)
-
-
-_REAL = ("REAL", "FLOA", "DOUB")
-
-
-def _type_of(declared: str) -> pa.DataType:
-    """The type of a column for its declared type."""
-    words = declared.upper().strip()
-    base = re.split(r"[\s(]", words, maxsplit=1)[0]
+    base = re.split(r"[\s(]", words.strip(), maxsplit=1)[0]
     if base in ("DECIMAL", "NUMERIC", "DEC"):
         found = re.search(r"\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", words)
         precision, scale = (int(found[1]), int(found[2] or 0)) if found else (0, 0)
         is_exact = 0 < precision <= _DIGITS_MAX and scale <= precision
-        return pa.decimal128(precision, scale) if is_exact else pa.float64()
-    if "ZONE" in words:
-        return pa.string()
-    if base in _TYPES:
-        return _TYPES[base]
-    # SQLite's own rule for the affinity of other type names.
-    return next((type_ for word, type_ in _AFFINITIES if word in words), pa.string())
+        type_ = pa.decimal128(precision, scale) if is_exact else pa.float64()
+    elif "ZONE" in words:
+        type_ = pa.string()
+    elif base in _TYPES:
+        type_ = _TYPES[base]
+    else:
+        # SQLite's own rule for the affinity of other type names.
+        type_ = next((type_ for word, type_ in _AFFINITIES if word in words), pa.string())
+
+    is_text = pa.types.is_string(type_) and ("CHAR" in words or "TEXT" in words) and is_utf8
+    # Otherwise integers stay integers, which SQLite compares differently from DOUBLEs.
+    is_real = pa.types.is_floating(type_) and any(w in words for w in ("REAL", "FLOA", "DOUB"))
+    is_ordered = is_text or is_real or pa.types.is_integer(type_)
+    is_equal = is_ordered or pa.types.is_boolean(type_)
+    return DatabaseColumn(name, type_, not not_null, words or "ANY", is_equal, is_ordered)
 
 
 _TYPES = {
@@ -263,22 +265,6 @@ _AFFINITIES = (
 )
 
 
-def _example(type_: pa.DataType) -> str:
-    if pa.types.is_integer(type_) or pa.types.is_boolean(type_):
-        return "0"
-    if pa.types.is_floating(type_):
-        return "0.0"
-    return "x''" if pa.types.is_binary(type_) else "''"
-
-
-def _literal(name: str) -> str:
-    """A value as an SQL literal. `quote` would truncate a string at a NUL character."""
-    return (
-        f"CASE WHEN typeof({name}) = 'text' AND instr({name}, char(0)) "
-        f"THEN 't' || quote(CAST({name} AS BLOB)) ELSE quote({name}) END"
-    )
-
-
 def _joined(texts: Sequence[str]) -> str:
     """Strings joined by commas, nested as flat as possible, because SQLite limits the depth."""
     if len(texts) == 1:
@@ -297,6 +283,7 @@ _POSTGRES_DIGITS_MAX = 38
 class PostgresDatabase(Database):
     """A database on a server. `place` is a `postgresql://` address."""
 
+    parameter_sign = "$"
     begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
     begin_serializable = "BEGIN ISOLATION LEVEL SERIALIZABLE"
     insert_clause = "OVERRIDING SYSTEM VALUE"
@@ -351,12 +338,23 @@ class PostgresDatabase(Database):
     def _described(
         self, session: DatabaseSession, oid: int, schema: str, name: str
     ) -> DatabaseTable:
-        columns = tuple(
-            self.with_default(session, _postgres_column(*row), default)
-            for *row, default in session.rows(_COLUMNS, oid)
-        )
+        columns = []
+        for column, declared, modifier, not_null, is_deterministic, default in session.rows(
+            _COLUMNS, oid
+        ):
+            type_ = _POSTGRES_TYPES.get(declared, pa.string())
+            precision, scale = (modifier - 4) >> 16 & 0xFFFF, (modifier - 4) & 0x7FF
+            is_exact = modifier >= 0 and scale <= precision <= _POSTGRES_DIGITS_MAX
+            if declared == "numeric" and is_exact:
+                type_ = pa.decimal128(precision, scale)
+            is_ordered = declared in _ORDERED or pa.types.is_decimal(type_)
+            is_equal = is_deterministic and (is_ordered or declared == "boolean")
+            described = DatabaseColumn(
+                column, type_, not not_null, declared, is_equal, is_equal and is_ordered
+            )
+            columns.append(self.with_default(session, described, default))
         key = tuple(str(column) for (column,) in session.rows(_KEY, oid))
-        return DatabaseTable(self.label, schema, name, columns, key)
+        return DatabaseTable(self.label, schema, name, tuple(columns), key)
 
     def is_referenced(self, session: DatabaseSession, table: DatabaseTable) -> bool:
         """See `Database`."""
@@ -386,10 +384,6 @@ class PostgresDatabase(Database):
         session.read(text, parameters).read_all()
 
     # -- SQL ---------------------------------------------------------------------------------------
-
-    def placeholder(self, number: int) -> str:
-        """See `Database`."""
-        return f"${number}"
 
     def version(self, table: DatabaseTable, alias: str) -> str:
         """The id of the transaction that wrote the row."""
@@ -525,18 +519,6 @@ def _first(type_: pa.DataType) -> pa.Scalar | None:
     return pa.scalar(_DAYS * 86_400_000_000, pa.int64()).cast(type_) if is_time else None
 
 
-def _postgres_column(
-    name: str, declared: str, modifier: int, not_null: bool, is_deterministic: bool
-) -> DatabaseColumn:
-    type_ = _POSTGRES_TYPES.get(declared, pa.string())
-    precision, scale = (modifier - 4) >> 16 & 0xFFFF, (modifier - 4) & 0x7FF
-    if declared == "numeric" and modifier >= 0 and scale <= precision <= _POSTGRES_DIGITS_MAX:
-        type_ = pa.decimal128(precision, scale)
-    is_ordered = declared in _ORDERED or pa.types.is_decimal(type_)
-    is_equal = is_deterministic and (is_ordered or declared == "boolean")
-    return DatabaseColumn(name, type_, not not_null, declared, is_equal, is_equal and is_ordered)
-
-
 # -- the database of an address --------------------------------------------------------------------
 
 
@@ -559,7 +541,10 @@ def database_at(place: str) -> Database:
         )
     path = os.path.abspath(rest.removeprefix("/") if separator else os.path.expanduser(place))
     if not os.path.isfile(path):
-        shown = path if is_plain_path(place.removeprefix("sqlite://")) else "of that name"
+        # A password may be anywhere in an address such as `host=h password=p` or `user:p@host`,
+        # whose characters are rare in paths.
+        is_address = re.search(r"[=@;?&]|:(?!\\)", place.removeprefix("sqlite://")) is not None
+        shown = "of that name" if is_address else path
         raise NotFoundError(
             f"the file {shown} does not exist; create the database and its tables first"
         )

@@ -18,7 +18,7 @@ import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Any
@@ -96,6 +96,8 @@ class Database(ABC):
 
     place: str = field(repr=False)
 
+    parameter_sign = "?"
+    """What precedes the number of a parameter, counted from 1."""
     begin = "BEGIN"
     begin_serializable = "BEGIN"
     insert_clause = ""
@@ -118,7 +120,7 @@ class Database(ABC):
     @contextmanager
     def session(self, what: str = "") -> Iterator[DatabaseSession]:
         """A connection for the duration of a block. Errors of the driver become `KeytideError`s."""
-        with self.errors(what or self.label), _closing(DatabaseSession(self, self.connect())) as s:
+        with self.errors(what or self.label), closing(DatabaseSession(self, self.connect())) as s:
             yield s
 
     @contextmanager
@@ -133,7 +135,12 @@ class Database(ABC):
                 error
             ).__module__.startswith("adbc_driver_manager"):
                 raise
-            text = without_secrets(" ".join(_message(error).split()), self.place)
+            # The message of the database, without text of the driver if it can be removed.
+            details = dict(getattr(error, "details", None) or [])
+            names = (b"PG_DIAG_MESSAGE_PRIMARY", b"PG_DIAG_MESSAGE_DETAIL")
+            parts = [bytes(details[n]).decode(errors="replace") for n in names if n in details]
+            message = ". ".join(parts) or str(error)
+            text = without_secrets(" ".join(message.split()), self.place)
             raise _translated(error, what, text) from None
 
     def export_snapshot(self, session: DatabaseSession) -> str | None:
@@ -185,10 +192,6 @@ class Database(ABC):
     # -- SQL ---------------------------------------------------------------------------------------
 
     @abstractmethod
-    def placeholder(self, number: int) -> str:
-        """Parameter `number`, counted from 1."""
-
-    @abstractmethod
     def version(self, table: DatabaseTable, alias: str) -> str:
         """A string expression that changes when a row is changed. Never NULL."""
 
@@ -224,10 +227,6 @@ class Database(ABC):
         """The table name in statements."""
         name = quoted(table.name)
         return name if table.schema is None else f"{quoted(table.schema)}.{name}"
-
-    def key_names(self, table: DatabaseTable) -> list[str]:
-        """The primary key columns as statements write them."""
-        return [quoted(name) for name in table.key]
 
     @abstractmethod
     def delete(self, table: DatabaseTable, stage: str, condition: str) -> str:
@@ -316,28 +315,12 @@ class DatabaseSession:
             reader.close()
 
 
-@contextmanager
-def _closing(session: DatabaseSession) -> Iterator[DatabaseSession]:
-    try:
-        yield session
-    finally:
-        session.close()
-
-
 def quoted(name: str) -> str:
     """An identifier as both dialects write it."""
     return '"' + name.replace('"', '""') + '"'
 
 
 # -- errors ----------------------------------------------------------------------------------------
-
-
-def _message(error: Exception) -> str:
-    """The message of the database, without text of the driver if it can be removed."""
-    details = dict(getattr(error, "details", None) or [])
-    names = (b"PG_DIAG_MESSAGE_PRIMARY", b"PG_DIAG_MESSAGE_DETAIL")
-    parts = [bytes(details[name]).decode(errors="replace") for name in names if name in details]
-    return ". ".join(parts) or str(error)
 
 
 _REFUSED = "{what}: the database refuses the rows, and nothing was changed: {text}"
@@ -413,64 +396,40 @@ class _Writer:
     table: DatabaseTable
     parameters: list[pa.Array] = field(default_factory=list)
 
-    def write(self, predicate: Predicate) -> str:
-        """A predicate as SQL that is true in the same cases. Raises `_OpenError`.
+    def write(self, predicate: Predicate, *, holds: bool = True) -> str:
+        """SQL that is true if a predicate is true, or else if it is false. Raises `_OpenError`.
 
         If the predicate is NULL, the SQL can be false: it contains no NOT of a nullable condition.
         """
         if isinstance(predicate, And | Or):
-            word = " AND " if isinstance(predicate, And) else " OR "
-            return word.join(f"({self.write(term)})" for term in predicate.terms)
+            word = " AND " if isinstance(predicate, And) is holds else " OR "
+            return word.join(f"({self.write(term, holds=holds)})" for term in predicate.terms)
         if isinstance(predicate, Not):
-            return self._opposite(predicate.term)
+            return self.write(predicate.term, holds=not holds)
+        name = f"t.{quoted(predicate.column)}"
         if isinstance(predicate, IsNull):
-            return f"t.{quoted(predicate.column)} IS NULL"
-        if isinstance(predicate, Comparison):
-            return self._comparison(predicate)
+            return f"{name} IS {'' if holds else 'NOT '}NULL"
         if isinstance(predicate, Like):
             raise _OpenError
-        return self._in(predicate, "IN")
 
-    def _opposite(self, predicate: Predicate) -> str:
-        """SQL that is true if a predicate is false."""
-        if isinstance(predicate, And | Or):
-            word = " OR " if isinstance(predicate, And) else " AND "
-            return word.join(f"({self._opposite(term)})" for term in predicate.terms)
-        if isinstance(predicate, Not):
-            return self.write(predicate.term)
-        if isinstance(predicate, IsNull):
-            return f"t.{quoted(predicate.column)} IS NOT NULL"
-        if isinstance(predicate, Comparison):
-            return self._comparison(replace(predicate, operator=_OPPOSITES[predicate.operator]))
-        if isinstance(predicate, Like):
-            raise _OpenError
-        return self._in(predicate, "NOT IN")
-
-    def _comparison(self, term: Comparison) -> str:
-        column = self.table.column(term.column)
-        is_ordered = term.operator not in ("=", "!=")
+        column = self.table.column(predicate.column)
+        is_ordered = isinstance(predicate, Comparison) and predicate.operator not in ("=", "!=")
         if not (column.is_ordered if is_ordered else column.is_equal):
             raise _OpenError
-        name = f"t.{quoted(column.name)}"
-        beside = self.database.compared(column, name, is_ordered=is_ordered)
-        operator = "<>" if term.operator == "!=" else term.operator
-        value = next(self._values(column, [term.value]))
-        return self._of_its_type(column, f"{beside} {operator} {value}")
-
-    def _in(self, term: In, operator: str) -> str:
-        column = self.table.column(term.column)
-        if not column.is_equal or len(term.values) > _VALUES_MAX:
+        if isinstance(predicate, In) and len(predicate.values) > _VALUES_MAX:
             raise _OpenError
-        name = f"t.{quoted(column.name)}"
-        beside = self.database.compared(column, name, is_ordered=False)
-        if not term.values:
-            return "1 = 0" if operator == "IN" else f"{name} IS NOT NULL"
-        values = ", ".join(self._values(column, term.values))
-        return self._of_its_type(column, f"{beside} {operator} ({values})")
-
-    def _of_its_type(self, column: DatabaseColumn, comparison: str) -> str:
-        """A comparison that is never true for a value that does not have the column's type."""
-        fits = self.database.fits(column, f"t.{quoted(column.name)}")
+        compared = self.database.compared(column, name, is_ordered=is_ordered)
+        if isinstance(predicate, Comparison):
+            operator = predicate.operator if holds else _OPPOSITES[predicate.operator]
+            value = next(self._values(column, [predicate.value]))
+            comparison = f"{compared} {'<>' if operator == '!=' else operator} {value}"
+        elif predicate.values:
+            values = ", ".join(self._values(column, predicate.values))
+            comparison = f"{compared} {'IN' if holds else 'NOT IN'} ({values})"
+        else:
+            return "1 = 0" if holds else f"{name} IS NOT NULL"
+        # The comparison is never true for a value that does not have the column's type.
+        fits = self.database.fits(column, name)
         return comparison if fits is None else f"{comparison} AND {fits}"
 
     def _values(self, column: DatabaseColumn, values: Sequence[Any]) -> Iterator[str]:
@@ -481,7 +440,7 @@ class _Writer:
                 raise _OpenError  # SQLite treats it as NULL
             array = pa.array([value], column.type)
             self.parameters.append(self.database.staged(array, column))
-            mark = self.database.placeholder(len(self.parameters))
+            mark = f"{self.database.parameter_sign}{len(self.parameters)}"
             yield self.database.write_expression(column, mark)
 
 
@@ -525,7 +484,12 @@ class Transactions:
         with self._lock:
             held = self._open_transactions.get(statement.query_id)
             if held is None:
-                held = self._open_transactions[statement.query_id] = self._begin()
+                with ExitStack() as stack:
+                    session = stack.enter_context(self._database.session())
+                    session.execute(self._database.begin_serializable)
+                    snapshot = self._database.export_snapshot(session)
+                    held = OpenTransaction(session, snapshot, stack.pop_all())
+                self._open_transactions[statement.query_id] = held
             return held
 
     def touch(
@@ -543,10 +507,3 @@ class Transactions:
             held = self._open_transactions.pop(statement.query_id, None)
         if held is not None:
             held.open.close()
-
-    def _begin(self) -> OpenTransaction:
-        with ExitStack() as stack:
-            session = stack.enter_context(self._database.session())
-            session.execute(self._database.begin_serializable)
-            snapshot = self._database.export_snapshot(session)
-            return OpenTransaction(session, snapshot, stack.pop_all())

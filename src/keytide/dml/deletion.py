@@ -15,7 +15,6 @@ from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
-from keytide.dml.attachments import AttachedCatalog
 from keytide.dml.engine import (
     Changed,
     DeleteRows,
@@ -62,10 +61,10 @@ def delete_matching(
             is_all_terms=True,
         )
 
-    def on(catalog: AttachedCatalog) -> Changed:
-        return run_on_latest(catalog, table.name, isolation, None, once, "DELETE")
-
-    return table.carry_out(on, is_local=is_local)
+    return table.carry_out(
+        lambda catalog: run_on_latest(catalog, table.name, isolation, None, once, "DELETE"),
+        is_local=is_local,
+    )
 
 
 # -- splits in threads of this process -------------------------------------------------------------
@@ -91,7 +90,7 @@ class PredicateHost:
         """See `Host.change`. Ctrl-C cancels it."""
         tests_rows = self.predicate is not None and not target_scan.is_exact
         columns = target_scan.columns if tests_rows else target_scan.columns[-1:]
-        select = self._meeting if tests_rows else _all_of
+        select = self._meeting if tests_rows else lambda page: page
         in_threads(
             lambda number: changed_split(target_scan, number, columns, change, select),
             [None] * len(target_scan.splits),
@@ -103,10 +102,6 @@ class PredicateHost:
         rows = from_arrow(pa.Table.from_batches([page]).drop_columns([ROW_ID]))
         meets = rows.select(row_filter(self.predicate, self.fields).fill_null(False)).to_series()
         return page.select([ROW_ID]).filter(meets.to_arrow())
-
-
-def _all_of(page: pa.RecordBatch) -> pa.RecordBatch:
-    return page
 
 
 def changed_split(

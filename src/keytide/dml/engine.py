@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -275,10 +276,7 @@ def change_rows(
     begun = calls.begin(session, narrowed)
     results: list[SplitResult] = []
 
-    def abort(fragments: Sequence[Fragment]) -> None:
-        calls.abort(session, begun, fragments)
-
-    with aborted_on_error(abort, results):
+    with aborted_on_error(partial(calls.abort, session, begun), results):
         splits = connector.splits.get_splits(session, begun)
         wanted = (*columns, ColumnHandle(ROW_ID, row_id.type, nullable=False))
         stored = connector.splits.stored_bytes(splits)
@@ -444,19 +442,21 @@ def merge_rows(
         stored = connector.splits.stored_bytes(splits)
         return TargetScan(connector.pages, session, table, splits, wanted, stored_bytes=stored)
 
-    def among(values: Mapping[str, pa.Array]) -> TargetScan:
-        return target_scan(metadata.apply_values(session, begun, values))
-
-    def abort(fragments: Sequence[Fragment]) -> None:
-        metadata.abort_merge(session, begun, fragments)
-
-    with aborted_on_error(abort, results):
+    with aborted_on_error(
+        lambda fragments: metadata.abort_merge(session, begun, fragments), results
+    ):
         if matched_by:
             begun = metadata.apply_match(session, begun, matched_by)
         whole = target_scan(begun)
         pages = SinkPages(schema.columns, row_id, paradigm)
         sinks = Sinks(connector.merge_sinks, session, begun, pages, layout)
-        host.merge(replace(whole, scan_of_values=among), sinks, results.append)
+        among = replace(
+            whole,
+            scan_of_values=lambda values: target_scan(
+                metadata.apply_values(session, begun, values)
+            ),
+        )
+        host.merge(among, sinks, results.append)
         fragments = [fragment for result in results for fragment in result.fragments]
         counted = metadata.finish_merge(session, begun, fragments)
     rows = sum(result.rows for result in results)

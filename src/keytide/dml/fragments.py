@@ -65,29 +65,25 @@ def read_fragments(fragments: Iterable[Fragment]) -> list[Told]:
     also counts once. Raises `ConnectorError` for bytes that are not a fragment of this version.
     """
     taken: dict[int, str] = {}
-    found = [
-        contents
-        for contents in map(_read, dict.fromkeys(fragments))
-        if taken.setdefault(contents.split, contents.attempt) == contents.attempt
-    ]
+    found: list[Told] = []
+    for fragment in dict.fromkeys(fragments):
+        try:
+            with pa.ipc.open_stream(fragment) as reader:
+                rows = reader.read_all()
+            header = json.loads(rows.schema.metadata[_KEY])
+        except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+            raise ConnectorError(
+                f"a fragment of {len(fragment)} bytes was not created by `write_fragment`: {error}"
+            ) from error
+        if header["version"] != VERSION:
+            raise ConnectorError(
+                f"a fragment has version {header['version']}, but this release reads {VERSION}: "
+                "use the same release of Keytide on the driver and on all workers"
+            )
+        split, attempt = header["split"], header["attempt"]
+        if taken.setdefault(split, attempt) == attempt:
+            found.append(Told(split, attempt, header["facts"], rows.replace_schema_metadata()))
     return sorted(found, key=lambda contents: contents.split)
-
-
-def _read(fragment: Fragment) -> Told:
-    try:
-        with pa.ipc.open_stream(fragment) as reader:
-            rows = reader.read_all()
-        header = json.loads(rows.schema.metadata[_KEY])
-    except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
-        raise ConnectorError(
-            f"a fragment of {len(fragment)} bytes was not created by `write_fragment`: {error}"
-        ) from error
-    if header["version"] != VERSION:
-        raise ConnectorError(
-            f"a fragment has version {header['version']}, but this release reads {VERSION}: use "
-            "the same release of Keytide on the driver and on all workers"
-        )
-    return Told(header["split"], header["attempt"], header["facts"], rows.replace_schema_metadata())
 
 
 # -- the row buffer of a split ---------------------------------------------------------------------

@@ -19,7 +19,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeAlias
+from itertools import chain
+from typing import Any, ClassVar, TypeAlias
 
 import polars as pl
 import pyarrow as pa
@@ -31,7 +32,7 @@ from keytide.base.text import held_by_python
 from keytide.catalogs.catalog import Catalog
 from keytide.commit.transaction import Transaction
 from keytide.dml.engine import pages_of
-from keytide.dml.fragments import Spool, Told
+from keytide.dml.fragments import Told
 from keytide.dml.own_tables import (
     ChangedByKey,
     Changes,
@@ -40,10 +41,9 @@ from keytide.dml.own_tables import (
     TableSink,
     TableSource,
     among_keys,
+    begin_commit,
     members_of,
     narrowed,
-    operation_of,
-    take_files,
 )
 from keytide.dml.spi import (
     ROW_ID,
@@ -111,17 +111,8 @@ KEYS = "keys"
 
 def refuse_duplicates(table: ChangedByKey, keys: Iterable[pa.Table]) -> None:
     """Raise `InvalidError` for a duplicate key."""
-    every = _key_frame(table, keys)
+    every = _frame(table, table.view.schema.primary_keys, keys)
     _refuse(table, every.filter(every.is_duplicated()))
-
-
-def refuse_duplicates_in_parts(
-    table: ChangedByKey, keys: Callable[[], Iterable[pa.Table]], rows: int
-) -> None:
-    """The same check with bounded memory, for keys that can be read several times."""
-    parts = -(-rows // _PART_ROWS)
-    for part in range(parts):
-        refuse_duplicates(table, (_part(some, part, parts) for some in keys()))
 
 
 _PART_ROWS = 1 << 20
@@ -149,16 +140,20 @@ def refuse_existing_keys(table: ChangedByKey, contents: Sequence[Told], outcomes
     columns, for keys reported as `came` or `moved`.
     """
     refuse_duplicates(table, _rows_of_kind(contents, "came", "moved", "new"))
-    came = _key_frame(table, _rows_of_kind(contents, "came", "moved"))
-    gone = _key_frame(table, _rows_of_kind(contents, "gone"))
-    moved, left = (_with_order(table, _rows_of_kind(contents, kind)) for kind in ("moved", "gone"))
-    coming = pl.concat([_with_order(table, _rows_of_kind(contents, "came")), moved])
+    key = table.view.schema.primary_keys
+    came = _frame(table, key, _rows_of_kind(contents, "came", "moved"))
+    gone = _frame(table, key, _rows_of_kind(contents, "gone"))
+    # The same keys with the columns that order their versions.
+    names = tuple(dict.fromkeys((*key, *table.view.options.sequence_field)))
+    moved = _frame(table, names, _rows_of_kind(contents, "moved"))
+    left = _frame(table, names, _rows_of_kind(contents, "gone"))
+    coming = pl.concat([_frame(table, names, _rows_of_kind(contents, "came")), moved])
     _refuse_hidden(table, coming, left, "of which a newer row is deleted in the same statement")
     if not came.height:
         return
     for stored in outcomes(tuple(left.columns), among_keys(came, table.view)):
-        shown = _among(came, stored.filter(IS_ADD), "semi")
-        _refuse(table, _among(shown, gone, "anti"))
+        shown = came.join(stored.filter(IS_ADD), on=came.columns, how="semi", nulls_equal=True)
+        _refuse(table, shown.join(gone, on=came.columns, how="anti", nulls_equal=True))
         _refuse_hidden(table, moved, stored.filter(~IS_ADD), "which was deleted at a later time")
 
 
@@ -189,29 +184,15 @@ def _refuse_hidden(table: ChangedByKey, moved: pl.DataFrame, left: pl.DataFrame,
 _LEFT = scratch("left")
 
 
-def _among(keys: pl.DataFrame, others: pl.DataFrame, how: Literal["semi", "anti"]) -> pl.DataFrame:
-    """The keys that are among others, or that are not."""
-    return keys.join(others, on=keys.columns, how=how, nulls_equal=True)
-
-
-def _with_order(table: ChangedByKey, rows: Sequence[pa.Table]) -> pl.DataFrame:
-    """Keys with the columns that order their versions."""
-    schema = table.view.schema
-    names = dict.fromkeys((*schema.primary_keys, *table.view.options.sequence_field))
-    none = arrow_schema(schema.select(list(names))).empty_table()
-    own = (each.select(none.column_names) for each in rows)
-    return pl.concat([pl.DataFrame(pl.from_arrow(each)) for each in (none, *own)])
-
-
 def _rows_of_kind(contents: Iterable[Told], *kinds: str) -> list[pa.Table]:
     return [each.rows for each in contents if each.facts.get(KEYS) in kinds]
 
 
-def _key_frame(table: ChangedByKey, keys: Iterable[pa.Table]) -> pl.DataFrame:
-    schema = table.view.schema
-    none = arrow_schema(schema.select(schema.primary_keys)).empty_table()
-    own = (rows.select(none.column_names) for rows in keys)
-    return pl.concat([pl.DataFrame(pl.from_arrow(rows)) for rows in (none, *own)])
+def _frame(table: ChangedByKey, names: Sequence[str], rows: Iterable[pa.Table]) -> pl.DataFrame:
+    """Some columns of rows."""
+    none = arrow_schema(table.view.schema.select(names)).empty_table()
+    own = (each.select(none.column_names) for each in rows)
+    return pl.concat([pl.DataFrame(pl.from_arrow(each)) for each in (none, *own)])
 
 
 def _refuse(table: ChangedByKey, keys: pl.DataFrame) -> None:
@@ -325,7 +306,13 @@ class Versions(Changes):
         self._begin(row_ids)
         old = members_of(row_ids)
         new = self._image({**values, **watermarks(self._on, old, updated)}, old, updated)
-        self._refuse_gaps(values, updated)
+        for name in updated if self._on.view.engine.fills_gaps else ():
+            if values[name].null_count:
+                raise InvalidError(
+                    f"{self._on}: the UPDATE sets {name!r} to NULL, which the merge engine "
+                    "ignores as 'no new value'; set a value, or delete the row and insert it "
+                    "without one"
+                )
         self._refuse_older(old, new, updated)
         self._rows += new.num_rows
         self._made.add(self._with_row_kind(new, RowKind.UPDATE_AFTER))
@@ -346,7 +333,16 @@ class Versions(Changes):
     def insert(self, rows: pa.RecordBatch) -> None:
         """Append new rows."""
         self._refuse_after_end()
-        self._refuse_other_kinds(rows)
+        name = self._on.view.options.rowkind_field
+        if name is not None:
+            given = rows.column(name)
+            others = given.filter(pc.not_equal(given, RowKind.INSERT.short))
+            if others.null_count < len(others):
+                raise InvalidError(
+                    f"{self._on}: a MERGE inserts a row whose {name!r} is {others[0].as_py()!r}, "
+                    f"but '{keys.ROWKIND_FIELD}' makes it the row kind; use "
+                    f"{RowKind.INSERT.short!r}, or do not set the column"
+                )
         rows = filled(rows, self._on.view)
         self._made.add(self._with_row_kind(rows, RowKind.INSERT))
         # NULL matches nothing in ON, but a NULL in one key equals a NULL in another key.
@@ -373,8 +369,10 @@ class Versions(Changes):
         if self._count == 1:
             # These keys are in no other split, and new keys need no lookup.
             come = [self._keys[kind] for kind in ("came", "moved", "new")]
-            rows = sum(spool.rows for spool in come)
-            refuse_duplicates_in_parts(self._on, lambda: _tables_of(come), rows)
+            parts = -(-sum(spool.rows for spool in come) // _PART_ROWS)  # to limit memory
+            for part in range(parts):
+                tables = chain.from_iterable(spool.tables() for spool in come)
+                refuse_duplicates(self._on, (_part(some, part, parts) for some in tables))
             kinds.remove("new")
         for kind in kinds:
             if self._keys[kind].rows:
@@ -390,32 +388,6 @@ class Versions(Changes):
         name = self._on.view.options.rowkind_field or ROW_KIND
         kinds = pa.repeat(pa.scalar(kind.short), rows.num_rows)
         return _with(rows, {name: kinds})
-
-    def _refuse_other_kinds(self, rows: pa.RecordBatch) -> None:
-        """Refuse rows whose row kind is not an insert."""
-        name = self._on.view.options.rowkind_field
-        if name is None:
-            return
-        given = rows.column(name)
-        others = given.filter(pc.not_equal(given, RowKind.INSERT.short))
-        if others.null_count < len(others):
-            raise InvalidError(
-                f"{self._on}: a MERGE inserts a row whose {name!r} is {others[0].as_py()!r}, but "
-                f"'{keys.ROWKIND_FIELD}' makes it the row kind; use {RowKind.INSERT.short!r}, or "
-                "do not set the column"
-            )
-
-    def _refuse_gaps(self, values: Mapping[str, pa.Array], updated: Sequence[str]) -> None:
-        """Refuse NULLs that a merge engine would interpret as 'no new value'."""
-        if not self._on.view.engine.fills_gaps:
-            return
-        for name in updated:
-            if values[name].null_count:
-                raise InvalidError(
-                    f"{self._on}: the UPDATE sets {name!r} to NULL, which the merge engine "
-                    "ignores as 'no new value'; set a value, or delete the row and insert it "
-                    "without one"
-                )
 
     def _refuse_older(
         self, old: pa.RecordBatch, new: pa.RecordBatch, updated: Sequence[str]
@@ -442,11 +414,6 @@ class Versions(Changes):
                 f"{self._on}: the UPDATE sets {found}, which is {wrong} the stored value "
                 f"{stored}, so it would have no effect; set a value that is {right}"
             )
-
-
-def _tables_of(spools: Iterable[Spool]) -> Iterator[pa.Table]:
-    for spool in spools:
-        yield from spool.tables()
 
 
 def _with(rows: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
@@ -488,8 +455,7 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         refuse_existing_keys(table, contents, partial(_outcomes, table))
         begun = Transaction.on(table.table, table.base_state, table.view.statement)
         with with_follow_ups(table.table, begun) as transaction:
-            transaction.set_operation(operation_of(session))
-            take_files(transaction, table, contents)
+            begin_commit(transaction, session, table, contents)
             transaction.build_on(serializable=session.isolation == "serializable")
 
     def check_changes(
@@ -497,9 +463,9 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
     ) -> None:
         """See `ConnectorMetadata`. A row with a new key is deleted under its old key."""
         super().check_changes(session, table, changes)
+        view = table.view
         for updated in changes.updated.values():
             # Raise `UnsupportedError` for a table that would not store new values unchanged.
-            view = table.view
             reason = view.engine.refuses_update
             if reason is not None:
                 raise UnsupportedError(
@@ -509,20 +475,37 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
             refuse_unset(table, updated)
         if changes.deletes:
             refuse_delete(table)
-        if changes.deletes or changes.sets & set(table.view.schema.primary_keys):
-            _check_deletable(table)
+        if not (changes.deletes or changes.sets & set(table.view.schema.primary_keys)):
+            return
+        # Deletes would not be supported, or would be ignored.
+        if view.options.ignore_delete:
+            raise UnsupportedError(
+                f"{table}: its option '{keys.IGNORE_DELETE}' drops deletes, so no row can be "
+                "deleted; overwrite the table with the rows to keep"
+            )
+        way_out = view.engine.refuses_delete
+        if way_out is not None:
+            raise UnsupportedError(
+                f"{table}: the merge engine {view.options.merge_engine} does not support DELETE "
+                f"of single rows; {way_out}, or overwrite the table with the rows to keep"
+            )
 
     # -- DELETE
 
     def get_delete_row_id_column_handle(
         self, session: ConnectorSession, table: KeyedHandle
     ) -> ColumnHandle:
-        """See `ConnectorMetadata`."""
-        return _row_id(table, _version_columns(table.view))
+        """See `ConnectorMetadata`. The id contains what a tombstone needs, besides its kind."""
+        schema, options = table.view.schema, table.view.options
+        if not table.view.engine.picks_a_version or options.changelog_producer != "none":
+            return row_id_of(table, schema.names)  # retractions and changelogs need whole rows
+        needed = {*schema.primary_keys, *options.sequence_field, *(options.bucket_key or ())}
+        needed |= set(schema.partition_keys)
+        return row_id_of(table, [name for name in schema.names if name in needed])
 
     def begin_delete(self, session: ConnectorSession, table: KeyedHandle) -> KeyedHandle:
         """See `ConnectorMetadata`."""
-        return self._timed(_with_splits(table.begin_change()))
+        return self.begin_update(session, table, ())
 
     # -- UPDATE
 
@@ -532,21 +515,18 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         """See `ConnectorMetadata`. The id contains the columns that the UPDATE does not set."""
         needed = {*table.view.schema.primary_keys, *table.view.options.sequence_field}
         dropped = set(updated_columns) - needed
-        return _row_id(table, [n for n in table.view.schema.names if n not in dropped])
+        return row_id_of(table, [n for n in table.view.schema.names if n not in dropped])
 
     def begin_update(
         self, session: ConnectorSession, table: KeyedHandle, updated_columns: Sequence[str]
     ) -> KeyedHandle:
         """See `ConnectorMetadata`."""
-        return self._timed(_with_splits(table.begin_change(updated_columns)))
+        begun = table.begin_change(updated_columns)
+        return replace(begun, splits=len(_reads(begun)), began_ns=self.clock_ns())
 
     # -- MERGE
 
-    def get_merge_row_id_column_handle(
-        self, session: ConnectorSession, table: KeyedHandle
-    ) -> ColumnHandle:
-        """See `ConnectorMetadata`."""
-        return _row_id(table, _version_columns(table.view))
+    get_merge_row_id_column_handle = get_delete_row_id_column_handle
 
     def begin_merge(
         self,
@@ -555,7 +535,8 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         updated_columns: Mapping[int, Sequence[str]],
     ) -> KeyedHandle:
         """See `ConnectorMetadata`."""
-        return replace(self._timed(table.begin_merge_change(updated_columns)), gives_keys=True)
+        begun = table.begin_merge_change(updated_columns)
+        return replace(begun, began_ns=self.clock_ns(), gives_keys=True)
 
     def apply_match(
         self, session: ConnectorSession, table: KeyedHandle, columns: Sequence[str]
@@ -564,9 +545,6 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         if not set(columns) <= set(table.view.schema.primary_keys):
             return table
         return replace(table, inserts_new_keys=True, gives_keys=table.moves_rows)
-
-    def _timed(self, begun: KeyedHandle) -> KeyedHandle:
-        return replace(begun, began_ns=self.clock_ns())
 
 
 class _Splits(ConnectorSplitManager):
@@ -577,22 +555,6 @@ class _Splits(ConnectorSplitManager):
 
     def stored_bytes(self, splits: Sequence[tuple[int, ReadTask]]) -> int | None:
         return sum(read.stored_bytes for _, read in splits)
-
-
-def _check_deletable(table: KeyedHandle) -> None:
-    """Raise `UnsupportedError` for a table that does not support deletes, or would ignore them."""
-    view = table.view
-    if view.options.ignore_delete:
-        raise UnsupportedError(
-            f"{table}: its option '{keys.IGNORE_DELETE}' drops deletes, so no row can be "
-            "deleted; overwrite the table with the rows to keep"
-        )
-    way_out = view.engine.refuses_delete
-    if way_out is not None:
-        raise UnsupportedError(
-            f"{table}: the merge engine {view.options.merge_engine} does not support DELETE of "
-            f"single rows; {way_out}, or overwrite the table with the rows to keep"
-        )
 
 
 def _scan(table: KeyedHandle) -> Scan:
@@ -619,25 +581,12 @@ def _outcomes(
                 yield frame.with_columns(dead)
 
 
-def _with_splits(table: KeyedHandle) -> KeyedHandle:
-    return replace(table, splits=len(_reads(table)))
-
-
 def _reads(table: KeyedHandle) -> list[ReadTask]:
     """The rows of each bucket. A large bucket is read by ranges of keys."""
     return [part for task in _scan(table).tasks() for part in by_key_range(task, TASK_BYTES)]
 
 
-def _version_columns(view: TableView) -> list[str]:
-    """The columns that a tombstone needs, besides its kind."""
-    schema, options = view.schema, view.options
-    if not view.engine.picks_a_version or options.changelog_producer != "none":
-        return list(schema.names)  # retractions and changelogs need whole rows
-    needed = {*schema.primary_keys, *options.sequence_field, *(options.bucket_key or ())}
-    needed |= set(schema.partition_keys)
-    return [name for name in schema.names if name in needed]
-
-
-def _row_id(table: KeyedHandle, names: Sequence[str]) -> ColumnHandle:
+def row_id_of(table: ChangedByKey, names: Sequence[str]) -> ColumnHandle:
+    """The column of row ids that consist of some columns of the table."""
     schema = table.view.schema.arrow_schema()
     return ColumnHandle(ROW_ID, pa.struct([schema.field(name) for name in names]), nullable=False)

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keytide.dml.engine import channel_columns
+from keytide.dml.engine import channel_columns, schema_of
 from keytide.dml.fragments import Told, new_attempt, read_fragments, write_fragment
 from keytide.dml.spi import (
     ROW_ID,
@@ -107,7 +107,7 @@ class MemoryConnector:
     def rows(self, name: str) -> pa.Table:
         """All rows of a table."""
         table = self._tables[name.lower()]
-        return pa.Table.from_batches(list(table.pages.values()), _schema(table.schema))
+        return pa.Table.from_batches(list(table.pages.values()), schema_of(table.schema.columns))
 
     def names(self) -> list[str]:
         """The tables' names."""
@@ -145,7 +145,7 @@ class MemoryConnector:
                 if page.num_rows:
                     table.pages[next(self._numbers)] = page
             for page in inserted:
-                whole = pa.record_batch(page.columns, schema=_schema(table.schema))
+                whole = pa.record_batch(page.columns, schema=schema_of(table.schema.columns))
                 table.pages[next(self._numbers)] = whole
 
 
@@ -246,9 +246,7 @@ class _Metadata(ConnectorMetadata):
         self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
     ) -> int:
         contents = read_fragments(fragments)
-        gone = pa.concat_tables(
-            [t.rows for t in contents if t.facts["are"] == "gone"] or [_no_ids()]
-        )
+        gone = pa.concat_tables([t.rows for t in contents if t.facts["are"] == "gone"] or [_NO_IDS])
         added = [
             batch for t in contents if t.facts["are"] == "added" for batch in t.rows.to_batches()
         ]
@@ -270,7 +268,18 @@ class _InsertSink(ConnectorInsertSink):
     def store_rows(self, page: pa.RecordBatch) -> None:
         schema = self._metadata.get_table_schema(self._session, self._table)
         given = dict(zip(self._columns, page.columns, strict=True))
-        values = [self._values(column, given, page.num_rows) for column in schema.columns]
+        values = []
+        for column in schema.columns:
+            if column.name in given:
+                values.append(given[column.name])
+            elif column.default is not None:
+                values.append(pa.repeat(column.default, page.num_rows))
+            elif column.nullable:
+                values.append(pa.nulls(page.num_rows, column.type))
+            else:
+                raise InvalidError(
+                    f"{self._table}: column {column.name!r} is NOT NULL and has no default; set it"
+                )
         if page.num_rows:
             self._pages.append(pa.record_batch(values, list(schema.names)))
 
@@ -283,17 +292,6 @@ class _InsertSink(ConnectorInsertSink):
 
     def abort(self) -> None:
         self._pages = []
-
-    def _values(self, column: ColumnHandle, given: Mapping[str, pa.Array], count: int) -> pa.Array:
-        if column.name in given:
-            return given[column.name]
-        if column.default is None and not column.nullable:
-            raise InvalidError(
-                f"{self._table}: column {column.name!r} is NOT NULL and has no default; set it"
-            )
-        if column.default is None:
-            return pa.nulls(count, column.type)
-        return pa.repeat(column.default, count)
 
 
 class _Splits(ConnectorSplitManager):
@@ -405,7 +403,7 @@ class _MergeSink(ConnectorMergeSink):
         )
 
     def finish(self) -> Sequence[Fragment]:
-        gone = pa.concat_tables(self._gone or [_no_ids()])
+        gone = pa.concat_tables(self._gone or [_NO_IDS])
         facts = {"are": "gone", "rows": self._rows}
         contents = [Told(self._number, self._attempt, facts, gone)]
         if self._added:
@@ -421,14 +419,7 @@ class _MergeSink(ConnectorMergeSink):
 # -- pages -----------------------------------------------------------------------------------------
 
 _NO_PLACES = pa.table({"place": pa.array([], _PLACE)})
-
-
-def _schema(table: ConnectorTableSchema) -> pa.Schema:
-    return pa.schema([pa.field(c.name, c.type, c.nullable) for c in table.columns])
-
-
-def _no_ids() -> pa.Table:
-    return pa.table({"page": pa.array([], pa.int64()), "place": pa.array([], pa.int64())})
+_NO_IDS = pa.table({"page": pa.array([], pa.int64()), "place": pa.array([], pa.int64())})
 
 
 def _shown(page: pa.RecordBatch, number: int, columns: Sequence[ColumnHandle]) -> pa.RecordBatch:
@@ -443,8 +434,7 @@ def _shown(page: pa.RecordBatch, number: int, columns: Sequence[ColumnHandle]) -
             pages = pa.array(np.full(page.num_rows, number), pa.int64())
             places = pa.StructArray.from_arrays([pages, places], fields=list(_ROW))
         made.append(places)
-    schema = pa.schema([pa.field(c.name, c.type, c.nullable) for c in columns])
-    return pa.record_batch(made, schema=schema)
+    return pa.record_batch(made, schema=schema_of(columns))
 
 
 def _without(places: np.ndarray[Any, Any]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:

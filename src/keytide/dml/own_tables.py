@@ -200,10 +200,8 @@ class KeyedHandle(StoredHandle):
     gives_keys: bool = False
     inserts_new_keys: bool = False
 
-    @property
-    def fresher_by(self) -> int:
-        """See `ChangedByKey`. Of equal versions the later one wins."""
-        return 0
+    fresher_by = 0
+    """See `ChangedByKey`. Of equal versions the later one wins."""
 
     @property
     def moves_rows(self) -> bool:
@@ -411,14 +409,20 @@ class TableSink(ConnectorMergeSink):
     def store_merged_rows(self, page: pa.RecordBatch) -> None:
         """See `ConnectorMergeSink`."""
         width = page.num_columns - 3
-        for operation, take in (
-            (MergeOperation.DELETE, self._delete),
-            (MergeOperation.UPDATE, self._update),
-            (MergeOperation.INSERT, self._insert),
-        ):
+        for operation in (MergeOperation.DELETE, MergeOperation.UPDATE, MergeOperation.INSERT):
             rows = page.filter(pc.equal(page.column(width), pa.scalar(operation.value, pa.int8())))
-            if rows.num_rows:
-                take(rows, width)
+            if not rows.num_rows:
+                continue
+            if operation is MergeOperation.DELETE:
+                self._changes.delete(rows.column(width + 2))
+            elif operation is MergeOperation.INSERT:
+                self._changes.insert(rows.select(range(width)))
+            else:
+                for case in rows.column(width + 1).unique():
+                    some = rows.filter(pc.equal(rows.column(width + 1), case))
+                    values = dict(zip(some.schema.names[:width], some.columns[:width], strict=True))
+                    updated = self._table.cases[case.as_py()]
+                    self._changes.update(values, some.column(width + 2), updated)
 
     def finish(self) -> Sequence[Fragment]:
         """See `ConnectorMergeSink`."""
@@ -427,19 +431,6 @@ class TableSink(ConnectorMergeSink):
     def abort(self) -> None:
         """See `ConnectorMergeSink`."""
         self._changes.abort()
-
-    def _delete(self, rows: pa.RecordBatch, width: int) -> None:
-        self._changes.delete(rows.column(width + 2))
-
-    def _update(self, rows: pa.RecordBatch, width: int) -> None:
-        for case in rows.column(width + 1).unique():
-            some = rows.filter(pc.equal(rows.column(width + 1), case))
-            values = dict(zip(some.schema.names[:width], some.columns[:width], strict=True))
-            updated = self._table.cases[case.as_py()]
-            self._changes.update(values, some.column(width + 2), updated)
-
-    def _insert(self, rows: pa.RecordBatch, width: int) -> None:
-        self._changes.insert(rows.select(range(width)))
 
 
 # -- conditions on given values --------------------------------------------------------------------
@@ -455,8 +446,16 @@ def _among(values: Mapping[str, pa.Array], view: TableView) -> Predicate | None:
     The columns are integers or strings. It can be true for other rows too.
     """
     types = {field.name: field.type.to_arrow() for field in view.schema.select(tuple(values))}
-    terms = [_term(name, _known(some, types[name])) for name, some in values.items()]
-    return conjunction(term for term in terms if term is not None)
+    terms: list[Predicate] = []
+    for name, some in values.items():
+        wanted = pl.Series(pa.array([], types[name])).dtype
+        known: pl.Series = pl.Series(some).cast(wanted, strict=False).drop_nulls()
+        if len(known) <= _LISTED_MAX:
+            terms.append(In(name, tuple(known.to_list())))
+        else:
+            low, high = known.min(), known.max()  # without a sorted copy of all values
+            terms += [Comparison(name, ">=", low), Comparison(name, "<=", high)]
+    return conjunction(terms)
 
 
 def narrowed(
@@ -478,20 +477,6 @@ def among_keys(keys: pl.DataFrame, view: TableView) -> Predicate | None:
         if has_one_spelling(f.type) and not keys[f.name].null_count()
     }
     return conjunction(filter(None, (key_range(keys), _among(listed, view))))
-
-
-def _known(values: pa.Array, type_: pa.DataType) -> pl.Series:
-    """The values that a column of a type can have."""
-    wanted = pl.Series(pa.array([], type_)).dtype
-    known: pl.Series = pl.Series(values).cast(wanted, strict=False).drop_nulls()
-    return known
-
-
-def _term(name: str, values: pl.Series) -> Predicate | None:
-    if len(values) <= _LISTED_MAX:
-        return In(name, tuple(values.to_list()))
-    low, high = values.min(), values.max()  # without a sorted copy of all values
-    return conjunction([Comparison(name, ">=", low), Comparison(name, "<=", high)])
 
 
 # -- metadata on the driver ------------------------------------------------------------------------
@@ -630,13 +615,14 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
     finish_merge, abort_merge = finish_delete, abort_delete
 
 
-def operation_of(session: ConnectorSession) -> Operation | None:
-    """The operation that the snapshot of a statement records."""
-    return None if session.operation is None else Operation(session.operation)
-
-
-def take_files(transaction: Transaction, table: StoredHandle, contents: Sequence[Told]) -> None:
-    """Add the files that fragments name to the transaction. The commit begins."""
+def begin_commit(
+    transaction: Transaction,
+    session: ConnectorSession,
+    table: StoredHandle,
+    contents: Sequence[Told],
+) -> None:
+    """Give the transaction the operation of a statement, and the files that fragments name."""
+    transaction.set_operation(None if session.operation is None else Operation(session.operation))
     for written in _files_of(contents):
         transaction.collect(written)
     if table.commit_progress is not None:

@@ -55,7 +55,11 @@ class Target:
         schema = self.connector.metadata.get_table_schema(self.session, self.handle)
         object.__setattr__(self, "schema", schema)
         if not self.fields:
-            object.__setattr__(self, "fields", tuple(map(_field, schema.columns)))
+            fields = tuple(
+                Field(-1, column.name, type_from_arrow(column.type).with_nullable(column.nullable))
+                for column in schema.columns
+            )
+            object.__setattr__(self, "fields", fields)
 
     def columns(self, needed: Collection[str] | None) -> list[ColumnHandle]:
         """The columns that a statement needs of the target. None means all."""
@@ -71,8 +75,14 @@ def run_on_latest(
     once: Callable[[Target], Changed],
     operation: Literal["DELETE", "UPDATE", "MERGE"] | None = None,
 ) -> Changed:
-    """Run a statement on the latest rows, and retry it after each conflict."""
-    session = ConnectorSession(isolation=_isolation(catalog, name, isolation), operation=operation)
+    """Run a statement on the latest rows, and retry it after each conflict.
+
+    Its isolation is the stricter of the given one and that of the table's attached connector.
+    """
+    attached = catalog.find_attached(name)
+    own = "snapshot" if attached is None else catalog.attached[attached[0]].isolation
+    stricter = isolation if own == "snapshot" else own
+    session = ConnectorSession(isolation=stricter, operation=operation)
     tries: int | None = None
     while True:
         try:
@@ -92,13 +102,6 @@ def run_on_latest(
         finally:
             for connector in catalog.attached.values():
                 connector.metadata.end_statement(session)
-
-
-def _isolation(catalog: AttachedCatalog, name: str, asked: Isolation) -> Isolation:
-    """The stricter of the requested isolation and that of the table's attached connector."""
-    found = catalog.find_attached(name)
-    own: Isolation = "snapshot" if found is None else catalog.attached[found[0]].isolation
-    return asked if own == "snapshot" else own
 
 
 def target_finder(
@@ -130,10 +133,6 @@ def target_finder(
 
 
 _ATTACHED_TRIES = 10
-
-
-def _field(column: ColumnHandle) -> Field:
-    return Field(-1, column.name, type_from_arrow(column.type).with_nullable(column.nullable))
 
 
 class CallTarget(Protocol):

@@ -52,15 +52,6 @@ class Call:
     worker: Worker | None = None
     times: int = 1
 
-    def and_(self, other: Call) -> Call:
-        """Both calls combined."""
-        nouns = {**self.counts, **other.counts}
-        sums = {noun: self.counts.get(noun, 0) + other.counts.get(noun, 0) for noun in nouns}
-        return replace(
-            self, counts=sums, note="", millis=self.millis + other.millis,
-            times=self.times + other.times,
-        )  # fmt: skip
-
     def __str__(self) -> str:
         name = self.name if self.times == 1 else f"{self.name} ({counted(self.times, 'call')})"
         parts = [counted(count, noun) for noun, count in self.counts.items()]
@@ -74,7 +65,8 @@ class Trace:
     def __init__(self) -> None:
         self._calls: list[Call] = []
         self._lock = Lock()
-        self._splits: list[Split] = []
+        self.splits: list[Split] = []
+        """In an order that gives their numbers."""
 
     def call(
         self,
@@ -99,14 +91,6 @@ class Trace:
             with self._lock:
                 self._calls.append(Call(name, counts, note, millis, worker))
         return result
-
-    def set_splits(self, splits: Sequence[Split]) -> None:
-        """Remember the order of the splits, which gives their numbers."""
-        self._splits = list(splits)
-
-    def worker_of(self, split: Split) -> Worker:
-        """The number of a split."""
-        return "split", next((i for i, known in enumerate(self._splits) if known is split), -1)
 
     @property
     def calls(self) -> list[Call]:
@@ -146,7 +130,13 @@ def _sums(calls: Sequence[Call]) -> list[Call]:
     sums: dict[str, Call] = {}
     for call in calls:
         known = sums.get(call.name)
-        sums[call.name] = call if known is None else known.and_(call)
+        if known is None:
+            sums[call.name] = call
+            continue
+        nouns = {**known.counts, **call.counts}
+        counts = {noun: known.counts.get(noun, 0) + call.counts.get(noun, 0) for noun in nouns}
+        millis, times = known.millis + call.millis, known.times + call.times
+        sums[call.name] = replace(known, counts=counts, note="", millis=millis, times=times)
     return list(sums.values())
 
 
@@ -213,11 +203,12 @@ class _Splits(ConnectorSplitManager):
     trace: Trace
 
     def get_splits(self, session: ConnectorSession, table: ConnectorTableHandle) -> Sequence[Split]:
-        def made() -> Sequence[Split]:
-            return self.inner.get_splits(session, table)
-
-        splits = self.trace.call("get_splits", made, lambda given: {"split": len(given)})
-        self.trace.set_splits(splits)
+        splits = self.trace.call(
+            "get_splits",
+            lambda: self.inner.get_splits(session, table),
+            lambda given: {"split": len(given)},
+        )
+        self.trace.splits = list(splits)
         return splits
 
     def stored_bytes(self, splits: Sequence[Split]) -> int | None:
@@ -243,13 +234,14 @@ class _Pages(ConnectorPageSourceProvider):
         split: Split,
         columns: Sequence[ColumnHandle],
     ) -> ConnectorPageSource:
-        worker = self.trace.worker_of(split)
-
-        def made() -> ConnectorPageSource:
-            return self.inner.create_page_source(session, table, split, columns)
-
-        names = ", ".join(column.name for column in columns)
-        source = self.trace.call("create_page_source", made, lambda _: names, worker)
+        known = (number for number, each in enumerate(self.trace.splits) if each is split)
+        worker = "split", next(known, -1)
+        source = self.trace.call(
+            "create_page_source",
+            lambda: self.inner.create_page_source(session, table, split, columns),
+            lambda _: ", ".join(column.name for column in columns),
+            worker,
+        )
         return _Source(source, self.trace, worker)
 
 
@@ -258,11 +250,11 @@ class _Source(UpdatablePageSource):
         self._inner, self._trace, self._worker = inner, trace, worker
 
     def get_next_page(self) -> pa.RecordBatch | None:
-        def description(page: pa.RecordBatch | None) -> Mapping[str, int] | str:
-            return "no more" if page is None else {"row": page.num_rows}
-
         return self._trace.call(
-            "get_next_page", self._inner.get_next_page, description, self._worker
+            "get_next_page",
+            self._inner.get_next_page,
+            lambda page: "no more" if page is None else {"row": page.num_rows},
+            self._worker,
         )
 
     def delete_rows(self, row_ids: pa.Array) -> None:
@@ -284,13 +276,15 @@ class _Source(UpdatablePageSource):
         )
 
     def finish(self) -> Sequence[Fragment]:
-        return self._trace.call("finish", self._inner.finish, _fragments, self._worker)
+        return self._trace.call(
+            "finish", self._inner.finish, lambda given: {"fragment": len(given)}, self._worker
+        )
 
     def abort(self) -> None:
-        self._trace.call("abort", self._inner.abort, _nothing, self._worker)
+        self._trace.call("abort", self._inner.abort, lambda _: "", self._worker)
 
     def close(self) -> None:
-        self._trace.call("close", self._inner.close, _nothing, self._worker)
+        self._trace.call("close", self._inner.close, lambda _: "", self._worker)
 
 
 @dataclass(frozen=True)
@@ -304,12 +298,13 @@ class _Sinks(ConnectorMergeSinkProvider):
     def create_merge_sink(
         self, session: ConnectorSession, table: ConnectorTableHandle, number: int, count: int
     ) -> ConnectorMergeSink:
-        worker = ("sink", number)
-
-        def made() -> ConnectorMergeSink:
-            return self.inner.create_merge_sink(session, table, number, count)
-
-        sink = self.trace.call("create_merge_sink", made, _nothing, worker)
+        worker = "sink", number
+        sink = self.trace.call(
+            "create_merge_sink",
+            lambda: self.inner.create_merge_sink(session, table, number, count),
+            lambda _: "",
+            worker,
+        )
         return _Sink(sink, self.trace, worker)
 
 
@@ -326,15 +321,9 @@ class _Sink(ConnectorMergeSink):
         )
 
     def finish(self) -> Sequence[Fragment]:
-        return self._trace.call("finish", self._inner.finish, _fragments, self._worker)
+        return self._trace.call(
+            "finish", self._inner.finish, lambda given: {"fragment": len(given)}, self._worker
+        )
 
     def abort(self) -> None:
-        self._trace.call("abort", self._inner.abort, _nothing, self._worker)
-
-
-def _fragments(given: Sequence[Fragment]) -> Mapping[str, int]:
-    return {"fragment": len(given)}
-
-
-def _nothing(given: object) -> str:
-    return ""
+        self._trace.call("abort", self._inner.abort, lambda _: "", self._worker)

@@ -23,18 +23,18 @@ def refuse_delete(table: ChangedByKey) -> None:
     if table.view.options.dml_watermark == "explicit":
         raise UnsupportedError(
             f"{table}: '{keys.UPSERT_DML_WATERMARK}' is 'explicit', but a DELETE cannot set "
-            f"{_named(table)}; write rows of kind -D, or UPDATE a tombstone column"
+            f"{', '.join(map(repr, table.view.options.watermark_key))}; write rows of kind -D, or "
+            "UPDATE a tombstone column"
         )
 
 
 def refuse_unset(table: ChangedByKey, updated: Sequence[str]) -> None:
     """Raise `InvalidError` if an UPDATE does not set a watermark column that it must set."""
-    if table.view.options.dml_watermark == "explicit" and not set(
-        table.view.options.watermark_key
-    ) <= set(updated):
+    columns = table.view.options.watermark_key
+    if table.view.options.dml_watermark == "explicit" and not set(columns) <= set(updated):
         raise InvalidError(
             f"{table}: '{keys.UPSERT_DML_WATERMARK}' is 'explicit', so an UPDATE must set "
-            f"{_named(table)}"
+            f"{', '.join(map(repr, columns))}"
         )
 
 
@@ -56,7 +56,3 @@ def watermarks(
     stored = old.column(name)
     least = pc.add(stored.view(pa.int64()), table.fresher_by)
     return {name: pc.max_element_wise(least, ticks).view(stored.type)}
-
-
-def _named(table: ChangedByKey) -> str:
-    return ", ".join(map(repr, table.view.options.watermark_key))

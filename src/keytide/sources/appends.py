@@ -104,13 +104,12 @@ def conform(rows: Rows, schema: pa.Schema, key: Sequence[str], owner: str) -> Co
         held = _fitted(rows, schema, key, owner)
         return ConformedRows(schema, lambda: iter([held]))
     spool = rows
-
-    def parts() -> Iterator[pa.Table]:
-        return (_fitted(part, schema, key, owner) for part in spool.tables())
-
-    for _ in parts():  # all rows are checked before anything is written
+    conformed = ConformedRows(
+        schema, lambda: (_fitted(part, schema, key, owner) for part in spool.tables())
+    )
+    for _ in conformed.parts():  # all rows are checked before anything is written
         pass
-    return ConformedRows(schema, parts)
+    return conformed
 
 
 def _fitted(rows: pa.Table, schema: pa.Schema, key: Sequence[str], owner: str) -> pa.Table:
@@ -129,7 +128,18 @@ def _fitted(rows: pa.Table, schema: pa.Schema, key: Sequence[str], owner: str) -
                 f"{owner}: columns {', '.join(map(repr, names))} {what}; expected exactly "
                 f"{', '.join(wanted)}, because each row is appended completely"
             )
-    columns = [_column(rows.column(field.name), field, owner) for field in schema]
+    columns = []
+    for field in schema:
+        values = rows.column(field.name)
+        if not field.nullable:
+            _refuse_null(values, field.name, owner, "is NOT NULL there")
+        try:
+            columns.append(values.cast(field.type))
+        except pa.ArrowException as error:
+            raise InvalidError(
+                f"{owner}: column {field.name!r} is {field.type}, but the rows have {values.type} "
+                f"values that do not fit: {error}; cast them first"
+            ) from error
     for name in key:
         _refuse_null(columns[schema.names.index(name)], name, owner, "is in the primary key")
     return pa.table(columns, schema=schema)
@@ -143,18 +153,6 @@ def again_after_conflicts(attempt: Callable[[], T]) -> T:
         except ConflictError:  # noqa: PERF203  # there are few tries
             continue
     return attempt()
-
-
-def _column(values: pa.ChunkedArray, field: pa.Field, owner: str) -> pa.ChunkedArray:
-    if not field.nullable:
-        _refuse_null(values, field.name, owner, "is NOT NULL there")
-    try:
-        return values.cast(field.type)
-    except pa.ArrowException as error:
-        raise InvalidError(
-            f"{owner}: column {field.name!r} is {field.type}, but the rows have {values.type} "
-            f"values that do not fit: {error}; cast them first"
-        ) from error
 
 
 def _refuse_null(values: pa.ChunkedArray, name: str, owner: str, why: str) -> None:
@@ -200,10 +198,10 @@ class DatabaseAppender:
         insertion = Insertion(database, table, schema.names, None)
         try:
             for batch in fit.reader():
-                insertion.stage(batch)
-            insertion.insert()
+                insertion.store_rows(batch)
+            insertion.finish()
         finally:
-            insertion.close()
+            insertion.abort()
 
 
 # -- appends rows to a Delta table, in one commit of `deltalake` -----------------------------------
@@ -236,23 +234,17 @@ class DeltaAppender:
             columns = delta_columns(table.schema().to_json(), owner)
             schema = pa.schema([pa.field(c.name, c.type, c.stored.nullable) for c in columns])
             fit = conform(rows, schema, key, owner)
-            _refuse_empty_texts(fit, table.metadata().partition_columns, owner)
+            # Partition values that readers would interpret as NULL.
+            for name in table.metadata().partition_columns:
+                parts = fit.parts() if pa.types.is_string(schema.field(name).type) else ()
+                if any(pc.any(pc.equal(part.column(name), "")).as_py() for part in parts):
+                    raise InvalidError(
+                        f"{owner} is partitioned by column {name!r}, in which Delta treats the "
+                        "empty string as NULL; use NULL, or another string"
+                    )
             write: Any = library("deltalake", "delta", owner).write_deltalake
             write(table, fit.reader(), mode="append")
             return str(table.version())
-
-
-def _refuse_empty_texts(rows: ConformedRows, partitions: Sequence[str], owner: str) -> None:
-    """Refuse partition values that readers would interpret as NULL."""
-    for name in partitions:
-        if not pa.types.is_string(rows.schema.field(name).type):
-            continue
-        for part in rows.parts():
-            if pc.any(pc.equal(part.column(name), "")).as_py():
-                raise InvalidError(
-                    f"{owner} is partitioned by column {name!r}, in which Delta treats the empty "
-                    "string as NULL; use NULL, or another string"
-                )
 
 
 @contextmanager
@@ -335,27 +327,20 @@ class IcebergAppender:
                     f"{shown} has format version {version}, but pyiceberg supports writing up to "
                     f"{_VERSION_MAX}; append with the engine that created the table"
                 )
-            _check_transforms(table, shown)
+            # For other partition transforms, pyiceberg needs a library that may be missing.
+            names = {type(member.transform).__name__ for member in table.spec().fields}
+            names -= {"IdentityTransform", "VoidTransform"}
+            try:
+                if names:
+                    library("pyiceberg_core", "iceberg", shown)
+            except SetupError as error:
+                raise SetupError(
+                    f"{shown} is partitioned by {', '.join(sorted(names))}, which requires "
+                    "pyiceberg-core: pip install pyiceberg-core"
+                ) from error
             arrow = library("pyiceberg.io.pyarrow", "iceberg", shown)
             schema = arrow.schema_to_pyarrow(table.schema(), include_field_ids=False)
             fit = conform(rows, schema, key, shown)
             # pyiceberg divides rows among partitions only if it has all of them in memory.
             table.append(fit.table() if table.spec().fields else fit.reader())
             return str(table.current_snapshot().snapshot_id)
-
-
-_WITHOUT_CORE = ("IdentityTransform", "VoidTransform")
-
-
-def _check_transforms(table: Any, shown: str) -> None:
-    """Refuse partition transforms for which `pyiceberg` needs a library that may be missing."""
-    names = {type(member.transform).__name__ for member in table.spec().fields}
-    if names <= set(_WITHOUT_CORE):
-        return
-    try:
-        library("pyiceberg_core", "iceberg", shown)
-    except SetupError as error:
-        raise SetupError(
-            f"{shown} is partitioned by {', '.join(sorted(names - set(_WITHOUT_CORE)))}, which "
-            "requires pyiceberg-core: pip install pyiceberg-core"
-        ) from error

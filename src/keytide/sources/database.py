@@ -81,11 +81,7 @@ class PinnedDatabase:
         """See `PinnedSource`."""
         return pa.schema([pa.field(column.name, column.type) for column in self.table.columns])
 
-    @property
-    def version(self) -> None:
-        """Always None."""
-        return None
-
+    version = None
     tells_order = False
     cut_by = ()
 

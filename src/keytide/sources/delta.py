@@ -151,12 +151,26 @@ class DeltaSource:
 
     def pin(self, version: str | int | None = None) -> PinnedDelta:
         """See `Source`. A version is a version number of Delta's log."""
-        number = _number(version, self.location)
         with delta_errors(self.store):
-            table = self._opened(number)
-            _refuse_features(table, self.location)
+            table = self._opened(version)
+            protocol = table.protocol()
+            unknown = sorted(set(protocol.reader_features or ()) - _FEATURES)
+            if protocol.min_reader_version > _READER_VERSION_MAX or unknown:
+                raise UnsupportedError(
+                    f"Delta table {self.location} requires reader version "
+                    f"{protocol.min_reader_version} and {', '.join(unknown) or 'no features'}, "
+                    "which this release does not support; supported are version "
+                    f"{_READER_VERSION_MAX} and {', '.join(sorted(_FEATURES))}"
+                )
             columns = delta_columns(table.schema().to_json(), f"Delta table {self.location}")
-            _refuse_partitions(table, columns, self.location)
+            # The library does not decode such partition values: it keeps the escapes.
+            partitions = table.metadata().partition_columns
+            wrong = [c.name for c in columns if c.name in partitions and pa.types.is_binary(c.type)]
+            if wrong:
+                raise UnsupportedError(
+                    f"Delta table {self.location} is partitioned by the binary column "
+                    f"{wrong[0]!r}, whose values cannot be read; partition by another column"
+                )
 
             mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
             if mode not in ("none", "name", "id"):
@@ -175,16 +189,21 @@ class DeltaSource:
             vars(pinned)["_table"] = table  # a pickled copy opens it again
             return pinned
 
-    def _opened(self, version: int | None) -> Any:
+    def _opened(self, version: str | int | None) -> Any:
+        if isinstance(version, str) and version.isdecimal():
+            version = int(version)
+        if isinstance(version, str) or (version is not None and version < 0):
+            raise InvalidError(
+                f"Delta table {self.location}: a version is a number, 0 or more; found {version!r}"
+            )
         deltalake = library("deltalake", "delta", f"Delta table {self.location}")
         if version is None:
             return open_delta(self.store)
         try:
             return open_delta(self.store, version)
         except deltalake.exceptions.DeltaError as error:
-            newest = open_delta(
-                self.store
-            ).version()  # raises again if the error does not concern the version
+            # Raises again if the error does not concern the version.
+            newest = open_delta(self.store).version()
             raise NotFoundError(
                 f"Delta table {self.location} has no readable version {version}; the latest one "
                 f"is {newest} ({_first_line(error)})"
@@ -240,21 +259,34 @@ class PinnedDelta:
         found = places([history.origin(path) for path in paths])
         chosen = self._may_meet(key_condition)
         turns = sorted(range(len(paths)), key=lambda i: (found[i].commit, history.turn(paths[i])))
-        read = DeltaFiles(self.columns, self.find, self._are_plain)
-        return [
-            DeltaPart(
-                *_placed(self.store, paths[i]),
+        # Whether files have the columns with their current names and types.
+        features = {*(self._table.protocol().reader_features or ())}
+        is_plain = not features & _WIDENING and all(
+            column.name == column.stored.name and self.find is by_name for column in self.columns
+        )
+        types = {column.name: column.type for column in self.columns}
+        parts = []
+        for i in (turn for turn in turns if chosen[turn]):
+            # Clones have files in other folders. Partition columns are not stored in files.
+            store, path = self.store, unquote(paths[i])
+            if _is_absolute(paths[i]):
+                store, path = store_of_file(path, store)
+            values = adds.column("partition")[i] if "partition" in adds.schema.names else {}
+            part = DeltaPart(
+                store,
+                path,
                 rows=adds.column("num_records")[i].as_py(),
                 stored_bytes=adds.column("size_bytes")[i].as_py(),
                 commit=found[i].commit,
                 is_in_order=found[i].is_in_order,
-                files=read,
-                constants=self._constants(i),
+                stored=self.columns,
+                find=self.find,
+                is_plain=is_plain,
+                constants={name: value.cast(types[name]) for name, value in values.items()},
                 dead=dead.get(paths[i]),
             )
-            for i in turns
-            if chosen[i]
-        ]
+            parts.append(part)
+        return parts
 
     @cached_property
     def _table(self) -> Any:
@@ -266,14 +298,6 @@ class PinnedDelta:
         with delta_errors(self.store):
             return pa.table(self._table.get_add_actions()).combine_chunks()
 
-    @property
-    def _are_plain(self) -> bool:
-        """Whether files have the columns with their current names and types."""
-        features = {*(self._table.protocol().reader_features or ())}
-        return not features & _WIDENING and all(
-            column.name == column.stored.name and self.find is by_name for column in self.columns
-        )
-
     @cached_property
     def _history(self) -> FileHistory:
         return history_of(read_commits(self.store, self.table_id, self.number), self.number)
@@ -284,7 +308,12 @@ class PinnedDelta:
         if "deletionVectors" not in (self._table.protocol().reader_features or ()):
             return {}
         paths = self._adds.column("path").to_pylist()
-        known = {_full_name(self.store, path): path for path in paths}
+        local = self.store.local_path("_")
+        root = self.store.uri if local is None else f"file://{local.parent}"
+        known = {
+            _spelt(unquote(path)) if _is_absolute(path) else f"{root}/{unquote(path)}": path
+            for path in paths
+        }
         found = {}
         with delta_errors(self.store):
             for batch in pa.RecordBatchReader.from_stream(self._table.deletion_vectors()):
@@ -299,23 +328,10 @@ class PinnedDelta:
                     found[path] = bytes(BitMap64(np.flatnonzero(~mask)).serialize())
         return found
 
-    def _constants(self, file: int) -> Mapping[str, pa.Scalar]:
-        """The values of partition columns, which are not stored in files."""
-        if "partition" not in self._adds.schema.names:
-            return {}
-        values = self._adds.column("partition")[file]
-        types = {column.name: column.type for column in self.columns}
-        return {name: value.cast(types[name]) for name, value in values.items()}
-
     def _may_meet(self, key_condition: Predicate | None) -> Sequence[bool]:
         if key_condition is None or not self._adds.num_rows:
             return [True] * self._adds.num_rows
-        return may_match_files(
-            self._bounds(sorted(columns_of(key_condition))), key_condition, self.schema
-        )
-
-    def _bounds(self, names: Sequence[str]) -> pa.Table:
-        adds, types = self._adds, self.schema
+        adds, types, names = self._adds, self.schema, sorted(columns_of(key_condition))
         bounds = bounds_table(types, names, adds.num_rows)
         rows = bounds["rows"] = adds.column("num_records")
         stored = {column.name: column.stored.name for column in self.columns}
@@ -330,29 +346,26 @@ class PinnedDelta:
             low, high, nulls = (
                 _member(adds, what, stored[name]) for what in ("min", "max", "null_count")
             )
-            if low is not None and high is not None and _has_exact_bounds(type_):
-                bounds[f"{name}.min"] = low.cast(type_)
-                bounds[f"{name}.max"] = _rounded_up(high.cast(type_))
+            # The log's bounds of these types are exact, except that writers truncate times to
+            # milliseconds.
+            is_time = pa.types.is_timestamp(type_)
+            checks = (pa.types.is_integer, pa.types.is_string, pa.types.is_date)
+            is_exact = is_time or any(check(type_) for check in checks)
+            if low is not None and high is not None and is_exact:
+                high = high.cast(type_)
+                highest = pc.add(high.cast(pa.int64()), 999).cast(type_) if is_time else high
+                bounds[f"{name}.min"], bounds[f"{name}.max"] = low.cast(type_), highest
             if nulls is not None:
                 bounds[f"{name}.nulls"] = nulls
-        return pa.table(bounds)
-
-
-@dataclass(frozen=True)
-class DeltaFiles:
-    """How the files of a table are read.
-
-    `are_plain` means that their columns have the names and types of the table.
-    """
-
-    columns: tuple[StoredColumn, ...] = field(repr=False)
-    find: Finder = field(repr=False)
-    are_plain: bool
+        return may_match_files(pa.table(bounds), key_condition, types)
 
 
 @dataclass(frozen=True)
 class DeltaPart(ForeignPart):
-    """A file of a Delta table. See `SourcePart`."""
+    """A file of a Delta table. See `SourcePart`.
+
+    `is_plain` means that its columns have the names and types of the table.
+    """
 
     store: Store
     path: str
@@ -360,17 +373,14 @@ class DeltaPart(ForeignPart):
     stored_bytes: int | None
     commit: int
     is_in_order: bool
-    files: DeltaFiles = field(repr=False)
+    stored: tuple[StoredColumn, ...] = field(repr=False)
+    find: Finder = field(repr=False)
+    is_plain: bool
     constants: Mapping[str, pa.Scalar] = field(repr=False)
     dead: bytes | None = field(repr=False)
 
     def __str__(self) -> str:
         return self.path
-
-    @property
-    def stored(self) -> tuple[StoredColumn, ...]:
-        """See `ForeignPart`."""
-        return self.files.columns
 
     @property
     def has_dead_rows(self) -> bool:
@@ -385,11 +395,11 @@ class DeltaPart(ForeignPart):
     def file(self) -> ForeignFile:
         """See `ForeignPart`."""
         opened, uri = partial(self.store.open_input, self.path), self.store.uri_of(self.path)
-        return ForeignFile(opened, uri, self.files.find, self.constants, self.dead_rows())
+        return ForeignFile(opened, uri, self.find, self.constants, self.dead_rows())
 
     def plain_file(self, columns: Sequence[str]) -> tuple[Store, str] | None:
         """See `ParquetPart`. Values of partition columns are not stored in files."""
-        if not self.files.are_plain or self.constants.keys() & {*columns}:
+        if not self.is_plain or self.constants.keys() & {*columns}:
             return None
         return self.store, self.path
 
@@ -400,7 +410,9 @@ def open_delta(store: Store, version: int | None = None) -> Any:
     options = dict(store.polars_options() or {})
     if options.get("endpoint", "").startswith("http:"):
         options.setdefault("allow_http", "true")
-    return deltalake.DeltaTable(_root(store), version=version, storage_options=options or None)
+    local = store.local_path("_")
+    root = store.uri if local is None else str(local.parent)
+    return deltalake.DeltaTable(root, version=version, storage_options=options or None)
 
 
 @contextmanager
@@ -441,60 +453,9 @@ def _first_line(error: Exception) -> str:
     return " ".join(said[:3]) or type(error).__name__
 
 
-def _root(store: Store) -> str:
-    local = store.local_path("_")
-    return store.uri if local is None else str(local.parent)
-
-
-def _number(version: str | int | None, location: str) -> int | None:
-    if version is None or (isinstance(version, int) and version >= 0):
-        return version
-    if isinstance(version, str) and version.isdecimal():
-        return int(version)
-    raise InvalidError(
-        f"Delta table {location}: a version is a number, 0 or more; found {version!r}"
-    )
-
-
-def _refuse_features(table: Any, location: str) -> None:
-    protocol = table.protocol()
-    unknown = sorted(set(protocol.reader_features or ()) - _FEATURES)
-    if protocol.min_reader_version > _READER_VERSION_MAX or unknown:
-        raise UnsupportedError(
-            f"Delta table {location} requires reader version {protocol.min_reader_version} and "
-            f"{', '.join(unknown) or 'no features'}, which this release does not support; "
-            f"supported are version {_READER_VERSION_MAX} and {', '.join(sorted(_FEATURES))}"
-        )
-
-
-def _refuse_partitions(table: Any, columns: Sequence[StoredColumn], location: str) -> None:
-    """Refuse partition values that the library does not decode, because it keeps the escapes."""
-    names = table.metadata().partition_columns
-    found = [c.name for c in columns if c.name in names and pa.types.is_binary(c.type)]
-    if found:
-        raise UnsupportedError(
-            f"Delta table {location} is partitioned by the binary column {found[0]!r}, whose "
-            "values cannot be read; partition by another column"
-        )
-
-
-def _placed(store: Store, path: str) -> tuple[Store, str]:
-    """The store and the name of a file. Clones have files in other folders."""
-    plain = unquote(path)
-    return store_of_file(plain, store) if _is_absolute(path) else (store, plain)
-
-
 def _is_absolute(path: str) -> bool:
     """Whether a path is an absolute address. A colon alone can be part of a partition column."""
     return re.match(r"[A-Za-z][\w+.-]*:/", path) is not None
-
-
-def _full_name(store: Store, path: str) -> str:
-    if _is_absolute(path):
-        return _spelt(unquote(path))
-    local = store.local_path("_")
-    root = store.uri if local is None else f"file://{local.parent}"
-    return f"{root}/{unquote(path)}"
 
 
 def _spelt(uri: str) -> str:
@@ -509,17 +470,3 @@ def _member(adds: pa.Table, struct: str, name: str) -> pa.ChunkedArray | None:
     return (
         pc.struct_field(adds.column(struct), [name]) if type_.get_field_index(name) >= 0 else None
     )
-
-
-def _has_exact_bounds(type_: pa.DataType) -> bool:
-    """Whether the log's bounds of a type are exact, except for known rounding."""
-    checks = (pa.types.is_integer, pa.types.is_string, pa.types.is_date, pa.types.is_timestamp)
-    return any(check(type_) for check in checks)
-
-
-def _rounded_up(bounds: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Upper bounds of times, which writers truncate to milliseconds."""
-    if not pa.types.is_timestamp(bounds.type):
-        return bounds
-    ticks = bounds.cast(pa.int64())
-    return pc.add(ticks, 999).cast(bounds.type)

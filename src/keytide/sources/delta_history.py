@@ -37,11 +37,6 @@ class Origin:
     last: int
     is_in_order: bool = False
 
-    @classmethod
-    def of_commit(cls, commit: int) -> Origin:
-        """Rows of one commit in order of arrival."""
-        return cls(commit, commit, is_in_order=True)
-
 
 @dataclass(frozen=True)
 class Place:
@@ -58,17 +53,7 @@ def hull(origins: Sequence[Origin]) -> Origin:
 
 def places(origins: Sequence[Origin]) -> list[Place]:
     """The position of each file. A later commit has a higher number."""
-    found: list[Place | None] = [None] * len(origins)
-    for members in _overlapping(origins):
-        commit = max(origins[i].last for i in members)
-        is_in_order = all(origins[i].is_in_order for i in members)
-        for i in members:
-            found[i] = Place(commit, is_in_order)
-    return [place for place in found if place is not None]
-
-
-def _overlapping(origins: Sequence[Origin]) -> list[list[int]]:
-    """The file numbers, grouped by overlapping ranges, directly or through others."""
+    # The file numbers, grouped by overlapping ranges, directly or through others.
     groups: list[list[int]] = []
     end = 0
     for i in sorted(range(len(origins)), key=lambda i: origins[i].first):
@@ -78,7 +63,13 @@ def _overlapping(origins: Sequence[Origin]) -> list[list[int]]:
         else:
             groups.append([i])
             end = origins[i].last
-    return groups
+
+    found: dict[int, Place] = {}
+    for members in groups:
+        commit = max(origins[i].last for i in members)
+        is_in_order = all(origins[i].is_in_order for i in members)
+        found |= dict.fromkeys(members, Place(commit, is_in_order))
+    return [found[i] for i in range(len(origins))]
 
 
 # -- origins from commits --------------------------------------------------------------------------
@@ -134,25 +125,23 @@ def history_of(commits: Sequence[FileCommit], number: int) -> FileHistory:
     unknown = Origin(BEFORE_ALL, max(oldest - 1, 0))
     origins: dict[str, Origin] = {}
     for commit in commits:
+        number = commit.number
         copied = [origins.get(file, unknown) for file in sorted(commit.gone)]
         for file, rows in commit.added.items():
-            if file not in origins:
-                origins[file] = _origin(rows, commit.number, copied, unknown)
+            if file in origins:
+                continue
+            if rows is RowOrigin.KNOWN or (rows is RowOrigin.COPIED and not copied):
+                origins[file] = unknown
+            elif rows is RowOrigin.TAKEN_OVER:
+                origins[file] = Origin(number, number)
+            elif rows is RowOrigin.COPIED:
+                origins[file] = hull(copied)
+            elif rows is RowOrigin.MIXED and copied:
+                origins[file] = Origin(hull(copied).first, number)
+            else:
+                origins[file] = Origin(number, number, is_in_order=True)
     order = {file: place for place, file in enumerate(origins)}
     return FileHistory(origins, order, unknown)
-
-
-def _origin(rows: RowOrigin, number: int, copied: Sequence[Origin], unknown: Origin) -> Origin:
-    """The origin of the rows of a file that occurs for the first time."""
-    if rows is RowOrigin.KNOWN or (rows is RowOrigin.COPIED and not copied):
-        return unknown
-    if rows is RowOrigin.TAKEN_OVER:
-        return Origin(number, number)
-    if rows is RowOrigin.COPIED:
-        return hull(copied)
-    if rows is RowOrigin.MIXED and copied:
-        return Origin(hull(copied).first, number)
-    return Origin.of_commit(number)
 
 
 # -- commits in the log ----------------------------------------------------------------------------

@@ -175,10 +175,18 @@ class LocatedSource:
         """
         refuse_secret(location)
         name, opening = format_.lower(), source_options(options)
-        found = location if is_named_in_catalog(name, options) else _absolute(location)
-        source = open_source(name, Place(found, opening, near, columns))
-        _check_apart(source.location, near)
-        return cls(name, found, source)
+        is_address = "://" in location or location.startswith("file:")
+        if not is_named_in_catalog(name, options) and not is_address:
+            location = os.path.abspath(os.path.expanduser(location))
+        source = open_source(name, Place(location, opening, near, columns))
+        # DROP TABLE deletes the table's own folder.
+        own, theirs = f"{near.uri}/", f"{source.location.rstrip('/')}/"
+        if theirs.startswith(own) or own.startswith(theirs):
+            raise InvalidError(
+                f"the table would be stored in {near.uri}, and its rows are in {source.location}: "
+                "neither can contain the other; move the rows, or choose another name"
+            )
+        return cls(name, location, source)
 
 
 def is_named_in_catalog(format_: str, options: Mapping[str, str]) -> bool:
@@ -188,16 +196,6 @@ def is_named_in_catalog(format_: str, options: Mapping[str, str]) -> bool:
     """
     opening = source_options(options)
     return any(option in opening for option in format_named(format_.lower()).named_by)
-
-
-def _check_apart(location: str, near: Store) -> None:
-    """Refuse a source in the table's own folder, which DROP TABLE deletes, or above it."""
-    own, theirs = f"{near.uri}/", f"{location.rstrip('/')}/"
-    if theirs.startswith(own) or own.startswith(theirs):
-        raise InvalidError(
-            f"the table would be stored in {near.uri}, and its rows are in {location}: neither "
-            "can contain the other; move the rows, or choose another name"
-        )
 
 
 def check_ties(format_: str, options: TableOptions) -> None:
@@ -232,13 +230,6 @@ def _check_types(schema: TableSchema, there: pa.Schema) -> None:
             convert_column(empty, column, location_of(schema))
         except InvalidError as error:
             raise InvalidError(f"{error} or list the columns with suitable types") from error
-
-
-def _absolute(location: str) -> str:
-    """A location that is valid for every process."""
-    if "://" in location or location.startswith("file:"):
-        return location
-    return os.path.abspath(os.path.expanduser(location))
 
 
 # -- adoption --------------------------------------------------------------------------------------
@@ -292,7 +283,8 @@ def adopt(catalog: Catalog, name: str, wanted: NewAdoption) -> AdoptionResult:
         pinned = elsewhere.source.pin()
     except KeytideError as error:
         raise type(error)(f"table {name}: {error}") from error
-    origin = _origin(elsewhere, pinned)
+    version = "" if pinned.version is None else f", version {pinned.version}"
+    origin = f"{elsewhere.format} at {elsewhere.source.location}{version}"
     options = {**own, keys.key_of(keys.USER, "adopted-from"): origin}
     table = NewTable(
         pinned.schema, wanted.primary_key, wanted.partition_by, options, wanted.comment
@@ -306,11 +298,6 @@ def adopt(catalog: Catalog, name: str, wanted: NewAdoption) -> AdoptionResult:
     return AdoptionResult(pinned.version, written.snapshot_id, written.rows, written.files)
 
 
-def _origin(elsewhere: LocatedSource, pinned: PinnedSource) -> str:
-    version = "" if pinned.version is None else f", version {pinned.version}"
-    return f"{elsewhere.format} at {elsewhere.source.location}{version}"
-
-
 def _rows(pinned: PinnedSource, memory_bytes: int) -> Iterator[pa.Table]:
     """All rows that are not deleted in the source, in order. Raises as `SourcePart.batches`."""
     names = pinned.schema.names
@@ -318,10 +305,8 @@ def _rows(pinned: PinnedSource, memory_bytes: int) -> Iterator[pa.Table]:
     rows_max = max(least, min(most, memory_bytes // 16 // (_VALUE_BYTES * max(1, len(names)))))
 
     parts = pinned.parts()
-
-    def read(place: int) -> Iterator[pa.RecordBatch]:
-        return parts[place].batches(names, None, rows_max)
-
-    for _, batch in read_in_order(parts, read, rows_max):
+    for _, batch in read_in_order(
+        parts, lambda place: parts[place].batches(names, None, rows_max), rows_max
+    ):
         if batch.num_rows:
             yield pa.Table.from_batches([batch])

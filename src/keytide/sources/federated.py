@@ -26,11 +26,10 @@ from keytide.base.row_kind import ROW_KIND
 from keytide.catalogs.catalog import fields_of
 from keytide.definition.checks import check_dml_watermark
 from keytide.definition.external import external_schema, refuse_secret, refuse_secret_options
-from keytide.dml.fragments import Spool, Told, read_fragments
-from keytide.dml.keyed_table import Versions, refuse_existing_keys, structs_of
+from keytide.dml.fragments import Spool, read_fragments
+from keytide.dml.keyed_table import Versions, refuse_existing_keys, row_id_of, structs_of
 from keytide.dml.own_tables import TableSink, TableSource, narrowed
 from keytide.dml.spi import (
-    ROW_ID,
     ColumnHandle,
     Connector,
     ConnectorInsertSink,
@@ -59,7 +58,6 @@ from keytide.sources.source_state import ExternalFormat, PinnedExternal, format_
 from keytide.sources.version_merge import SourceMerge
 from keytide.sources.versions import SourceVersions
 from keytide.store import Store
-from keytide.write.task import WriteTask
 
 # -- definitions and reads -------------------------------------------------------------------------
 
@@ -82,27 +80,6 @@ class UpsertKeys:
 
 
 _PRIMARY_KEY = f"keytide.{keys.PRIMARY_KEY}"
-_PROPERTIES = {
-    keys.WATERMARK_KEY: "keytide.watermark-key",
-    keys.TOMBSTONE_KEY: "keytide.tombstone-key",
-    keys.TOMBSTONE_STRING_KEY_VALUE: "keytide.tombstone-string-key-value",
-    keys.UPSERT_DML_WATERMARK: "keytide.dml-watermark",
-}
-
-
-def _options(given: UpsertKeys, properties: Mapping[str, str]) -> dict[str, str]:
-    """The options of a definition from these keys, or from a table's properties."""
-    named = {
-        keys.WATERMARK_KEY: ",".join(given.watermark_key) or None,
-        keys.TOMBSTONE_KEY: given.tombstone_key,
-        keys.TOMBSTONE_STRING_KEY_VALUE: given.tombstone_string_key_value,
-        keys.UPSERT_DML_WATERMARK: given.dml_watermark,
-    }
-    values = {
-        key: properties.get(_PROPERTIES[key]) if value is None else value
-        for key, value in named.items()
-    }
-    return {key: value for key, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -111,7 +88,8 @@ class FederatedHandle(ExternalHandle):
 
     name: str = ""
     required: frozenset[str] = frozenset()
-    tells_order: bool = True
+    fresher_by: int = 0
+    """See `ChangedByKey`. 1 if the order of versions is unknown."""
     has_begun: bool = False
     updated: tuple[str, ...] = ()
     cases: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -127,20 +105,13 @@ class FederatedHandle(ExternalHandle):
         """The table with its keys."""
         return self.table.view
 
-    @property
-    def task(self) -> WriteTask | None:
-        """None, because workers write no files."""
-        return None
+    task = None
+    """Workers write no files."""
 
     @property
     def moves_rows(self) -> bool:
         """Whether rows get other keys."""
         return bool({*self.updated} & {*self.view.schema.primary_keys})
-
-    @property
-    def fresher_by(self) -> int:
-        """See `ChangedByKey`."""
-        return 0 if self.tells_order else 1
 
 
 @dataclass(frozen=True)
@@ -170,14 +141,14 @@ class FederatedTables:
             seen[wanted] = self.pinned(name, version)
         return seen[wanted]
 
-    def forget(self, session: ConnectorSession) -> None:
-        """Forget the tables that a statement has seen."""
-        self.pinned_tables.pop(session, None)
-
     def appender(self, name: str) -> Appender:
         """The appender of a table. Raises `UnsupportedError` if appending is not possible."""
         assert self._format.append is not None
         return self._format.append(self.place(name))
+
+    def append(self, table: FederatedHandle, rows: Rows) -> None:
+        """Append rows to a table, in one commit."""
+        self.appender(table.name).append(rows, table.view.schema.primary_keys)
 
     def _declared_name(self, name: str) -> str:
         return next((given for given in self.tables if given.lower() == name.lower()), name)
@@ -205,9 +176,8 @@ class FederatedTables:
         full_name = f"{self.name}.{name}"
         view = TableView(self.near, full_name, schema, {schema.id: schema}, options)
         table = PinnedExternal(view, pinned, source.location)
-        return FederatedHandle(
-            table, name=name, required=pinned.required, tells_order=pinned.tells_order
-        )
+        fresher_by = 0 if pinned.tells_order else 1
+        return FederatedHandle(table, name=name, required=pinned.required, fresher_by=fresher_by)
 
     def _schema(self, name: str, pinned: AppendableSource) -> TableSchema:
         """The existing columns with the keys. Raises `InvalidError` for invalid keys."""
@@ -222,7 +192,21 @@ class FederatedTables:
                 f"Lake.attach(..., tables={{{name!r}: UpsertKeys(primary_key=[...], ...)}}), or "
                 f"as the table property {_PRIMARY_KEY!r}"
             )
-        options = _options(given, properties)
+        given_options = (
+            (keys.WATERMARK_KEY, "keytide.watermark-key", ",".join(given.watermark_key) or None),
+            (keys.TOMBSTONE_KEY, "keytide.tombstone-key", given.tombstone_key),
+            (
+                keys.TOMBSTONE_STRING_KEY_VALUE,
+                "keytide.tombstone-string-key-value",
+                given.tombstone_string_key_value,
+            ),
+            (keys.UPSERT_DML_WATERMARK, "keytide.dml-watermark", given.dml_watermark),
+        )
+        options = {}
+        for option, own_property, value in given_options:
+            told_value = properties.get(own_property) if value is None else value
+            if told_value is not None:
+                options[option] = told_value
         try:
             schema, _ = external_schema(
                 fields_of(pinned.schema),
@@ -333,7 +317,7 @@ class _Metadata(ExternalMetadata):
         return ConnectorTableSchema(table.name, tuple(columns), schema.primary_keys)
 
     def end_statement(self, session: ConnectorSession) -> None:
-        self.tables.forget(session)
+        self.tables.pinned_tables.pop(session, None)
 
     # -- changes
 
@@ -346,27 +330,43 @@ class _Metadata(ExternalMetadata):
                 "so isolation 'serializable' is not supported; use 'snapshot'"
             )
         self.tables.appender(table.name)  # refuses a location that cannot be appended to
-        if changes.deletes or changes.updated:
-            _check_watermark(table)
+        options = table.view.options
+        if (changes.deletes or changes.updated) and table.fresher_by:
+            # Readers might not see the changes.
+            if not options.watermark_key:
+                raise UnsupportedError(
+                    f"{table}: the order of its rows is not known, and it has no watermark key, "
+                    "so a change would have no effect; set one in UpsertKeys"
+                )
+            if options.dml_watermark == "copy":
+                raise UnsupportedError(
+                    f"{table}: the order of its rows is not known, so a new version needs a "
+                    "higher watermark (rule R21): in UpsertKeys, set dml_watermark to "
+                    "'statement-time' if the watermark key is a time, or to 'explicit'"
+                )
         for updated in changes.updated.values():
             refuse_unset(table, updated)
         if changes.deletes:
             refuse_delete(table)
-        if changes.deletes or changes.sets & {*table.view.schema.primary_keys}:
-            _check_deletable(table)
+        is_deleted = changes.deletes or changes.sets & {*table.view.schema.primary_keys}
+        if is_deleted and not options.tombstone_key:
+            raise UnsupportedError(
+                f"{table}: it has no tombstone key, so rows cannot be deleted and keys cannot be "
+                "changed; set tombstone_key of its UpsertKeys to a column that marks deletes"
+            )
 
     def begin_insert(
         self, session: ConnectorSession, table: FederatedHandle, columns: Sequence[str]
     ) -> ConnectorInsertSink:
-        return _InsertSink(table, tuple(columns), partial(self._append, table))
+        return _InsertSink(self.tables, table, tuple(columns))
 
     def get_delete_row_id_column_handle(
         self, session: ConnectorSession, table: FederatedHandle
     ) -> ColumnHandle:
-        return _row_id(table, _version_columns(table))
+        return row_id_of(table, _version_columns(table))
 
     def begin_delete(self, session: ConnectorSession, table: FederatedHandle) -> FederatedHandle:
-        return self._begun(table)
+        return self.begin_update(session, table, ())
 
     def finish_delete(
         self, session: ConnectorSession, table: FederatedHandle, fragments: Sequence[Fragment]
@@ -377,27 +377,34 @@ class _Metadata(ExternalMetadata):
         # The versions that a statement appends, one for each key. Versions within one commit could
         # be ordered only by their position in files, which engines do not guarantee.
         schema = table.view.schema.arrow_schema()
-        gone = [_tombstones(table, each.rows) for each in _of_kind(contents, "gone")]
-        made = [each.rows.select(schema.names).cast(schema) for each in _of_kind(contents, "made")]
+        gone = [
+            _tombstones(table, each.rows) for each in contents if each.facts.get(VERSIONS) == "gone"
+        ]
+        made = [
+            each.rows.select(schema.names).cast(schema)
+            for each in contents
+            if each.facts.get(VERSIONS) == "made"
+        ]
         every = from_arrow(pa.concat_tables([schema.empty_table(), *gone, *made]))
         # A new row is as new as the tombstone of its key. Otherwise the statement would have been
         # refused.
         last = every.unique(table.view.schema.primary_keys, keep="last", maintain_order=True)
         rows = to_arrow(last, schema)
         if rows.num_rows:
-            self._append(table, rows)
+            self.tables.append(table, rows)
         return sum(int(each.facts["rows"]) for each in contents)
 
     def get_update_row_id_column_handle(
         self, session: ConnectorSession, table: FederatedHandle, updated_columns: Sequence[str]
     ) -> ColumnHandle:
         dropped = {*updated_columns} - {*_version_columns(table)}
-        return _row_id(table, [n for n in table.view.schema.names if n not in dropped])
+        return row_id_of(table, [n for n in table.view.schema.names if n not in dropped])
 
     def begin_update(
         self, session: ConnectorSession, table: FederatedHandle, updated_columns: Sequence[str]
     ) -> FederatedHandle:
-        return replace(self._begun(table), updated=tuple(updated_columns))
+        began_ns, updated = self.clock_ns(), tuple(updated_columns)
+        return replace(table, has_begun=True, began_ns=began_ns, updated=updated)
 
     finish_update = finish_delete
 
@@ -415,8 +422,9 @@ class _Metadata(ExternalMetadata):
         updated_columns: Mapping[int, Sequence[str]],
     ) -> FederatedHandle:
         cases = {number: tuple(names) for number, names in updated_columns.items()}
-        updated = tuple(sorted({name for names in cases.values() for name in names}))
-        return replace(self._begun(table), cases=cases, updated=updated, gives_keys=True)
+        updated = sorted({name for names in cases.values() for name in names})
+        begun = self.begin_update(session, table, updated)
+        return replace(begun, cases=cases, gives_keys=True)
 
     def apply_match(
         self, session: ConnectorSession, table: FederatedHandle, columns: Sequence[str]
@@ -432,49 +440,12 @@ class _Metadata(ExternalMetadata):
 
     finish_merge = finish_delete
 
-    def _begun(self, table: FederatedHandle) -> FederatedHandle:
-        return replace(table, has_begun=True, began_ns=self.clock_ns())
-
-    def _append(self, table: FederatedHandle, rows: Rows) -> None:
-        self.tables.appender(table.name).append(rows, table.view.schema.primary_keys)
-
-
-def _check_watermark(table: FederatedHandle) -> None:
-    """Refuse changes that readers might not see, because the order of versions is unknown."""
-    options = table.view.options
-    if table.tells_order:
-        return
-    if not options.watermark_key:
-        raise UnsupportedError(
-            f"{table}: the order of its rows is not known, and it has no watermark key, so a "
-            "change would have no effect; set one in UpsertKeys"
-        )
-    if options.dml_watermark == "copy":
-        raise UnsupportedError(
-            f"{table}: the order of its rows is not known, so a new version needs a higher "
-            "watermark (rule R21): in UpsertKeys, set dml_watermark to 'statement-time' if the "
-            "watermark key is a time, or to 'explicit'"
-        )
-
-
-def _check_deletable(table: FederatedHandle) -> None:
-    if not table.view.options.tombstone_key:
-        raise UnsupportedError(
-            f"{table}: it has no tombstone key, so rows cannot be deleted and keys cannot be "
-            "changed; set tombstone_key of its UpsertKeys to a column that marks deletes"
-        )
-
 
 def _version_columns(table: FederatedHandle) -> list[str]:
     """The columns that a tombstone copies from the deleted row."""
     schema = table.view.schema
     needed = {*schema.primary_keys, *table.view.options.watermark_key, *table.required}
     return [name for name in schema.names if name in needed]
-
-
-def _row_id(table: FederatedHandle, names: Sequence[str]) -> ColumnHandle:
-    schema = table.view.schema.arrow_schema()
-    return ColumnHandle(ROW_ID, pa.struct([schema.field(name) for name in names]), nullable=False)
 
 
 def _outcomes(
@@ -485,10 +456,6 @@ def _outcomes(
 
 
 # -- versions to append ----------------------------------------------------------------------------
-
-
-def _of_kind(contents: Sequence[Told], what: str) -> list[Told]:
-    return [each for each in contents if each.facts.get(VERSIONS) == what]
 
 
 def _tombstones(table: FederatedHandle, gone: pa.Table) -> pa.Table:
@@ -528,33 +495,32 @@ class _InsertSink(ConnectorInsertSink):
 
     def __init__(
         self,
+        tables: FederatedTables,
         table: FederatedHandle,
         columns: tuple[str, ...],
-        append: Callable[[Rows], None],
     ) -> None:
-        self._columns, self._append = columns, append
+        self._tables, self._table, self._columns = tables, table, columns
         self._schema = table.view.schema.arrow_schema()
         self._rows = Spool(table.view.options.read_memory_bytes)
 
     def store_rows(self, page: pa.RecordBatch) -> None:
-        given = pa.table(page.columns, names=list(self._columns))
-        whole = pa.table([_column(given, f) for f in self._schema], self._schema.names)
+        given = dict(zip(self._columns, page.columns, strict=True))
+        columns = [
+            given[field.name] if field.name in given else pa.nulls(page.num_rows, field.type)
+            for field in self._schema
+        ]
+        whole = pa.table(columns, self._schema.names)
         for batch in whole.cast(self._schema).combine_chunks().to_batches():
             self._rows.add(batch)
 
     def finish(self) -> int:
         if self._rows.rows:
-            self._append(self._rows)
+            self._tables.append(self._table, self._rows)
         self._rows.close()
         return self._rows.rows
 
     def abort(self) -> None:
         self._rows.close()
-
-
-def _column(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
-    there = field.name in rows.column_names
-    return rows.column(field.name) if there else pa.nulls(rows.num_rows, field.type)
 
 
 # -- workers ---------------------------------------------------------------------------------------

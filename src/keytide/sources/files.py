@@ -49,7 +49,7 @@ def check_csv(open_: Opening, delimiter: str, quote: str) -> None:
     """
     with open_() as opened:
         sign = quote.encode()
-        if not any(sign in block for block in _blocks(opened)):
+        if not any(sign in block for block in iter(partial(opened.read, _BLOCK_BYTES), b"")):
             return
     with open_() as opened:
         # A value can be as large as a block. The limit of this process is only ever raised.
@@ -65,11 +65,6 @@ def check_csv(open_: Opening, delimiter: str, quote: str) -> None:
             ) from error
         finally:
             text.detach()
-
-
-def _blocks(opened: pa.NativeFile) -> Iterator[bytes]:
-    while block := opened.read(_BLOCK_BYTES):
-        yield block
 
 
 def json_names(text: bytes) -> frozenset[str] | None:
@@ -101,17 +96,14 @@ def _why(text: bytes) -> str | None:
     if text.startswith(b"\xef\xbb\xbf"):
         return "it begins with a byte order mark; save it as UTF-8 without one"
     for number, line in enumerate(text.split(b"\n"), start=1):
-        if line.strip() and not _is_object(line):
+        try:
+            is_object = not line.strip() or isinstance(json.loads(line), dict)
+        except (ValueError, RecursionError):
+            is_object = False
+        if not is_object:
             shown = line[:40].decode(errors="replace")
             return f"line {number} is {shown!r}; expected one JSON object in each line"
     return None
-
-
-def _is_object(line: bytes) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 # -- readers ---------------------------------------------------------------------------------------
@@ -240,7 +232,19 @@ class CsvFiles(FileFormat):
             check_csv(partial(_unpacked, store, path), self.delimiter, self.quote)
             if declared is None:
                 with _unpacked(store, path) as opened:
-                    return FileFacts(self._inferred(opened), None)
+                    text = opened.read()
+                _refuse_wide_text(text)
+                if not text:
+                    return FileFacts(pa.schema([]), None)
+                frame = pl.scan_csv(
+                    text,
+                    separator=self.delimiter,
+                    quote_char=self.quote,
+                    null_values=[self.null_value],
+                    infer_schema_length=None,
+                    try_parse_dates=True,
+                )
+                return FileFacts(_arrow_schema(frame.collect_schema()), None)
             types = {field.name: field.type for field in declared}
             names = self._names(store, path)
         return FileFacts(pa.schema([(name, types.get(name, pa.string())) for name in names]), None)
@@ -294,21 +298,6 @@ class CsvFiles(FileFormat):
             ),
         )
 
-    def _inferred(self, opened: pa.NativeFile) -> pa.Schema:
-        text = opened.read()
-        _refuse_wide_text(text)
-        if not text:
-            return pa.schema([])
-        frame = pl.scan_csv(
-            text,
-            separator=self.delimiter,
-            quote_char=self.quote,
-            null_values=[self.null_value],
-            infer_schema_length=None,
-            try_parse_dates=True,
-        )
-        return _arrow_schema(frame.collect_schema())
-
 
 @dataclass(frozen=True)
 class JsonFiles(FileFormat):
@@ -347,7 +336,12 @@ class JsonFiles(FileFormat):
         key_condition: Predicate | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """See `FileFormat`."""
-        read = pa.schema([(field.name, _as_read_of_json(field.type)) for field in wanted])
+        # Arrow's JSON parser supports neither dates nor times.
+        types = {f.name: f.type for f in wanted}
+        for name, type_ in types.items():
+            if pa.types.is_date(type_) or pa.types.is_time(type_):
+                types[name] = pa.string()
+        read = pa.schema(list(types.items()))
         with _reading(self, store, path), _unpacked(store, path) as opened:
             for batch in arrow_json.open_json(
                 opened,
@@ -357,12 +351,6 @@ class JsonFiles(FileFormat):
                 ),
             ):
                 yield _typed(batch, wanted)
-
-
-def _as_read_of_json(type_: pa.DataType) -> pa.DataType:
-    """The type for reading values if Arrow's JSON parser does not support the column's type."""
-    is_text = pa.types.is_date(type_) or pa.types.is_time(type_)
-    return pa.string() if is_text else type_
 
 
 def _arrow_schema(types: pl.Schema) -> pa.Schema:
@@ -378,9 +366,13 @@ def _typed(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     for field in wanted:
         column = batch.column(field.name)
         try:
-            is_typed = column.type.equals(field.type)
             _refuse_other_numbers(column, field.type)
-            columns.append(column if is_typed else _parsed(column, field.type))
+            if not column.type.equals(field.type):
+                if pa.types.is_time(field.type):  # Arrow cannot convert strings to these
+                    times = pl.Series(column).str.to_time("%H:%M:%S%.f", strict=True)
+                    column = times.to_arrow(compat_level=pl.CompatLevel.oldest())
+                column = pc.cast(column, field.type)
+            columns.append(column)
         except (pa.ArrowException, pl.exceptions.PolarsError) as error:
             reason = str(error).splitlines()[0]
             raise InvalidError(f"column {field.name!r} should be {field.type}: {reason}") from error
@@ -401,13 +393,6 @@ def _refuse_other_numbers(column: pa.Array, type_: pa.DataType) -> None:
     found = column.filter(wrong)
     if len(found):
         raise pa.ArrowInvalid(f"found {found[0].as_py()!r}; write a decimal number in its range")
-
-
-def _parsed(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    if pa.types.is_time(type_):  # Arrow cannot convert strings to these
-        times = pl.Series(texts).str.to_time("%H:%M:%S%.f", strict=True)
-        return times.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(type_)
-    return pc.cast(texts, type_)
 
 
 def _refuse_wide_text(text: bytes) -> None:

@@ -24,7 +24,7 @@ from keytide.format.cache import METADATA
 from keytide.predicate.matching import row_filter
 from keytide.predicate.predicate import Predicate, columns_of, conjunction, conjuncts
 from keytide.predicate.value_columns import stored_column
-from keytide.sources.files import CsvFiles, FileFacts, FileFormat, JsonFiles, ParquetFiles
+from keytide.sources.files import FileFacts, FileFormat, ParquetFiles
 from keytide.sources.parquet import POSITION, ParquetPart
 from keytide.sources.source import Place
 from keytide.store import ObjectInfo, Store, store_of_file
@@ -35,22 +35,8 @@ _FACTS_BYTES = 200
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
-def parquet_folder(place: Place) -> FolderSource:
-    """A folder of Parquet files."""
-    return _folder(place, ParquetFiles())
-
-
-def csv_folder(place: Place) -> FolderSource:
-    """A folder of CSV files. Options: `delimiter`, `quote` and `null-value`."""
-    return _folder(place, CsvFiles.of(place.options))
-
-
-def json_folder(place: Place) -> FolderSource:
-    """A folder of files with a JSON object in each line."""
-    return _folder(place, JsonFiles())
-
-
-def _folder(place: Place, format_: FileFormat) -> FolderSource:
+def open_folder(place: Place, format_: FileFormat) -> FolderSource:
+    """A folder of files of one format. Nothing is read yet."""
     store = store_of_file(f"{place.location.rstrip('/')}/x", place.near)[0].uncached()
     return FolderSource(store, format_, place.columns, frozenset(place.needed))
 
@@ -80,24 +66,23 @@ class FolderSource:
                 "without a version"
             )
         try:
-            files = sorted(filter(_is_data, self.store.list()), key=lambda file: file.path)
+            there = [
+                file
+                for file in self.store.list()
+                if file.size > 0 and all(map(_is_shown, file.path.split("/")))
+            ]
         except OSError as error:
             raise DataError(
                 f"the files at {self.location} cannot be listed: {error}; remove links that lead "
                 "in a circle"
             ) from error
-        if not files and not self._is_there():
+        local = self.store.local_path("x")
+        if not there and (local is None or not local.parent.is_dir()):
             raise NotFoundError(
                 f"there are no files at {self.location}; check the path of the folder"
             )
-        self._refuse_links_to_nothing()
-        return PinnedFolder(self.store, self.format, tuple(files), self.declared, self.needed)
-
-    def _refuse_links_to_nothing(self) -> None:
-        local = self.store.local_path("x")
-        if local is None:
-            return
-        for folder, below, names in os.walk(local.parent, followlinks=True):
+        walk = () if local is None else os.walk(local.parent, followlinks=True)
+        for folder, below, names in walk:
             below[:] = filter(_is_shown, below)
             for path in map(Path(folder).joinpath, filter(_is_shown, names)):
                 if path.is_symlink() and not path.exists():
@@ -105,14 +90,8 @@ class FolderSource:
                         f"{path} is a link to a file that does not exist; restore the file, or "
                         "remove the link"
                     )
-
-    def _is_there(self) -> bool:
-        local = self.store.local_path("x")
-        return local is not None and local.parent.is_dir()
-
-
-def _is_data(file: ObjectInfo) -> bool:
-    return file.size > 0 and all(map(_is_shown, file.path.split("/")))
+        files = tuple(sorted(there, key=lambda file: file.path))
+        return PinnedFolder(self.store, self.format, files, self.declared, self.needed)
 
 
 def _is_shown(name: str) -> bool:
@@ -130,16 +109,33 @@ class PinnedFolder:
     needed: frozenset[str] = frozenset()
 
     cut_by = ()  # nothing is in order anyway
-
-    @property
-    def version(self) -> None:
-        """See `PinnedSource`. Always None."""
-        return
+    version = None
 
     @cached_property
     def schema(self) -> pa.Schema:
         """See `PinnedSource`. The columns of files come first, then those of paths."""
-        types = dict(self._file_types)
+        types: dict[str, pa.DataType] = {}
+        for file, facts in zip(self.files, self._facts, strict=True):
+            if len({*facts.schema.names}) < len(facts.schema.names):
+                raise DataError(
+                    f"{self.store.uri_of(file.path)} has two columns with the same name among "
+                    f"{', '.join(facts.schema.names)}; rename one of them"
+                )
+            for field in facts.schema:
+                # A type that fits the values of all files.
+                known = types.get(field.name, field.type)
+                try:
+                    types[field.name] = _common(known, field.type)
+                except (pa.ArrowException, KeytideError) as error:
+                    raise DataError(
+                        f"{self.store.uri_of(file.path)}: column {field.name!r} is {field.type} "
+                        f"in this file, but {known} in others ({error}); all files must have the "
+                        "same type"
+                    ) from error
+        if self.declared is not None and not (self.files and self.format.names_its_columns):
+            needed = self.needed if self.files else ()
+            absent = {f.name: f.type for f in self.declared if f.name not in needed}
+            types = {**absent, **types}
         for name in [*self._partitions[0]] if self.files else []:
             types.pop(name, None)
             types[name] = self._partition_type(name)
@@ -149,13 +145,21 @@ class PinnedFolder:
         """See `PinnedSource`."""
         schema = self.schema
         kind = ParquetFilePart if isinstance(self.format, ParquetFiles) else FilePart
-        return [
-            kind(self.store, self.format, file, facts, schema, partition)
-            for file, facts, partition in zip(
-                self.files, self._facts, self._partitions, strict=True
-            )
-            if _may_have(partition, schema, key_condition)
-        ]
+        parts = []
+        for file, facts, partition in zip(self.files, self._facts, self._partitions, strict=True):
+            terms = [t for t in conjuncts(key_condition) if columns_of(t) <= partition.keys()]
+            about_path = conjunction(terms)
+            if about_path is not None:
+                # Whether files of the partition can have rows with a matching key.
+                there = [schema.field(name) for name in columns_of(about_path)]
+                fields = [Field(-1, f.name, type_from_arrow(f.type)) for f in there]
+                row = pl.DataFrame(
+                    pl.from_arrow(pa.table({f.name: _constants(partition, f, 1) for f in there}))
+                )
+                if not row.filter(row_filter(about_path, fields)).height:
+                    continue
+            parts.append(kind(self.store, self.format, file, facts, schema, partition))
+        return parts
 
     @cached_property
     def _facts(self) -> list[FileFacts]:
@@ -173,7 +177,15 @@ class PinnedFolder:
     @cached_property
     def _partitions(self) -> list[dict[str, str | None]]:
         """The values in the paths. Raises `DataError` if files have different partition columns."""
-        found = [_partition(file.path) for file in self.files]
+        found: list[dict[str, str | None]] = []
+        for file in self.files:
+            values: dict[str, str | None] = {}
+            for part in file.path.split("/")[:-1]:
+                name, sign, value = part.partition("=")
+                if sign:
+                    is_null = value == _NULL_PARTITION
+                    values[unquote(name)] = None if is_null else unquote(value)
+            found.append(values)
         other = next((place for place, one in enumerate(found) if [*one] != [*found[0]]), None)
         if other is not None:
             raise DataError(
@@ -182,33 +194,6 @@ class PinnedFolder:
                 f"{self.files[other].path}; all paths must have the same ones"
             )
         return found
-
-    @cached_property
-    def _file_types(self) -> dict[str, pa.DataType]:
-        """The columns of the files, each with a type that fits the values of all files."""
-        if not self.files:
-            return {} if self.declared is None else {f.name: f.type for f in self.declared}
-        types: dict[str, pa.DataType] = {}
-        for file, facts in zip(self.files, self._facts, strict=True):
-            if len({*facts.schema.names}) < len(facts.schema.names):
-                raise DataError(
-                    f"{self.store.uri_of(file.path)} has two columns with the same name among "
-                    f"{', '.join(facts.schema.names)}; rename one of them"
-                )
-            for field in facts.schema:
-                known = types.get(field.name, field.type)
-                try:
-                    types[field.name] = _common(known, field.type)
-                except (pa.ArrowException, KeytideError) as error:
-                    raise DataError(
-                        f"{self.store.uri_of(file.path)}: column {field.name!r} is {field.type} "
-                        f"in this file, but {known} in others ({error}); all files must have the "
-                        "same type"
-                    ) from error
-        if self.declared is not None and not self.format.names_its_columns:
-            absent = {f.name: f.type for f in self.declared if f.name not in self.needed}
-            types = {**absent, **types}
-        return types
 
     def _partition_type(self, name: str) -> pa.DataType:
         if self.declared is not None and name in self.declared.names:
@@ -234,31 +219,6 @@ def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     return pa.unify_schemas(fields, promote_options="permissive").field(0).type
 
 
-def _partition(path: str) -> dict[str, str | None]:
-    """The columns in a path, with their values."""
-    pairs = [part.partition("=") for part in path.split("/")[:-1]]
-    return {
-        unquote(name): None if value == _NULL_PARTITION else unquote(value)
-        for name, sign, value in pairs
-        if sign
-    }
-
-
-def _may_have(
-    partition: Mapping[str, str | None], schema: pa.Schema, key_condition: Predicate | None
-) -> bool:
-    """Whether a file of a partition can have rows with a key that matches a condition."""
-    terms = [t for t in conjuncts(key_condition) if columns_of(t) <= partition.keys()]
-    about_path = conjunction(terms)
-    if about_path is None:
-        return True
-    fields = [Field(-1, n, type_from_arrow(schema.field(n).type)) for n in columns_of(about_path)]
-    row = {n: _constants(partition, schema.field(n), 1) for n in columns_of(about_path)}
-    frame = pl.from_arrow(pa.table(row))
-    assert isinstance(frame, pl.DataFrame)
-    return frame.filter(row_filter(about_path, fields)).height > 0
-
-
 def _constants(partition: Mapping[str, str | None], field: pa.Field, rows: int) -> pa.Array:
     """A column with the value from a path. Raises `DataError` if it does not have the type."""
     try:
@@ -282,6 +242,9 @@ class FilePart:
     schema: pa.Schema
     partition: Mapping[str, str | None]
 
+    commit = 0  # commits have no order
+    is_in_order = False
+
     def __str__(self) -> str:
         return self.file.path
 
@@ -294,16 +257,6 @@ class FilePart:
     def stored_bytes(self) -> int:
         """See `SourcePart`."""
         return self.file.size
-
-    @property
-    def commit(self) -> int:
-        """See `SourcePart`. Commits have no order."""
-        return 0
-
-    @property
-    def is_in_order(self) -> bool:
-        """See `SourcePart`."""
-        return False
 
     def batches(
         self, columns: Sequence[str], key_condition: Predicate | None, rows_max: int
@@ -324,23 +277,24 @@ class FilePart:
 
     def _whole(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
         fields = [self.schema.field(name) for name in columns]
-        values = [self._column(batch, field) for field in fields]
+        values = []
+        for field in fields:
+            if field.name in self.partition:
+                values.append(_constants(self.partition, field, batch.num_rows))
+                continue
+            if field.name not in batch.schema.names:
+                values.append(pa.nulls(batch.num_rows, field.type))
+                continue
+            column = batch.column(field.name)
+            if not column.type.equals(field.type):
+                as_field = Field(-1, field.name, type_from_arrow(field.type))
+                chunks = pa.chunked_array([column])
+                try:
+                    column = stored_column(chunks, as_field, self.file.path).combine_chunks()
+                except InvalidError as error:
+                    raise DataError(f"{self.store.uri_of(self.file.path)}: {error}") from error
+            values.append(column)
         return pa.record_batch(values, schema=pa.schema(fields))
-
-    def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-        if field.name in self.partition:
-            return _constants(self.partition, field, batch.num_rows)
-        if field.name not in batch.schema.names:
-            return pa.nulls(batch.num_rows, field.type)
-        column = batch.column(field.name)
-        if column.type.equals(field.type):
-            return column
-        as_field = Field(-1, field.name, type_from_arrow(field.type))
-        try:
-            chunks = stored_column(pa.chunked_array([column]), as_field, str(self.file.path))
-        except InvalidError as error:
-            raise DataError(f"{self.store.uri_of(self.file.path)}: {error}") from error
-        return chunks.combine_chunks()
 
 
 @dataclass(frozen=True)
@@ -351,16 +305,19 @@ class ParquetFilePart(ParquetPart, FilePart):
         """See `ParquetPart`."""
         there = self.facts.schema
         lowered = {name.lower() for name in there.names}
-        is_plain = len(lowered) == len(there.names) and all(
-            name not in self.partition
-            and (
-                _are_stored_alike(there.field(name).type, self.schema.field(name).type)
-                if name in there.names
-                else name.lower() not in lowered
-            )
-            for name in columns
-        )
-        return (self.store, self.file.path) if is_plain else None
+        if len(lowered) < len(there.names) or self.partition.keys() & {*columns}:
+            return None
+        for name in columns:
+            if name not in there.names:
+                if name.lower() in lowered:
+                    return None
+                continue
+            # Whether the types are stored identically, regardless of their form in memory.
+            stored, wanted = there.field(name).type, self.schema.field(name).type
+            is_alike = any({stored, wanted} <= alike for alike in _ALIKE)
+            if not is_alike and not stored.equals(wanted):
+                return None
+        return self.store, self.file.path
 
     def placed_batches(
         self, columns: Sequence[str], key_condition: Predicate | None, rows_max: int
@@ -373,11 +330,6 @@ class ParquetFilePart(ParquetPart, FilePart):
         for first, batch in found:
             positions = pa.array(np.arange(first, first + batch.num_rows))
             yield self._whole(batch, columns).append_column(POSITION, positions)
-
-
-def _are_stored_alike(one: pa.DataType, other: pa.DataType) -> bool:
-    """Whether two types are stored identically in a file, regardless of their form in memory."""
-    return one.equals(other) or any({one, other} <= alike for alike in _ALIKE)
 
 
 _ALIKE = ({pa.string(), pa.large_string()}, {pa.binary(), pa.large_binary()})

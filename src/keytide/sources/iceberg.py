@@ -86,7 +86,7 @@ class IcebergPart(ForeignPart):
     stored_bytes: int | None
     commit: int
     is_in_order: bool
-    columns: tuple[StoredColumn, ...] = field(repr=False)
+    stored: tuple[StoredColumn, ...] = field(repr=False)
     find: ByIds = field(repr=False)
     constants: Mapping[str, pa.Scalar] = field(repr=False)
     deletes: tuple[tuple[str, str], ...] = field(repr=False)
@@ -96,26 +96,36 @@ class IcebergPart(ForeignPart):
         return self.path
 
     @property
-    def stored(self) -> tuple[StoredColumn, ...]:
-        """See `ForeignPart`."""
-        return self.columns
-
-    @property
     def has_dead_rows(self) -> bool:
         """See `ParquetPart`."""
         return bool(self.deletes)
 
     def dead_rows(self) -> npt.NDArray[np.int64]:
         """See `ParquetPart`. Reads the delete files."""
-        found = []
+        found = [np.empty(0, np.int64)]
         for path, kind in self.deletes:
             with reading(path), self._opened(path) as file:
-                found.append(
-                    _from_puffin(file.read(), self.path, path)
-                    if kind == "puffin"
-                    else _from_parquet(file, self.path)
-                )
-        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+                if kind != "puffin":
+                    for batch in pq.ParquetFile(file).iter_batches(columns=["file_path", "pos"]):
+                        mine = pc.equal(batch.column("file_path").cast(pa.string()), self.path)
+                        found.append(
+                            batch.column("pos").filter(mine).to_numpy(zero_copy_only=False)
+                        )
+                    continue
+                data = file.read()
+                puffin = library("pyiceberg.table.puffin", "iceberg", path).PuffinFile(data)
+                for blob in puffin.footer.blobs:
+                    if blob.properties.get("referenced-data-file") != self.path:
+                        continue
+                    # A deletion vector: a length, a magic number, the bitmap, a checksum.
+                    payload = data[blob.offset : blob.offset + blob.length]
+                    if zlib.crc32(payload[4:-4]) != int.from_bytes(payload[-4:], "big"):
+                        raise DataError(
+                            f"{path}: the checksum of the deletion vector of {self.path} is wrong"
+                        )
+                    bitmap = BitMap64.deserialize(payload[8:-4])
+                    found.append(np.fromiter(bitmap, np.int64, len(bitmap)))
+        return np.unique(np.concatenate(found))
 
     def file(self) -> ForeignFile:
         """See `ForeignPart`."""
@@ -136,29 +146,6 @@ class IcebergPart(ForeignPart):
 
     def _opened(self, path: str) -> Any:
         return self.storage.io.new_input(path).open()
-
-
-def _from_parquet(file: Any, path: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The positions for a data file in a position delete file."""
-    found = [np.empty(0, np.int64)]
-    for batch in pq.ParquetFile(file).iter_batches(columns=["file_path", "pos"]):
-        mine = pc.equal(batch.column("file_path").cast(pa.string()), path)
-        found.append(batch.column("pos").filter(mine).to_numpy(zero_copy_only=False))
-    return np.concatenate(found)
-
-
-def _from_puffin(data: bytes, path: str, uri: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The positions of a deletion vector: a length, a magic number, the bitmap, a checksum."""
-    puffin = library("pyiceberg.table.puffin", "iceberg", uri).PuffinFile(data)
-    found = [np.empty(0, np.int64)]
-    for blob in puffin.footer.blobs:
-        if blob.properties.get("referenced-data-file") == path:
-            payload = data[blob.offset : blob.offset + blob.length]
-            if zlib.crc32(payload[4:-4]) != int.from_bytes(payload[-4:], "big"):
-                raise DataError(f"{uri}: the checksum of the deletion vector of {path} is wrong")
-            bitmap = BitMap64.deserialize(payload[8:-4])
-            found.append(np.fromiter(bitmap, np.int64, len(bitmap)))
-    return np.concatenate(found)
 
 
 def mapped_names(fields: Sequence[Any]) -> Iterator[tuple[int, tuple[str, ...]]]:
@@ -189,17 +176,15 @@ def planning_condition(predicate: Predicate, schema: pa.Schema, expressions: Mod
         terms = [planning_condition(term, schema, expressions) for term in predicate.terms]
         join = expressions.And if isinstance(predicate, And) else expressions.Or
         return join(*terms)
-    if isinstance(predicate, IsNull):
-        return (
-            expressions.IsNull(predicate.column)
-            if _is_plain(predicate.column)
-            else _all(expressions)
-        )
-    if isinstance(predicate, Not) and isinstance(predicate.term, IsNull):
-        name = predicate.term.column
-        return expressions.NotNull(name) if _is_plain(name) else _all(expressions)
-    if not isinstance(predicate, Comparison | In) or not _is_plain(predicate.column):
-        return _all(expressions)
+    everything = expressions.AlwaysTrue()
+    term = predicate.term if isinstance(predicate, Not) else predicate
+    if not isinstance(term, IsNull | Comparison | In) or "." in term.column:
+        return everything  # a dot would mean a nested field there
+    if isinstance(term, IsNull):
+        condition = expressions.NotNull if isinstance(predicate, Not) else expressions.IsNull
+        return condition(term.column)
+    if not isinstance(predicate, Comparison | In):
+        return everything
 
     # Whether values of a type have the same order in Iceberg. Bounds do not include NaN.
     type_ = schema.field(predicate.column).type
@@ -208,22 +193,13 @@ def planning_condition(predicate: Predicate, schema: pa.Schema, expressions: Mod
         pa.types.is_timestamp(type_) and type_.unit == "us"
     )
     if not is_ordered_alike:
-        return _all(expressions)
+        return everything
     if isinstance(predicate, In):
-        if len(predicate.values) > _VALUES_MAX:
-            return _all(expressions)
-        return expressions.In(predicate.column, set(predicate.values))
+        is_long = len(predicate.values) > _VALUES_MAX
+        return everything if is_long else expressions.In(predicate.column, set(predicate.values))
     if predicate.operator == "!=":
-        return _all(expressions)
+        return everything
     return getattr(expressions, _NAMES[predicate.operator])(predicate.column, predicate.value)
-
-
-def _all(expressions: ModuleType) -> Any:
-    return expressions.AlwaysTrue()
-
-
-def _is_plain(name: str) -> bool:
-    return "." not in name  # a dot would mean a nested field there
 
 
 # -- the commits of files --------------------------------------------------------------------------
@@ -250,53 +226,34 @@ def origins_of(
     its own.
     """
     by_number = {facts.sequence_number: facts for facts in snapshots.values()}
-    removed = _removed(files, snapshots, by_number, removed_by)
+    # What relevant snapshots that did not only append have removed.
+    waiting = {number for id_, number in files if id_ in snapshots}
+    removed: dict[int, Sequence[int]] = {}
+    while waiting:
+        number = waiting.pop()
+        facts = by_number.get(number)
+        if facts is None or facts.operation == "append" or number in removed:
+            continue
+        removed[number] = removed_by(facts.id)
+        waiting |= {*removed[number]}
+
     known: dict[int, Origin] = {}
     for number in sorted(removed):  # what a snapshot removed was added before it
-        known[number] = _origin(by_number[number], removed[number], known, by_number)
+        operation, gone = by_number[number].operation, removed[number]
+        if not gone:
+            # Deletes by position add only new files. Rewriting removes files.
+            is_new = operation == "overwrite"
+            known[number] = Origin(number if is_new else 0, number, is_in_order=is_new)
+            continue
+        copied = hull([_looked_up(each, by_number.get(each), known) for each in gone])
+        known[number] = copied if operation == "replace" else Origin(copied.first, number)
     return [_looked_up(number, snapshots.get(id_ or 0), known) for id_, number in files]
 
 
 def _looked_up(number: int, facts: SnapshotFacts | None, known: Mapping[int, Origin]) -> Origin:
     if facts is None or number < 1:
         return Origin(0, number)
-    return known.get(number, Origin.of_commit(number))
-
-
-def _removed(
-    files: Sequence[tuple[int | None, int]],
-    snapshots: Mapping[int, SnapshotFacts],
-    by_number: Mapping[int, SnapshotFacts],
-    removed_by: Callable[[int], Sequence[int]],
-) -> dict[int, Sequence[int]]:
-    """What relevant snapshots that did not only append have removed."""
-    waiting = {number for id_, number in files if id_ in snapshots}
-    found: dict[int, Sequence[int]] = {}
-    while waiting:
-        number = waiting.pop()
-        facts = by_number.get(number)
-        if facts is None or facts.operation == "append" or number in found:
-            continue
-        found[number] = removed_by(facts.id)
-        waiting |= {*found[number]}
-    return found
-
-
-def _origin(
-    facts: SnapshotFacts,
-    removed: Sequence[int],
-    known: Mapping[int, Origin],
-    by_number: Mapping[int, SnapshotFacts],
-) -> Origin:
-    """The origin of files from a snapshot that did not only append."""
-    if not removed:
-        # Deletes by position add only new files. Rewriting removes files.
-        number = facts.sequence_number
-        return Origin.of_commit(number) if facts.operation == "overwrite" else Origin(0, number)
-    copied = hull([_looked_up(number, by_number.get(number), known) for number in removed])
-    if facts.operation == "replace":
-        return copied
-    return Origin(copied.first, facts.sequence_number)
+    return known.get(number, Origin(number, number, is_in_order=True))
 
 
 # -- the source ------------------------------------------------------------------------------------
@@ -338,13 +295,22 @@ class IcebergSource:
         with self.place.errors():
             table = self.place.open()
             snapshot = _snapshot(table, version, self.place.shown)
-            _refuse_features(table, snapshot, self.place.shown)
+            number = table.metadata.format_version
+            if number > _FORMAT_VERSION_MAX:
+                raise UnsupportedError(
+                    f"{self.place.shown} has format version {number}; supported are versions up "
+                    f"to {_FORMAT_VERSION_MAX}"
+                )
+            summary = snapshot.summary if snapshot is not None else None
+            facts = summary.additional_properties if summary else {}
+            if facts.get("total-equality-deletes", "0") != "0":
+                raise UnsupportedError(_EQUALITY_DELETES.format(shown=self.place.shown))
             schema = table.schema()
             if snapshot is not None and snapshot.schema_id is not None and version is not None:
                 schema = table.schemas()[snapshot.schema_id]
             columns = _columns(schema, self.place.shown)
-            number = None if snapshot is None else snapshot.snapshot_id
-            pinned = PinnedIceberg(self.place, number, schema.schema_id, columns)
+            id_ = None if snapshot is None else snapshot.snapshot_id
+            pinned = PinnedIceberg(self.place, id_, schema.schema_id, columns)
             vars(pinned)["_table"] = table  # a pickled copy opens it again
             return pinned
 
@@ -401,17 +367,20 @@ class PinnedIceberg:
             return []
         with self.place.errors():
             entries = self._entries
-
             files = [
                 (entry.snapshot_id, entry.file_sequence_number or entry.sequence_number or 0)
-                for entry in self._entries
+                for entry in entries
             ]
             ordered = places(origins_of(files, self._ancestors(), self._removed_by))
 
             # The paths of files that may have wanted rows, with their delete files.
             expressions = library("pyiceberg.expressions", "iceberg", self.place.shown)
             condition = expressions.AlwaysTrue()
-            if key_condition is not None and self._keeps_names(key_condition):
+            # Plans use current names, which may not be the same as at this snapshot.
+            now = {f.name: f.field_id for f in self._table.schema().fields}
+            then = {f.name: f.field_id for f in self._described.fields}
+            names = columns_of(key_condition)
+            if key_condition is not None and all(now.get(name) == then[name] for name in names):
                 condition = planning_condition(key_condition, self.schema, expressions)
             scan = self._table.scan(row_filter=condition, snapshot_id=self.snapshot_id)
             deletes = {task.file.file_path: tuple(task.delete_files) for task in scan.plan_files()}
@@ -449,9 +418,22 @@ class PinnedIceberg:
             [partial(m.fetch_manifest_entry, self._table.io) for m in manifests], _PARALLEL_REQUESTS
         )
         entries = [entry for part in read for entry in part]
-        for entry in entries:
-            _refuse_file(entry.data_file, self.place.shown)
-        data = [entry for entry in entries if _content(entry.data_file) == _DATA]
+        # Some data and delete files would be read incorrectly, or not at all.
+        shown = self.place.shown
+        for file in (entry.data_file for entry in entries):
+            content, kind = int(file.content), str(file.file_format.value).lower()
+            if content == _EQUALITY:
+                raise UnsupportedError(_EQUALITY_DELETES.format(shown=shown))
+            if kind not in ("parquet", "puffin") or (kind == "puffin" and content == _DATA):
+                raise UnsupportedError(
+                    f"{shown}: {file.file_path} has the format {kind}; only Parquet files are "
+                    "supported"
+                )
+            if file.key_metadata is not None:
+                raise UnsupportedError(
+                    f"{shown}: {file.file_path} is encrypted, which cannot be read"
+                )
+        data = [entry for entry in entries if int(entry.data_file.content) == _DATA]
         return sorted(data, key=lambda entry: entry.sequence_number or 0)
 
     def _ancestors(self) -> dict[int, SnapshotFacts]:
@@ -468,9 +450,9 @@ class PinnedIceberg:
     def _removed_by(self, snapshot_id: int) -> list[int]:
         """See `origins_of`. Each snapshot is read once per process, because it never changes."""
         key = ("removed by", str(self._table.metadata.table_uuid), snapshot_id)
-        return METADATA.load(key, lambda: _with_size(self._read_removed(snapshot_id)))
+        return METADATA.load(key, partial(self._read_removed, snapshot_id))
 
-    def _read_removed(self, snapshot_id: int) -> list[int]:
+    def _read_removed(self, snapshot_id: int) -> tuple[list[int], int]:
         io = self._table.io
         snapshot = self._table.metadata.snapshot_by_id(snapshot_id)
         own = [m for m in snapshot.manifests(io) if m.added_snapshot_id == snapshot_id]
@@ -478,24 +460,32 @@ class PinnedIceberg:
             [partial(m.fetch_manifest_entry, io, discard_deleted=False) for m in own],
             _PARALLEL_REQUESTS,
         )
-        return [
+        numbers = [
             entry.file_sequence_number or entry.sequence_number or 0
             for part in read
             for entry in part
-            if entry.status.name == "DELETED" and _content(entry.data_file) == _DATA
+            if entry.status.name == "DELETED" and int(entry.data_file.content) == _DATA
         ]
-
-    def _keeps_names(self, key_condition: Predicate) -> bool:
-        """Whether names are the same as at this snapshot, because plans use current names."""
-        now = {f.name: f.field_id for f in self._table.schema().fields}
-        then = {f.name: f.field_id for f in self._described.fields}
-        return all(now.get(name) == then[name] for name in columns_of(key_condition))
+        return numbers, 64 + 32 * len(numbers)
 
     def _part(
         self, entry: Any, commit: int, is_in_order: bool, deletes: Sequence[Any]
     ) -> IcebergPart:
         file = entry.data_file
         mapping = self._table.name_mapping()
+        # Values of columns that a file lacks: from its partition, or defaults of added columns.
+        transforms = library("pyiceberg.transforms", "iceberg", self.place.shown)
+        spec = self._table.specs()[file.spec_id]
+        identity = {
+            f.source_id: file.partition[i]
+            for i, f in enumerate(spec.fields)
+            if isinstance(f.transform, transforms.IdentityTransform)
+        }
+        constants = {}
+        for member, column in zip(self._described.fields, self.columns, strict=True):
+            value = identity.get(member.field_id, getattr(member, "initial_default", None))
+            if value is not None:
+                constants[column.name] = pa.scalar(value, column.type)
         return IcebergPart(
             self._storage,
             file.file_path,
@@ -505,7 +495,7 @@ class PinnedIceberg:
             is_in_order,
             self.columns,
             ByIds({} if mapping is None else dict(mapped_names(mapping.root))),
-            self._constants(file),
+            constants,
             tuple((f.file_path, str(f.file_format.value).lower()) for f in deletes),
             self._plain,
         )
@@ -527,26 +517,6 @@ class PinnedIceberg:
             )
         )
 
-    def _constants(self, file: Any) -> dict[str, pa.Scalar]:
-        """Values of columns that a file lacks: from its partition, or defaults of added columns."""
-        transforms = library("pyiceberg.transforms", "iceberg", self.place.shown)
-        spec = self._table.specs()[file.spec_id]
-        identity = {
-            f.source_id: file.partition[i]
-            for i, f in enumerate(spec.fields)
-            if isinstance(f.transform, transforms.IdentityTransform)
-        }
-        found = {}
-        for member, column in zip(self._described.fields, self.columns, strict=True):
-            value = identity.get(member.field_id, getattr(member, "initial_default", None))
-            if value is not None:
-                found[column.name] = pa.scalar(value, column.type)
-        return found
-
-
-def _with_size(numbers: list[int]) -> tuple[list[int], int]:
-    return numbers, 64 + 32 * len(numbers)
-
 
 def _snapshot(table: Any, version: str | int | None, shown: str) -> Any:
     if version is None:
@@ -565,44 +535,14 @@ def _snapshot(table: Any, version: str | int | None, shown: str) -> Any:
     return found
 
 
-def _refuse_features(table: Any, snapshot: Any, shown: str) -> None:
-    version = table.metadata.format_version
-    if version > _FORMAT_VERSION_MAX:
-        raise UnsupportedError(
-            f"{shown} has format version {version}; supported are versions up to "
-            f"{_FORMAT_VERSION_MAX}"
-        )
-    summary = snapshot.summary if snapshot is not None else None
-    deletes = summary.additional_properties.get("total-equality-deletes", "0") if summary else "0"
-    if deletes != "0":
-        raise UnsupportedError(_EQUALITY_DELETES.format(shown=shown))
-
-
 _DATA, _EQUALITY = 0, 2
-"""The content of files, by the format's numbers."""
-
-
-def _content(file: Any) -> int:
-    return int(file.content)  # a plain number in files of version 1
+"""The content of files, by the format's numbers. It is a plain number in files of version 1."""
 
 
 _EQUALITY_DELETES = (
     "{shown} has equality deletes, which this release does not support; rewrite its data files "
     "with its own engine (rewrite_data_files), or write position deletes"
 )
-
-
-def _refuse_file(file: Any, shown: str) -> None:
-    """Refuse a data or delete file that would be read incorrectly, or not at all."""
-    content, kind = _content(file), str(file.file_format.value).lower()
-    if content == _EQUALITY:
-        raise UnsupportedError(_EQUALITY_DELETES.format(shown=shown))
-    if kind not in ("parquet", "puffin") or (kind == "puffin" and content == _DATA):
-        raise UnsupportedError(
-            f"{shown}: {file.file_path} has the format {kind}; only Parquet files are supported"
-        )
-    if file.key_metadata is not None:
-        raise UnsupportedError(f"{shown}: {file.file_path} is encrypted, which cannot be read")
 
 
 def _columns(schema: Any, shown: str) -> tuple[StoredColumn, ...]:

@@ -163,7 +163,14 @@ class IcebergPlace:
                 and type(error).__module__.split(".")[0] not in _LIBRARIES
             ):
                 raise
-            text = self._without_secrets(" ".join(str(error).split()) or type(error).__name__)
+            text = " ".join(str(error).split()) or type(error).__name__
+            environment = environment_of(self.catalog_name)
+            of_catalog = [
+                (k, v) for k, v in environment.items() if k not in _PLAIN and isinstance(v, str)
+            ]
+            for _, value in (*self.storage, *of_catalog):
+                text = text.replace(value, "***") if len(value) > 3 else text
+            text = without_secrets(text, dict(self.catalog).get("uri", ""))
             raise _translated(error, self.shown, text) from None
 
     def _newest_metadata(self) -> str:
@@ -196,15 +203,6 @@ class IcebergPlace:
             _FILE_OPTIONS[name]: value for name, value in given.items() if name in _FILE_OPTIONS
         }
         return {**environment_of(self.catalog_name), **of_files}
-
-    def _without_secrets(self, text: str) -> str:
-        environment = environment_of(self.catalog_name)
-        of_catalog = [
-            (k, v) for k, v in environment.items() if k not in _PLAIN and isinstance(v, str)
-        ]
-        for _, value in (*self.storage, *of_catalog):
-            text = text.replace(value, "***") if len(value) > 3 else text
-        return without_secrets(text, dict(self.catalog).get("uri", ""))
 
 
 _ENDINGS = (".metadata.json", ".metadata.json.gz")

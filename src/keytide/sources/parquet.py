@@ -109,12 +109,23 @@ def groups_that_may_meet(
     that the file lacks is in neither.
     """
     groups = range(file.num_row_groups)
-    asked = columns_of(key_condition)
-    places = _places(file)
-    if key_condition is None or not all(
-        names.get(name) in places and _has_bounds(file, types, names, name) for name in asked
-    ):
+    if key_condition is None:
         return list(groups)
+    asked = columns_of(key_condition)
+    # The index of each column, except ambiguous paths, because a name can contain a dot.
+    described = file.metadata.schema
+    paths = [described.column(i).path for i in range(file.metadata.num_columns)]
+    places = {path: i for i, path in enumerate(paths) if paths.count(path) == 1}
+    for name in asked:
+        stored = names.get(name)
+        if stored not in places or file.schema_arrow.get_field_index(stored) < 0:
+            return list(groups)
+        # The bounds must have the column's type, and its order of comparison.
+        type_ = types.field(name).type
+        checks = (pa.types.is_signed_integer, pa.types.is_string, pa.types.is_date32)
+        is_plain = any(check(type_) for check in checks)
+        if not is_plain or not file.schema_arrow.field(stored).type.equals(type_):
+            return list(groups)
     found = [file.metadata.row_group(group) for group in groups]
     bounds = {"rows": pa.array([group.num_rows for group in found], pa.int64())}
     for name in asked:
@@ -127,26 +138,6 @@ def groups_that_may_meet(
         bounds[f"{name}.nulls"] = pa.array(nulls, pa.int64())
     may = may_match_files(pa.table(bounds), key_condition, types)
     return [group for group, is_possible in zip(groups, may, strict=True) if is_possible]
-
-
-def _places(file: pq.ParquetFile) -> dict[str, int]:
-    """The index of each column, except ambiguous paths, because a name can contain a dot."""
-    described = file.metadata.schema
-    paths = [described.column(i).path for i in range(file.metadata.num_columns)]
-    return {path: i for i, path in enumerate(paths) if paths.count(path) == 1}
-
-
-def _has_bounds(
-    file: pq.ParquetFile, types: pa.Schema, names: Mapping[str, str], name: str
-) -> bool:
-    """Whether the bounds of a column have its type and its comparison order."""
-    if file.schema_arrow.get_field_index(names[name]) < 0:
-        return False
-    type_ = types.field(name).type
-    is_plain = (
-        pa.types.is_signed_integer(type_) or pa.types.is_string(type_) or pa.types.is_date32(type_)
-    )
-    return bool(is_plain) and file.schema_arrow.field(names[name]).type.equals(type_)
 
 
 # -- rows in the columns of a table ----------------------------------------------------------------
@@ -236,12 +227,23 @@ class ForeignFile:
             found = {column.name: self.find(fields, column.stored) for column in columns}
             names = {name: fields[i].name for name, i in found.items() if i is not None}
             groups = groups_that_may_meet(file, schema, names, key_condition)
-            for first, batch in _read(file, list(names.values()), groups, rows_max):
-                keep = _live_mask(self.dead, first, batch.num_rows)
-                arrays = [self._column(batch, names.get(c.name), c) for c in columns]
-                positions = pa.array(np.arange(first, first + batch.num_rows))
-                made = pa.record_batch([*arrays, positions], schema=placed)
-                yield made if keep is None else made.filter(keep)
+            # Without a column, Arrow would lose the row count.
+            read = list(names.values()) or file.schema_arrow.names[:1]
+            counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+            for group in groups:  # releases the memory of a row group with the next one
+                first = sum(counts[:group])
+                for batch in file.iter_batches(rows_max, row_groups=[group], columns=read):
+                    end = first + batch.num_rows
+                    arrays = [self._column(batch, names.get(c.name), c) for c in columns]
+                    positions = pa.array(np.arange(first, end))
+                    made = pa.record_batch([*arrays, positions], schema=placed)
+                    dead = self.dead[slice(*np.searchsorted(self.dead, [first, end]))]
+                    if len(dead):
+                        is_live = np.ones(batch.num_rows, dtype=bool)
+                        is_live[dead - first] = False
+                        made = made.filter(pa.array(is_live))
+                    yield made
+                    first = end
 
     def _column(self, batch: pa.RecordBatch, name: str | None, column: StoredColumn) -> pa.Array:
         if name is None:
@@ -269,29 +271,6 @@ def reading(uri: str) -> Iterator[None]:
             f"Cannot read {uri}: {str(error).strip() or type(error).__name__}. If the table's "
             "own engine has deleted the file, read a newer version; otherwise restore the file"
         ) from error
-
-
-def _read(
-    file: pq.ParquetFile, names: list[str], groups: Sequence[int], rows_max: int
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Batches of some columns, each with the position of its first row in the file."""
-    read = names or file.schema_arrow.names[:1]  # without a column, Arrow would lose the row count
-    counts = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-    for group in groups:  # releases the memory of a row group with the next one
-        first = sum(counts[:group])
-        for batch in file.iter_batches(rows_max, row_groups=[group], columns=read):
-            yield first, batch
-            first += batch.num_rows
-
-
-def _live_mask(dead: np.ndarray[Any, np.dtype[np.int64]], first: int, rows: int) -> pa.Array | None:
-    """Which of some rows are not deleted, None if all rows are deleted."""
-    begin, end = np.searchsorted(dead, [first, first + rows])
-    if begin == end:
-        return None
-    keep = np.ones(rows, dtype=bool)
-    keep[dead[begin:end] - first] = False
-    return pa.array(keep)
 
 
 def _fitted(array: pa.Array, stored: pa.DataType, wanted: pa.DataType, find: Finder) -> pa.Array:
@@ -386,10 +365,8 @@ class ParquetPart(ABC):
 class ForeignPart(ParquetPart):
     """A file of a table whose schema can change without rewriting files."""
 
-    @property
-    @abstractmethod
-    def stored(self) -> Sequence[StoredColumn]:
-        """All columns of the table."""
+    stored: tuple[StoredColumn, ...]
+    """All columns of the table."""
 
     @abstractmethod
     def file(self) -> ForeignFile:

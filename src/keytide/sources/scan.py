@@ -52,8 +52,7 @@ from keytide.read.why import Why, versions_schema
 from keytide.show.elements import columns_table, notebook, problem
 from keytide.show.explanations import Plan, plan_list
 from keytide.snapshot.state import TableView
-from keytide.snapshot.stored_table import PinnedTable
-from keytide.sources.source_state import PinnedExternal, pin_external
+from keytide.sources.source_state import PinnedExternal
 from keytide.sources.version_merge import KeyCut, SourceMerge, split_condition
 from keytide.sources.versions import SourceVersions
 from keytide.types import Field, parse_sql_type
@@ -101,18 +100,11 @@ class ExternalChanges(RowSource):
     def tasks(self) -> list[ChangesTask]:
         """The work as a list of one picklable task.
 
-        Raises what reading the source's metadata does.
+        Raises what reading the source's metadata does, and `InvalidError` for a column whose older
+        values cannot be read as its current type.
         """
         refuse_forked_child()
-        names = self.view.schema.names
-        before = SourceMerge(self.before.versions(), self._common_columns())
-        return [ChangesTask(before, SourceMerge(self.after.versions(), names))]
-
-    def _common_columns(self) -> tuple[str, ...]:
-        """The columns that the older version has too.
-
-        Raises `InvalidError` for a column whose older values cannot be read as its current type.
-        """
+        # The columns that the older version has too.
         then = self.before.view.schema.by_name
         known = [field for field in self.view.schema.fields if field.name in then]
         try:
@@ -123,7 +115,8 @@ class ExternalChanges(RowSource):
                 f"table {self.view.name}: versions {' and '.join(map(str, self.versions))} "
                 f"cannot be compared: {error}"
             ) from error
-        return tuple(field.name for field in known)
+        before = SourceMerge(self.before.versions(), tuple(field.name for field in known))
+        return [ChangesTask(before, SourceMerge(self.after.versions(), self.view.schema.names))]
 
     def count(self) -> int:
         """The number of rows. Raises as `to_batches`."""
@@ -171,14 +164,6 @@ class ChangesTask:
 
 
 # -- the connector ---------------------------------------------------------------------------------
-
-
-def external_handle(entry: PinnedTable, version: str | int | None = None) -> ExternalHandle:
-    """The handle of an external table, at its latest or a given version.
-
-    Looked up once per entry.
-    """
-    return ExternalHandle(pin_external(entry, version))
 
 
 @dataclass(frozen=True)
@@ -352,14 +337,14 @@ class ExternalScan(RowSource):
         """Always empty, because external tables have no snapshots in the lake."""
         return ()
 
-    def tasks(self) -> list[MergeTask]:
+    def tasks(self) -> list[SourceMerge]:
         """The scan as a list of one picklable task.
 
         Raises what reading the source's metadata does.
         """
         refuse_forked_child()
         key_terms, rest = split_condition(self.predicate, self.view.schema.primary_keys)
-        return [MergeTask(SourceMerge(self.table.versions(key_terms), self.columns, rest))]
+        return [SourceMerge(self.table.versions(key_terms), self.columns, rest)]
 
     def pages(self) -> PagesScan:
         """The same as a scan of a connector."""
@@ -398,22 +383,6 @@ class ExternalScan(RowSource):
 
 
 @dataclass(frozen=True)
-class MergeTask:
-    """Reads and merges. Can be pickled."""
-
-    merging: SourceMerge
-
-    @property
-    def view(self) -> TableView:
-        """See `FramesTask`."""
-        return self.merging.view
-
-    def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
-        """See `FramesTask`."""
-        return self.merging.frames(memory_bytes)
-
-
-@dataclass(frozen=True)
 class ExternalExplanation:
     """The plan of a scan. `rows` counts all versions, None when the number is unknown."""
 
@@ -446,6 +415,7 @@ class ExternalExplanation:
 
 
 _FILE = scratch("file")
+_ROWS = 1 << 18
 
 
 def why_external(table: PinnedExternal, key: Mapping[str, Any] | Any) -> Why:
@@ -458,10 +428,18 @@ def why_external(table: PinnedExternal, key: Mapping[str, Any] | Any) -> Why:
     key_terms, _ = split_condition(condition, schema.primary_keys)
     merging = SourceMerge(table.versions(key_terms), schema.names, compares_rows=True)
     values = [name for name in schema.names if name not in schema.primary_keys]
-    versions = merging.order.sort(_versions(merging)).with_row_index(VERSION, 1)
+    found = [
+        frame.with_columns(pl.lit(str(part)).alias(_FILE))
+        for part, frame in merging.versions.of_parts(schema.names, _ROWS)
+    ]
+    types = polars_schema(schema.fields)
+    others = {VALUE_KIND: pl.Int8, SEQUENCE_NUMBER: pl.Int64, _FILE: pl.String}
+    every = pl.concat([pl.DataFrame(schema={**types, **others}), *found])
+    versions = merging.order.sort(every).with_row_index(VERSION, 1)
     versions = versions.with_columns(pl.col(VERSION).cast(pl.Int64))
-    provenance = provenance_of(versions, merging.order, merging.engine)
-    effects = outcomes(versions, provenance, merging.order, merging.engine, values)
+    engine = merging.by_key.engine
+    provenance = provenance_of(versions, merging.order, engine)
+    effects = outcomes(versions, provenance, merging.order, engine, values)
     return Why(
         table=table.name,
         key=key_values_of(key, schema, table.name),
@@ -471,20 +449,6 @@ def why_external(table: PinnedExternal, key: Mapping[str, Any] | Any) -> Why:
         row=get_external(table, key),
         taken={n: provenance.taken.get(n, ()) if provenance.row.height else () for n in values},
     )
-
-
-def _versions(merging: SourceMerge) -> pl.DataFrame:
-    names = merging.view.schema.names
-    found = [
-        frame.with_columns(pl.lit(str(part)).alias(_FILE))
-        for part, frame in merging.versions.of_parts(names, _ROWS)
-    ]
-    types = polars_schema(merging.view.schema.fields)
-    others = {VALUE_KIND: pl.Int8, SEQUENCE_NUMBER: pl.Int64, _FILE: pl.String}
-    return pl.concat([pl.DataFrame(schema={**types, **others}), *found])
-
-
-_ROWS = 1 << 18
 
 
 def _as_rows(versions: pl.DataFrame, effects: list[str], table: PinnedExternal) -> Any:

@@ -146,7 +146,11 @@ class TiedRowsTask:
 
 def _pages(versions: pl.DataFrame, key: Sequence[str], places: int) -> pa.RecordBatch:
     cut = dict(cut_by_key(versions, key, places, _SEED))
-    pages = [_page(some) for some in cut.values()]
+    pages = []
+    for some in cut.values():
+        written = BytesIO()
+        some.write_ipc_stream(written, compat_level=pl.CompatLevel.oldest())
+        pages.append(written.getvalue())
     return pa.record_batch(
         [pa.array(list(cut), pa.int32()), pa.array(pages, pa.binary())], schema=PAGE_SCHEMA
     )
@@ -162,9 +166,3 @@ def _in_bulk(frames: Iterable[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame
             held = []
     if held:
         yield pl.concat(held)
-
-
-def _page(versions: pl.DataFrame) -> bytes:
-    written = BytesIO()
-    versions.write_ipc_stream(written, compat_level=pl.CompatLevel.oldest())
-    return written.getvalue()

@@ -12,7 +12,7 @@ times or names of files (R3).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
@@ -63,11 +63,6 @@ class SourcePart(Protocol):
         `DataError`, naming what cannot be read.
         """
         ...
-
-
-def in_no_order(part: SourcePart) -> SourcePart:
-    """The part, with an unknown order of rows within its commit."""
-    return replace(part, is_in_order=False)  # type: ignore[type-var]  # parts are dataclasses
 
 
 class PinnedSource(Protocol):

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from keytide.base.arguments import shown
 from keytide.definition.external import format_of, is_read_on_demand, location_of, source_options
@@ -19,9 +20,10 @@ from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import PinnedTable
 from keytide.sources import appends, database, delta, iceberg, table_source
 from keytide.sources.appends import Appender
-from keytide.sources.folder import csv_folder, json_folder, parquet_folder
+from keytide.sources.files import CsvFiles, JsonFiles, ParquetFiles
+from keytide.sources.folder import open_folder
 from keytide.sources.parquet import source_condition
-from keytide.sources.source import PinnedSource, Place, Source, SourcePart, in_no_order
+from keytide.sources.source import PinnedSource, Place, Source
 from keytide.sources.versions import SourceVersions, numbers_of
 from keytide.store import Store
 
@@ -51,9 +53,13 @@ _DATABASE = ExternalFormat(
     append=appends.open_database_appender,
 )
 FORMATS: Mapping[str, ExternalFormat] = {
-    "parquet": ExternalFormat(parquet_folder, tells_order=False),
-    "csv": ExternalFormat(csv_folder, ("delimiter", "quote", "null-value"), tells_order=False),
-    "json": ExternalFormat(json_folder, tells_order=False),
+    "parquet": ExternalFormat(partial(open_folder, format_=ParquetFiles()), tells_order=False),
+    "csv": ExternalFormat(
+        lambda place: open_folder(place, CsvFiles.of(place.options)),
+        ("delimiter", "quote", "null-value"),
+        tells_order=False,
+    ),
+    "json": ExternalFormat(partial(open_folder, format_=JsonFiles()), tells_order=False),
     "delta": ExternalFormat(delta.open_source, append=appends.open_delta_appender),
     "iceberg": ExternalFormat(
         iceberg.open_source,
@@ -114,18 +120,13 @@ class PinnedExternal:
         """
         self.check_columns()
         asked = source_condition(key_condition, self.view.schema.fields, self.source.schema)
-        parts = self._placed(self.source.parts(asked))
-        return SourceVersions(self.view, parts, numbers_of(parts), key_condition, asked)
-
-    def _placed(self, parts: Sequence[SourcePart]) -> tuple[SourcePart, ...]:
-        """The parts, marked as unordered if a key can be in several partitions of a commit.
-
-        This depends on the definition only: which other rows a commit has, and which of its files
-        a query reads, must not decide a tie.
-        """
-        if {*self.source.cut_by} <= {*self.view.schema.primary_keys}:
-            return tuple(parts)
-        return tuple(map(in_no_order, parts))
+        parts: Any = self.source.parts(asked)
+        if not {*self.source.cut_by} <= {*self.view.schema.primary_keys}:
+            # A key can be in several partitions of a commit, so the parts are unordered. This
+            # depends on the definition only: which other rows a commit has, and which of its files
+            # a query reads, must not decide a tie.
+            parts = [replace(part, is_in_order=False) for part in parts]
+        return SourceVersions(self.view, tuple(parts), numbers_of(parts), key_condition, asked)
 
     def check_columns(self) -> None:
         """Raise `InvalidError` if the definition names columns that do not exist."""

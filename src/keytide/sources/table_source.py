@@ -14,12 +14,12 @@ from functools import partial
 import pyarrow as pa
 
 from keytide.errors import InvalidError
-from keytide.format.manifest_entry import Entries, FileKind
+from keytide.format.manifest_entry import FileKind
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.predicate.predicate import Predicate
 from keytide.read.requests import scan_table
 from keytide.read.scan import ReadTask, Scan
-from keytide.read.sections import BucketPlan, PlannedFile, Section
+from keytide.read.sections import Section
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.stored_table import StoredTable
 from keytide.sources.delta_history import FileCommit, FileHistory, RowOrigin, history_of, places
@@ -98,8 +98,12 @@ class PinnedStored:
             return [_part(task, FilePlace(0, is_in_order=False)) for task in tasks]
         if self.scan.snapshot is None:
             return []
-        alone = [one for task in tasks for one in _by_file(task)]
-        names = [_file(task).meta.file_name for task in alone]
+        names, alone = [], []
+        for task in tasks:
+            for file in (file for section in task.bucket.sections for file in section.files):
+                names.append(file.meta.file_name)
+                bucket = replace(task.bucket, sections=(Section(((file,),)),))
+                alone.append(replace(task, bucket=bucket))
         history = self._history(self.scan.snapshot)
         live = [entry.file.file_name for entry in self.scan.live.files]
         placed = dict(zip(live, places([history.origin(name) for name in live]), strict=True))
@@ -116,8 +120,7 @@ class PinnedStored:
         while first - 1 in there:
             first -= 1
         chain = [there.get(number, newest) for number in range(first, newest.id + 1)]
-        deltas = self.table.store.together([partial(_delta, metadata, s) for s in chain])
-        commits = [_commit(snapshot, delta) for snapshot, delta in zip(chain, deltas, strict=True)]
+        commits = self.table.store.together([partial(_commit, metadata, s) for s in chain])
         return history_of(commits, newest.id)
 
 
@@ -144,11 +147,8 @@ class StoredPart:
             yield from (b for b in table.to_batches(max_chunksize=rows_max) if b.num_rows)
 
 
-def _delta(metadata: TableMetadata, snapshot: Snapshot) -> Entries:
-    return metadata.entries(metadata.delta_manifests(snapshot))
-
-
-def _commit(snapshot: Snapshot, delta: Entries) -> FileCommit:
+def _commit(metadata: TableMetadata, snapshot: Snapshot) -> FileCommit:
+    delta = metadata.entries(metadata.delta_manifests(snapshot))
     added = {e.file.file_name: e for e in delta if e.kind == FileKind.ADD}
     gone = frozenset(e.file.file_name for e in delta if e.kind == FileKind.DELETE)
     kinds = {CommitKind.APPEND: RowOrigin.NEW, CommitKind.COMPACT: RowOrigin.COPIED}
@@ -156,17 +156,6 @@ def _commit(snapshot: Snapshot, delta: Entries) -> FileCommit:
     by_sequence = sorted(added, key=lambda name: added[name].file.min_sequence_number)
     known = {name: RowOrigin.KNOWN if name in gone else rows for name in by_sequence}
     return FileCommit(snapshot.id, known, gone - added.keys())
-
-
-def _by_file(task: ReadTask) -> Iterator[ReadTask]:
-    for section in task.bucket.sections:
-        for file in section.files:
-            alone: BucketPlan = replace(task.bucket, sections=(Section(((file,),)),))
-            yield replace(task, bucket=alone)
-
-
-def _file(task: ReadTask) -> PlannedFile:
-    return task.bucket.sections[0].files[0]
 
 
 def _part(task: ReadTask, place: FilePlace) -> StoredPart:

@@ -68,34 +68,22 @@ class TieOrder(MergeOrder):
 
 def canonical(rows: pl.DataFrame, columns: Sequence[str]) -> list[pl.Expr]:
     """The columns as sort terms. Nested ones are converted to strings."""
-    return [_comparable(name, rows.schema[name]) for name in columns]
-
-
-def _comparable(name: str, type_: pl.DataType) -> pl.Expr:
-    if type_.is_nested():
-        return pl.struct(pl.col(name)).struct.json_encode()
-    return pl.col(name) + 0.0 if type_.is_float() else pl.col(name)
-
-
-def refuse_ties(versions: pl.DataFrame, order: TieOrder, table: str) -> None:
-    """Raise `InvalidError` for a key whose latest versions tie but differ.
-
-    REQUIRES: `versions` are sorted by the order.
-    """
-    many = _tied_keys(versions, order, order.sequence_terms(versions.schema))
-    if many.height:
-        key = ", ".join(f"{n} = {shown(v)}" for n, v in zip(order.key, many.row(0), strict=True))
-        raise InvalidError(
-            f"table {table}: key {key} has different versions with the same watermark, and "
-            f"'{keys.UPSERT_ON_TIE}' is 'error'; use a '{keys.WATERMARK_KEY}' that distinguishes "
-            f"them, or define the table with another '{keys.UPSERT_ON_TIE}'"
-        )
+    terms = []
+    for name in columns:
+        if rows.schema[name].is_nested():
+            terms.append(pl.struct(pl.col(name)).struct.json_encode())
+        else:
+            terms.append(pl.col(name) + 0.0 if rows.schema[name].is_float() else pl.col(name))
+    return terms
 
 
 def _tied_keys(
     versions: pl.DataFrame, order: TieOrder, deciding: Sequence[pl.Expr]
 ) -> pl.DataFrame:
-    """Keys with versions that tie with the last one but differ in compared columns."""
+    """Keys with versions that tie with the last one but differ in compared columns.
+
+    REQUIRES: `versions` are sorted by the order.
+    """
     key, compared = list(order.key), canonical(versions, order.compared)
     tie_columns = _tie_columns(versions, order, deciding, compared)
     if not _has_repeats(tie_columns, order):
@@ -328,7 +316,16 @@ class KeyMerge:
         order, sorted_ = self.order, self.order.sort(several)
         if self.refuses_ties:
             assert isinstance(order, TieOrder)
-            refuse_ties(sorted_, order, self.view.name)
+            many = _tied_keys(sorted_, order, order.sequence_terms(sorted_.schema))
+            if many.height:
+                named = zip(order.key, many.row(0), strict=True)
+                key = ", ".join(f"{name} = {shown(value)}" for name, value in named)
+                raise InvalidError(
+                    f"table {self.view.name}: key {key} has different versions with the same "
+                    f"watermark, and '{keys.UPSERT_ON_TIE}' is 'error'; use a "
+                    f"'{keys.WATERMARK_KEY}' that distinguishes them, or define the table with "
+                    f"another '{keys.UPSERT_ON_TIE}'"
+                )
         elif isinstance(order, TieOrder) and not self.has_whole_rows:
             # The keys whose latest versions tie, but differ in the compared columns. Without
             # duplicates, as a frame of the key columns. REQUIRES: `versions` are sorted by the
@@ -493,11 +490,6 @@ class SourceMerge:
         )
 
     @property
-    def engine(self) -> MergeEngine:
-        """The engine of the definition with that order."""
-        return self.by_key.engine
-
-    @property
     def _on_tie(self) -> str | None:
         policy = self.view.options.on_tie
         return None if policy == "last-write" else policy
@@ -509,24 +501,18 @@ class SourceMerge:
 
     # -- columns to read ---------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def columns_read(self) -> tuple[str, ...]:
-        """The columns to read. All columns if ties need them from the start.
+        """The columns to read, in table order. All columns if ties need them from the start.
 
-        This is so for queries, because a second query may see another state.
+        This is so for queries, because a second query may see another state. Otherwise these are
+        the wanted columns and those that decide, except for ties. In another order, the same
+        columns would decide differently.
         """
         parts = self.versions.parts
         asks = any(part.stored_bytes is None and not part.is_in_order for part in parts)
         if self.compares_rows or self.refuses_ties or asks:
             return self.view.schema.names
-        return self._needed
-
-    @cached_property
-    def _needed(self) -> tuple[str, ...]:
-        """The wanted columns and those that decide, except for ties, in table order.
-
-        In another order, the same columns would decide differently.
-        """
         wanted = {*self.view.engine.columns((*self.columns, *columns_of(self.condition)))}
         wanted |= {*self.view.options.tombstone_key}
         return tuple(name for name in self.view.schema.names if name in wanted)

@@ -112,8 +112,13 @@ class SourceVersions:
                 rising = pl.Series(positions) if numbers.ascend else pl.lit(0, pl.Int64)
                 yield typed.with_columns((rising + numbers.first).alias(SEQUENCE_NUMBER))
 
+        condition = self.key_condition
         for place, frame in read_in_order(self.parts, read, rows_max):
-            yield self.parts[place], self._meeting(frame)
+            wanted = frame if self.keys is None else with_keys(frame, self.keys)
+            if condition is not None:
+                fields = self.view.schema.select(sorted(columns_of(condition)))
+                wanted = wanted.filter(row_filter(condition, fields))
+            yield self.parts[place], wanted
 
     def some(self, places: Sequence[int]) -> SourceVersions:
         """The versions of some parts, with the same numbers as among all parts."""
@@ -149,14 +154,6 @@ class SourceVersions:
         inserts = pa.repeat(pa.scalar(int(RowKind.INSERT), pa.int8()), batch.num_rows)
         kinds = with_tombstones(pa.chunked_array([inserts]), typed, schema, self.view.options)
         return from_arrow(pa.table({**typed, VALUE_KIND: kinds}))
-
-    def _meeting(self, frame: pl.DataFrame) -> pl.DataFrame:
-        if self.keys is not None:
-            frame = with_keys(frame, self.keys)
-        if self.key_condition is None:
-            return frame
-        fields = self.view.schema.select(sorted(columns_of(self.key_condition)))
-        return frame.filter(row_filter(self.key_condition, fields))
 
 
 def _placed(

@@ -28,7 +28,8 @@ from keytide.predicate.predicate import Predicate
 from keytide.read.fallback import reads_two_branches
 from keytide.snapshot.branch_tables import has_branch, open_branch
 from keytide.snapshot.stored_table import StoredTable
-from keytide.sources.scan import EXTERNAL_TABLES, external_handle
+from keytide.sources.scan import EXTERNAL_TABLES, ExternalHandle
+from keytide.sources.source_state import pin_external
 from keytide.sql.cursor import Keytide, error_at, schema_of
 from keytide.sql.engine_text import (
     LostClauseError,
@@ -234,7 +235,8 @@ def _relation(node: exp.Table, view: str, query: Query, catalog: AttachedCatalog
             f"{entry.name} is an external table, which has no system tables and no read OPTIONS; "
             "use VERSION AS OF to select a version, if its format has versions"
         )
-    handle = external_handle(entry, _version_number(node.args.get("version"), entry.name))
+    version = _version_number(node.args.get("version"), entry.name)
+    handle = ExternalHandle(pin_external(entry, version))
     return ExternalRelation(view, EXTERNAL_TABLES, handle, ConnectorSession(), entry.name)
 
 
