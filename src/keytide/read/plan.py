@@ -310,7 +310,7 @@ def plan_rows(
     """
     if which is RowSelection.CURRENT:
         return plan_scan(state, predicate, keys)
-    plan = plan_scan(state.as_stored, predicate)
+    plan = plan_scan(replace(state, vector_files=(), key_files=()), predicate)
     if which is RowSelection.STORED:
         return plan
     told = _deletes if which is RowSelection.DELETES else _index_rows

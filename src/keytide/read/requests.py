@@ -166,7 +166,9 @@ def why_row(
     schema = scan.view.schema
     values = key_values_of(key, schema, table.name)
     predicate = _key_predicate(values, schema, table.name)
-    return why_of(replace(scan, state=scan.state.with_history, predicate=predicate), values)
+    # Without the key index, which finds only the current row.
+    state = replace(scan.state, key_files=())
+    return why_of(replace(scan, state=state, predicate=predicate), values)
 
 
 def _scan(state: TableState, columns: tuple[str, ...], predicate: Predicate | None) -> Scan:
