@@ -14,7 +14,7 @@ from keytide.catalogs import local_writes
 from keytide.commit.transaction import Transaction
 from keytide.errors import DataError
 from keytide.format.data_file.parquet_footer import remote_file
-from keytide.snapshot.lineage import lineage_of
+from keytide.snapshot.lineage import last_seen
 from keytide.store import ObjectStore
 from keytide.store.interface import Uploads
 
@@ -112,8 +112,11 @@ def test_buckets_of_one_name_at_two_endpoints_are_two_lakes() -> None:
         ObjectStore("s3://b", "lake/t", (("endpoint", url),)) for url in ("http://a", "http://b")
     )
     assert one.uri == two.uri
-    assert lineage_of(one) is not lineage_of(two)
-    assert lineage_of(one) is lineage_of(ObjectStore(one.bucket, one.prefix, one.options))
+    assert last_seen(one).lineage is not last_seen(two).lineage
+    assert (
+        last_seen(one).lineage
+        is last_seen(ObjectStore(one.bucket, one.prefix, one.options)).lineage
+    )
 
 
 def test_file_is_read_with_the_credentials_of_who_reads_it_now() -> None:

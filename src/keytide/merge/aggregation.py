@@ -45,10 +45,9 @@ from keytide.merge.refusal import (
     Refusal,
     check_not_null,
     deletes_of,
-    not_null_names,
     retracts_of,
 )
-from keytide.merge.windows import KeySlices, Marks, Positions, merge_repeated, rows_with, take
+from keytide.merge.windows import KeySlices, Marks, merge_repeated, rows_with, take
 from keytide.options import TableOptions, keys
 from keytide.types import Field
 
@@ -86,7 +85,7 @@ class Aggregation(MergeEngine):
         return cls(
             order=order,
             folds=aggregated_columns(folded, names, options, functions),
-            not_null=not_null_names(folded),
+            not_null=frozenset(f.name for f in folded if not f.type.nullable),
             remove_record_on_delete=options.aggregation_remove_record_on_delete,
         )
 
@@ -159,24 +158,26 @@ class Aggregation(MergeEngine):
     @property
     def why_all_stay(self) -> str | None:
         """A function that needs all of its inputs in order."""
-        named = [name for name, fold in self.folds.items() if not self._thins(name, fold)]
+        named = []
+        for name, fold in self.folds.items():
+            function = fold.function
+            if self.remove_record_on_delete:
+                # A late -D removes what precedes it, and nothing else.
+                is_thinned = function.goes_by_later
+            elif type(function).deciding is not AggregateFunction.deciding:
+                is_thinned = True
+            else:
+                # The value moves to the latest version, and the others get NULL.
+                is_nullable = name not in self.not_null
+                is_thinned = function.stands_anywhere and function.ignores_null and is_nullable
+            if not is_thinned:
+                named.append(name)
         if not named:
             return None
         needed = "needs all versions in order"
         if self.remove_record_on_delete:
             needed = "needs all versions, because a late -D can remove any of them"
         return f"the function of {', '.join(map(repr, named))} {needed}"
-
-    def _thins(self, name: str, fold: AggregatedColumn) -> bool:
-        """Whether a few versions determine a column."""
-        function = fold.function
-        if self.remove_record_on_delete:
-            # A late -D removes what precedes it, and nothing else.
-            return function.goes_by_later
-        if type(function).deciding is not AggregateFunction.deciding:
-            return True
-        # The value moves to the latest version, and the others get NULL.
-        return function.stands_anywhere and function.ignores_null and name not in self.not_null
 
     def thinned(self, versions: pl.DataFrame) -> NeededVersions:
         """The last version, and the versions that determine each column.
@@ -197,27 +198,25 @@ class Aggregation(MergeEngine):
         is_whole = slices.any_where(~is_add)[slices.keys]
         if self.why_all_stay is not None:
             is_whole[:] = True
-        few = versions.filter(pl.Series(~is_whole))
-        return NeededVersions(self._few(few), versions.filter(pl.Series(is_whole)))
+        few, whole = versions.filter(pl.Series(~is_whole)), versions.filter(pl.Series(is_whole))
+        if not few.height:
+            return NeededVersions(few, whole)
 
-    def _few(self, versions: pl.DataFrame) -> pl.DataFrame:
-        """The versions to keep for keys without retracts, except a -D as the first version."""
-        if not versions.height:
-            return versions
-        slices = KeySlices.of(versions, self.order.key)
-        is_add = versions.select(IS_ADD).to_series().to_numpy()
+        # The other keys have no retracts, except a -D as their first version.
+        slices = KeySlices.of(few, self.order.key)
+        is_add = few.select(IS_ADD).to_series().to_numpy()
         is_last = slices.marks(slices.lasts)
         kept, columns = is_last | ~is_add, []
         for name, fold in self.folds.items():
-            inputs = Inputs(versions[name], slices, is_add, np.zeros_like(is_add))
+            inputs = Inputs(few[name], slices, is_add, np.zeros_like(is_add))
             deciding = fold.function.deciding(inputs)
             if deciding is not None:
                 kept |= deciding
                 continue
             folded = take(fold.function.fold(inputs), np.where(is_last, slices.keys, -1))
             stays = pl.Series(~is_add | (slices.lengths == 1)[slices.keys])
-            columns.append(versions[name].zip_with(stays, folded).alias(name))
-        return versions.with_columns(columns).filter(pl.Series(kept))
+            columns.append(few[name].zip_with(stays, folded).alias(name))
+        return NeededVersions(few.with_columns(columns).filter(pl.Series(kept)), whole)
 
     @property
     def tombstones(self) -> frozenset[RowKind]:
@@ -244,7 +243,17 @@ class Aggregation(MergeEngine):
 
     def _fold(self, versions: pl.DataFrame, slices: KeySlices) -> pl.DataFrame:
         is_add = versions.select(IS_ADD).to_series().to_numpy()
-        counts, removing = self._counting(versions, slices, is_add)
+        # The versions that count, and the -D that removes each key, if any.
+        counts, removing = np.ones(versions.height, dtype=bool), np.full(slices.count, -1)
+        if self.remove_record_on_delete:
+            last_delete = slices.last_where((versions[VALUE_KIND] == RowKind.DELETE).to_numpy())
+            after = slices.rows > last_delete[slices.keys]
+            first_add = slices.first_where(is_add & after)
+            # A retract of a removed row has no effect.
+            begun = (slices.rows >= first_add[slices.keys]) & (first_add >= 0)[slices.keys]
+            counts = after & (begun | (last_delete < 0)[slices.keys])
+            # A -D remains for the key only until an add starts the row again.
+            removing = np.where(first_add < 0, last_delete, -1)
         is_removed = removing >= 0
         lasts = np.where(is_removed, removing, slices.lasts)
         # A version that starts a removed row again is unchanged, like any single version. A merge
@@ -269,19 +278,3 @@ class Aggregation(MergeEngine):
         rows = rows_with(versions, lasts, columns)
         check_not_null(rows, self.not_null)
         return rows
-
-    def _counting(
-        self, versions: pl.DataFrame, slices: KeySlices, is_add: Marks
-    ) -> tuple[Marks, Positions]:
-        """The versions that count, and the -D that removes each key, if any."""
-        if not self.remove_record_on_delete:
-            return np.ones(versions.height, dtype=bool), np.full(slices.count, -1)
-        deletes = (versions[VALUE_KIND] == RowKind.DELETE).to_numpy()
-        last_delete = slices.last_where(deletes)
-        after = slices.rows > last_delete[slices.keys]
-        first_add = slices.first_where(is_add & after)
-        # A retract of a removed row has no effect.
-        begun = (slices.rows >= first_add[slices.keys]) & (first_add >= 0)[slices.keys]
-        counts = after & (begun | (last_delete < 0)[slices.keys])
-        # A -D remains for the key only until an add starts the row again.
-        return counts, np.where(first_add < 0, last_delete, -1)

@@ -49,6 +49,10 @@ class Deduplicate(MergeEngine):
     ignore_delete: bool = False
     """Retracts that were stored before the option was set are skipped too."""
 
+    tombstones = RETRACTS
+    refuses_update = None  # the row that is written last is the row
+    refuses_delete = None  # a -D that comes last hides the key
+
     @classmethod
     def of(
         cls,
@@ -73,24 +77,9 @@ class Deduplicate(MergeEngine):
         return versions.filter(self.order.last_of_key())
 
     @property
-    def tombstones(self) -> frozenset[RowKind]:
-        """All retracts."""
-        return RETRACTS
-
-    @property
     def has_late_versions(self) -> bool:
         """Whether sequence fields order versions and retracts are not ignored."""
         return bool(self.order.sequence) and not self.ignore_delete
-
-    @property
-    def refuses_update(self) -> str | None:
-        """None: the row that is written last is the row."""
-        return None
-
-    @property
-    def refuses_delete(self) -> str | None:
-        """None: a -D that comes last hides the key."""
-        return None
 
     def skips(self, kind: RowKind) -> str | None:
         """Retracts, if the table ignores them."""

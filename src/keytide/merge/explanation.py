@@ -100,7 +100,6 @@ def provenance_of(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine
         replace(group, sequence=(*group.sequence, _winner(i)))
         for i, group in enumerate(engine.groups)
     )
-
     tracing = {
         name: fold
         if isinstance(fold.function, PICKS)
@@ -111,9 +110,10 @@ def provenance_of(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngine
     origin = traced.merge(numbers).row(0, named=True)
     winners = {group.sequence: origin[_winner(i)] for i, group in enumerate(engine.groups)}
     base = origin[VERSION]
-    taken = dict.fromkeys((*order.columns, *engine.compared), _one(base))
+    taken = dict.fromkeys((*order.columns, *engine.compared), () if base is None else (base,))
     taken |= {name: tuple(origin[name] or ()) for name in _merged_columns(versions, order, engine)}
-    taken |= {name: _one(winner) for names, winner in winners.items() for name in names}
+    for names, winner in winners.items():
+        taken |= dict.fromkeys(names, () if winner is None else (winner,))
     return Provenance(merged, base, taken, winners, _removal(engine, traced, numbers))
 
 
@@ -150,10 +150,6 @@ def _merged_columns(versions: pl.DataFrame, order: MergeOrder, engine: MergeEngi
 
 def _winner(group: int) -> str:
     return f"{VERSION}_{group}"
-
-
-def _one(version: int | None) -> tuple[int, ...]:
-    return () if version is None else (version,)
 
 
 # -- the engine over numbers -----------------------------------------------------------------------
@@ -193,7 +189,11 @@ def _removal(engine: MergeEngine, traced: MergeEngine, numbers: pl.DataFrame) ->
     # has few versions, and only `why` needs this.
     if not engine.removes_rows or numbers.select(IS_ADD.all()).item():
         return None
-    removed = [_is_removed(numbers.head(count), traced) for count in range(1, numbers.height + 1)]
+    removed = []
+    for count in range(1, numbers.height + 1):
+        # A single version would be unchanged, so the first one is duplicated.
+        merged = traced.merge(pl.concat([numbers.head(1), numbers.head(count)]))
+        removed.append(merged.height == 1 and merged[VALUE_KIND][0] == RowKind.DELETE)
     if not any(removed):
         return None
     until = max(place for place, is_removed in enumerate(removed) if is_removed)
@@ -201,12 +201,6 @@ def _removal(engine: MergeEngine, traced: MergeEngine, numbers: pl.DataFrame) ->
     while by and removed[by - 1]:
         by -= 1
     return Removal(by=numbers[VERSION][by], until=numbers[VERSION][until])
-
-
-def _is_removed(numbers: pl.DataFrame, traced: MergeEngine) -> bool:
-    # A single version would be unchanged, so the first one is duplicated.
-    merged = traced.merge(pl.concat([numbers.head(1), numbers]))
-    return merged.height == 1 and merged[VALUE_KIND][0] == RowKind.DELETE
 
 
 # -- sentences about versions ----------------------------------------------------------------------
@@ -251,14 +245,32 @@ class _Teller:
 
     def outcome(self, version: int) -> str:
         """The explanation for a version."""
-        reason = self.engine.skips(self._kind(version))
-        skipped = None if reason is None else f"ignored: {reason}"
-        return (
-            skipped
-            or self._as_a_whole(version)
-            or self._removed(version)
-            or self._column_by_column(version)
-        )
+        kind, base = self._kind(version), self.provenance.base
+        skipped = self.engine.skips(kind)
+        if skipped is not None:
+            return f"ignored: {skipped}"
+        if base is not None and self.engine.picks_a_version:
+            if version != base:
+                return self.engine.loses(base, self._reason(version, base, self.order.sequence))
+            said = {RowKind.DELETE: "deletes the row", RowKind.UPDATE_BEFORE: "retracts the row"}
+            return said.get(kind, "is the row")
+        removed = self._removed(version)
+        if removed is not None:
+            return removed
+        if not self.provenance.row.height:
+            return "is stored as a retract: there is no row yet from which to retract"
+        if self._used == {version}:
+            return "is the row"
+
+        clauses: dict[_Clause, list[str]] = {}
+        taken = self.provenance.taken
+        for name in sorted(self.columns, key=lambda name: version not in taken[name]):
+            clause = self._clause(version, name)
+            if clause is not None:
+                clauses.setdefault(clause, []).append(name)
+        if not clauses:
+            return "ignored: all its columns are NULL" if kind.is_add else "retracts nothing"
+        return "; ".join(f"{before}{', '.join(n)}{after}" for (before, after), n in clauses.items())
 
     # -- facts about the versions --------------------------------------------------------------
 
@@ -284,29 +296,13 @@ class _Teller:
         """The versions that the row has values from."""
         return {version for name in self.columns for version in self.provenance.taken[name]}
 
-    @cached_property
-    def _has_row(self) -> bool:
-        return self.provenance.row.height > 0
-
     def _kind(self, version: int) -> RowKind:
         return RowKind(self._facts[version][VALUE_KIND])
 
     def _is_retract(self, version: int) -> bool:
         return not self._kind(version).is_add
 
-    def _group_of(self, column: str) -> SequenceGroup | None:
-        return next((group for group in self.engine.groups if column in group.columns), None)
-
     # -- explanations of whole versions ----------------------------------------------------------
-
-    def _as_a_whole(self, version: int) -> str | None:
-        base = self.provenance.base
-        if base is None or not self.engine.picks_a_version:
-            return None
-        if version == base:
-            said = {RowKind.DELETE: "deletes the row", RowKind.UPDATE_BEFORE: "retracts the row"}
-            return said.get(self._kind(version), "is the row")
-        return self.engine.loses(base, self._reason(version, base, self.order.sequence))
 
     def _removed(self, version: int) -> str | None:
         removal = self.provenance.removal
@@ -314,10 +310,10 @@ class _Teller:
             return None
         if version == removal.by:
             later = [number for number in self._facts if number > removal.until]
-            if not self._has_row or not later:
+            if not self.provenance.row.height or not later:
                 return "deletes the row"
             return f"deleted the row, and version {later[0]} created it again"
-        if self._has_row and version in self._used:
+        if self.provenance.row.height and version in self._used:
             return None
         if version < removal.by:
             return f"removed by version {removal.by}"
@@ -325,58 +321,46 @@ class _Teller:
 
     # -- explanations by column ----------------------------------------------------------------
 
-    def _column_by_column(self, version: int) -> str:
-        if not self._has_row:
-            return "is stored as a retract: there is no row yet from which to retract"
-        if self._used == {version}:
-            return "is the row"
-        said: dict[_Clause, list[str]] = {}
-        taken = self.provenance.taken
-        for name in sorted(self.columns, key=lambda name: version not in taken[name]):
-            clause = self._clause(version, name)
-            if clause is not None:
-                said.setdefault(clause, []).append(name)
-        if not said:
-            retract = self._is_retract(version)
-            return "retracts nothing" if retract else "ignored: all its columns are NULL"
-        return "; ".join(f"{before}{', '.join(n)}{after}" for (before, after), n in said.items())
-
     def _clause(self, version: int, column: str) -> _Clause | None:
-        if version in self.provenance.taken[column]:
-            fold, is_retract = self.engine.folds.get(column), self._is_retract(version)
-            if fold is None or isinstance(fold.function, PICKS):
+        fold, taken = self.engine.folds.get(column), self.provenance.taken[column]
+        is_retract = self._is_retract(version)
+        if version in taken:
+            function = fold.function if fold is not None else None
+            if function is None or isinstance(function, PICKS):
                 return "sets ", ""
-            function = fold.function
             if isinstance(function, EXTREMES):
                 return f"sets the {function.name} of ", ""
             if isinstance(function, Sum):
                 row = self.versions.filter(pl.col(VERSION) == version)
                 value = shown(row[column][0])
                 return (f"subtracts {value} from ", "") if is_retract else (f"adds {value} to ", "")
-            return (
-                "is retracted from " if is_retract else "is aggregated into ",
-                f" ({function.name})",
-            )
+            verb = "is retracted from " if is_retract else "is aggregated into "
+            return verb, f" ({function.name})"
         is_null = column not in self._present[version]
-        group = self._group_of(column)
-        if group is not None and self._says_nothing(version, group):
+        group = next((group for group in self.engine.groups if column in group.columns), None)
+        if group and all(self._facts[version][name] is None for name in group.sequence):
             names = ", ".join(group.sequence)
             silent = f" ignored: all columns of its sequence group ({names}) are NULL"
             return None if is_null else ("", silent)
-        if self._is_retract(version):
-            # The effect of a retract on a column to which it gives no value.
-            fold, taken = self.engine.folds.get(column), self.provenance.taken[column]
-            is_null = column not in self._present[version]
-            if fold is None:
-                return self._taken_back_from_group(version, column, group)
-            if is_null and not isinstance(fold.function, LastValue):
+        if not is_retract:
+            return None if is_null else self._lost(version, column, group)
+
+        # The effect of a retract on a column to which it gives no value.
+        if fold is None:
+            if group is None or column in group.sequence:
                 return None
-            if fold.ignore_retract:
-                return "leaves ", f" unchanged ('{keys.word_of(keys.IGNORE_RETRACT)}')"
-            if taken and taken[-1] > version:
-                return "", f" replaced by version {taken[-1]}"
-            return "retracts ", ""
-        return None if is_null else self._lost(version, column, group)
+            winner = self._winner(group)
+            if winner is None or winner == version:
+                return "retracts ", ""
+            reason = self._reason(version, winner, group.sequence)
+            return "does not retract ", f": version {winner} is newer, {reason}"
+        if is_null and not isinstance(fold.function, LastValue):
+            return None
+        if fold.ignore_retract:
+            return "leaves ", f" unchanged ('{keys.word_of(keys.IGNORE_RETRACT)}')"
+        if taken and taken[-1] > version:
+            return "", f" replaced by version {taken[-1]}"
+        return "retracts ", ""
 
     def _lost(self, version: int, column: str, group: SequenceGroup | None) -> _Clause:
         """Why a non-NULL value is not in the row."""
@@ -392,20 +376,6 @@ class _Teller:
         fields = group.sequence if group else self.order.sequence
         return "", f" {verb} by version {winner}: {self._reason(version, winner, fields)}"
 
-    def _taken_back_from_group(
-        self, version: int, column: str, group: SequenceGroup | None
-    ) -> _Clause | None:
-        if group is None or column in group.sequence:
-            return None
-        winner = self._winner(group)
-        if winner is None or winner == version:
-            return "retracts ", ""
-        reason = self._reason(version, winner, group.sequence)
-        return "does not retract ", f": version {winner} is newer, {reason}"
-
-    def _says_nothing(self, version: int, group: SequenceGroup) -> bool:
-        return all(self._facts[version][name] is None for name in group.sequence)
-
     def _winner(self, group: SequenceGroup | None) -> int | None:
         return None if group is None else self.provenance.latest_by_group[group.sequence]
 
@@ -417,7 +387,13 @@ class _Teller:
         for name in fields:
             low, high = (self._comparable(name, facts[name]) for facts in (lost, won))
             if low != high:
-                return self._ordered(name, lost[name], won[name], low < high)
+                # The sequence does not decide, so the position did: late adds of a group only fill
+                # gaps.
+                is_descending = self.order.descending and name in self.order.sequence
+                if low > high and not is_descending:
+                    return f"both were late for {name}, and it arrived first"
+                sign = "<" if low < high else ">"
+                return f"sequence field {name} {shown(lost[name])} {sign} {shown(won[name])}"
             ties.append(name)
         tie = f"{', '.join(ties)} {'ties' if len(ties) == 1 else 'tie'}, and " if ties else ""
         before, after = lost[SEQUENCE_NUMBER], won[SEQUENCE_NUMBER]
@@ -429,12 +405,6 @@ class _Teller:
         if self._is_retract(loser) and not self._is_retract(winner):
             return f"{tie}a retract comes before an add of the same {SEQUENCE_NUMBER}"
         return f"{tie}of rows with the same {SEQUENCE_NUMBER}, the later one wins"
-
-    def _ordered(self, name: str, lost: Any, won: Any, is_less: bool) -> str:
-        # The sequence does not decide, so the position did: late adds of a group only fill gaps.
-        if not is_less and not (self.order.descending and name in self.order.sequence):
-            return f"both were late for {name}, and it arrived first"
-        return f"sequence field {name} {shown(lost)} {'<' if is_less else '>'} {shown(won)}"
 
     def _comparable(self, name: str, value: Any) -> tuple[int, Any]:
         """A value in comparable form: NULL lowest, NaN highest, CHAR without trailing blanks."""

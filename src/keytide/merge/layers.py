@@ -27,16 +27,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from keytide.base.process import scratch
 from keytide.merge.engine import MergeEngine
 from keytide.merge.order import MergeOrder, is_searchable, physical
-from keytide.merge.windows import KeySlices, Marks
+from keytide.merge.windows import KeySlices
 from keytide.options import keys
 
 # -- layers of a write -----------------------------------------------------------------------------
@@ -50,35 +49,29 @@ def layers(versions: pl.DataFrame, engine: MergeEngine, key: tuple[str, ...]) ->
     if engine.why_kept_apart is None:
         return list(_layers(versions, engine, key))
     few, whole = engine.thinned(versions)
+    # The first version of each key, then the second one, and so on.
+    slices = KeySlices.of(few, key)
+    places = slices.rows - slices.starts[slices.keys]
+    count = int(slices.lengths.max(initial=0))
+    single = [few.filter(pl.Series(places == place)) for place in range(count)]
     # For keys that need all their versions, as few layers as possible, because there can be many
     # versions.
-    return [*_one_by_one(few, key), *(_layers(whole, engine, key) if whole.height else ())]
+    return [*single, *(_layers(whole, engine, key) if whole.height else ())]
 
 
 def _layers(
     versions: pl.DataFrame, engine: MergeEngine, key: tuple[str, ...]
 ) -> Iterator[pl.DataFrame]:
     while (starts := engine.layer_starts(versions)) is not None and starts.any():
-        # A layer has the versions of each key up to its first mark. The rest is checked again,
-        # because marks are valid only for a merge that begins there.
-
-        # The versions of each key before the first marked one, or all if none is marked.
+        # A layer has the versions of each key up to its first mark, or all if none is marked. The
+        # rest is checked again, because marks are valid only for a merge that begins there.
         slices = KeySlices.of(versions, key)
         first = slices.first_where(starts)
         ends = np.where(first < 0, slices.ends, first)
-        before: Marks = slices.rows < ends[slices.keys]
-        lowest = before
+        lowest = slices.rows < ends[slices.keys]
         yield engine.merge(versions.filter(pl.Series(lowest)))
         versions = versions.filter(pl.Series(~lowest))
     yield engine.merge(versions)
-
-
-def _one_by_one(versions: pl.DataFrame, key: tuple[str, ...]) -> Iterator[pl.DataFrame]:
-    """The first version of each key, then the second one, and so on."""
-    slices = KeySlices.of(versions, key)
-    places = slices.rows - slices.starts[slices.keys]
-    for place in range(int(slices.lengths.max(initial=0))):
-        yield versions.filter(pl.Series(places == place))
 
 
 # -- replacement of stored versions ----------------------------------------------------------------
@@ -141,8 +134,6 @@ def depending_on_order(columns: Sequence[str]) -> str:
 # -- merging of keys in several runs ---------------------------------------------------------------
 
 
-Places: TypeAlias = npt.NDArray[np.int64]
-
 # With up to this many flags per row, of one byte each, the flags take less memory than the rows.
 _RANGE_TIMES_ROWS_MAX = 16
 
@@ -164,9 +155,9 @@ def merge_runs(
     if len(filled) <= 1:
         return filled
     if arrival_decides and engine.newest_decides:
-        dense = _dense_keys(filled, order.key)
-        if dense is not None:
-            return _newest(filled, dense)
+        newest = _newest(filled, order.key)
+        if newest is not None:
+            return newest
     # The largest run is the one that a level already contains. Newer runs are small in comparison.
     largest = max(range(len(filled)), key=lambda i: (filled[i].height, i))
     others = [run for i, run in enumerate(filled) if i != largest]
@@ -191,11 +182,10 @@ def merge_runs(
     return [base.filter(~touched), merged]
 
 
-def _dense_keys(runs: Sequence[pl.DataFrame], key: tuple[str, ...]) -> list[Places] | None:
-    """The keys of each run as offsets in their range, None if the range is much larger than the
-    runs.
+def _newest(runs: Sequence[pl.DataFrame], key: tuple[str, ...]) -> list[pl.DataFrame] | None:
+    """The rows of each run whose key is in no later run, without a sort or lookup.
 
-    Also None for keys that are not plain integers.
+    None for keys that are not plain integers, or in a range much larger than the runs.
     """
     columns = [run[key[0]] for run in runs]
     if len(key) > 1 or not all(map(is_searchable, columns)):
@@ -205,18 +195,13 @@ def _dense_keys(runs: Sequence[pl.DataFrame], key: tuple[str, ...]) -> list[Plac
     high = max(int(each[-1]) for each in values)
     if high - low > _RANGE_TIMES_ROWS_MAX * sum(map(len, values)):
         return None
-    return [np.subtract(each, low, dtype=np.int64, casting="unsafe") for each in values]
 
-
-def _newest(runs: Sequence[pl.DataFrame], keys: Sequence[Places]) -> list[pl.DataFrame]:
-    """The rows of each run whose key is in no later run.
-
-    This needs no sort or lookup: a flag for each offset says whether a later run has its key.
-    """
-    seen = np.zeros(max(int(places[-1]) for places in keys) + 1, dtype=bool)
+    # A flag for each offset in the range says whether a later run has its key.
+    offsets = [np.subtract(each, low, dtype=np.int64, casting="unsafe") for each in values]
+    seen = np.zeros(high - low + 1, dtype=bool)
     pieces = []
     for number in reversed(range(len(runs))):
-        run, places = runs[number], keys[number]
+        run, places = runs[number], offsets[number]
         outlived = seen[places]
         pieces.append(run.filter(pl.Series(~outlived)) if outlived.any() else run)
         if number:  # nothing is older than the first

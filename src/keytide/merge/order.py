@@ -98,10 +98,6 @@ class MergeOrder:
         is_last_row = pl.int_range(pl.len()) == pl.len() - 1
         return pl.any_horizontal(*differs, is_last_row)
 
-    def is_strictly_sorted(self, rows: pl.DataFrame) -> bool:
-        """Whether rows are in key order with one row per key."""
-        return _is_strictly_sorted(rows, self.key)
-
     def sequence_terms(self, types: pl.Schema) -> list[pl.Expr]:
         """The sequence fields of versions with these types, with equal values made identical."""
         terms = []
@@ -117,7 +113,7 @@ class MergeOrder:
 
 def sorted_by_key(rows: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
     """The rows in key order, NULL lowest. Rows with equal keys keep their relative order."""
-    if _is_strictly_sorted(rows, key):
+    if is_strictly_sorted(rows, key):
         return rows
     positions = _packed_argsort(rows[key[0]]) if len(key) == 1 else None
     if positions is not None:
@@ -125,7 +121,8 @@ def sorted_by_key(rows: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
     return rows.sort(list(key), nulls_last=False, maintain_order=True)
 
 
-def _is_strictly_sorted(rows: pl.DataFrame, key: Sequence[str]) -> bool:
+def is_strictly_sorted(rows: pl.DataFrame, key: Sequence[str]) -> bool:
+    """Whether rows are in key order with one row per key. False for a key of several columns."""
     # This check only saves a sort. For several columns it would cost nearly as much.
     if len(key) > 1 or rows.height < 2:
         return rows.height < 2
@@ -160,30 +157,22 @@ def _packed_argsort(key: pl.Series) -> npt.NDArray[np.uint64] | None:
     # Distance from the smallest value, then row number, so equal values keep their order.
     if (high - low).bit_length() + row_bits > 64:
         return None
-    words = _packed(values, low, row_bits)
-    ordered = pl.Series(words).sort().to_numpy()
-    np.bitwise_and(ordered, (1 << row_bits) - 1, out=words)
-    return words
-
-
-_CHUNK_ROWS = 1 << 16
-
-
-def _packed(values: npt.NDArray[Any], low: int, row_bits: int) -> npt.NDArray[np.uint64]:
-    """The distance of each value from `low`, and its row number, in one word.
-
-    Done chunk by chunk and in place, because memory for temporaries would cost more than the
-    arithmetic.
-    """
     words = np.empty(len(values), dtype=np.uint64)
     rows = np.arange(_CHUNK_ROWS, dtype=np.uint64)
+    # Chunk by chunk and in place, because memory for temporaries would cost more than the
+    # arithmetic.
     for start in range(0, len(values), _CHUNK_ROWS):
         chunk = words[start : start + _CHUNK_ROWS]
         part = values[start : start + _CHUNK_ROWS]
         np.subtract(part, low, out=chunk.view(np.int64), dtype=np.int64, casting="unsafe")
         chunk <<= np.uint64(row_bits)
         chunk |= rows[: len(chunk)] + np.uint64(start)
+    ordered = pl.Series(words).sort().to_numpy()
+    np.bitwise_and(ordered, (1 << row_bits) - 1, out=words)
     return words
+
+
+_CHUNK_ROWS = 1 << 16
 
 
 # -- `sequence.auto-padding` -----------------------------------------------------------------------
@@ -232,20 +221,15 @@ def _as_integer(field: pl.Series) -> Any:
     if dtype.is_float():
         return field.cast(pl.Int64, strict=False)
     if dtype.is_decimal():
-        return _truncated(field)
+        # A cast to an integer would round, but Java truncates.
+        text = field.cast(pl.String).str.split_exact(".", 1).struct.field("field_0")
+        return text.cast(pl.Int64)
     if dtype.is_integer():
         return field.cast(pl.Int64)
     raise InvalidError(
         f"sequence field {field.name!r} is {dtype}, which '{keys.SEQUENCE_AUTO_PADDING}' cannot "
         "convert to a number; use a numeric, string, date or timestamp column"
     )
-
-
-def _truncated(field: pl.Series) -> pl.Series:
-    # A cast to an integer would round, but Java truncates.
-    text = field.cast(pl.String).str.split_exact(".", 1).struct.field("field_0")
-    whole: pl.Series = text.cast(pl.Int64)
-    return whole
 
 
 # -- joins by key ----------------------------------------------------------------------------------
@@ -296,7 +280,14 @@ def with_ranks(rows: pl.DataFrame, stored: pl.DataFrame, order: MergeOrder) -> p
     fields = list(order.sequence)
     # Ranks replace sequences of several fields by single numbers.
     versions = pl.concat([rows.select(fields), stored.select(fields)])
-    places = _places(_terms(versions, order), order.descending)
+    terms = order.sequence_terms(versions.schema)
+    names = [f"term_{i}" for i in range(len(terms))]
+    numbered = versions.select(t.alias(n) for n, t in zip(names, terms, strict=True))
+    numbered = numbered.with_row_index("at")
+    ordered = numbered.sort(names, descending=order.descending, nulls_last=False)
+    # The same rank for equal rows.
+    grows = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift(1)) for name in names)
+    places = ordered.select("at", grows.cast(pl.Int64).cum_sum().alias(RANK)).sort("at")[RANK]
     ranked = rows.with_columns(places.head(rows.height).alias(RANK))
     before = stored.select(order.key).with_columns(places.slice(rows.height).alias(STORED_RANK))
     both = joined(ranked, before, order.key, "left", keeps_order=True)
@@ -307,19 +298,6 @@ def is_late(order: MergeOrder) -> pl.Expr:
     """For rows with ranks, in arrival order: whether a newer version of the key arrived before."""
     highest_before = pl.col(RANK).cum_max().shift(1).over(list(order.key)).fill_null(-1)
     return pl.col(RANK) < pl.max_horizontal(highest_before, pl.col(STORED_RANK))
-
-
-def _terms(frame: pl.DataFrame, order: MergeOrder) -> pl.DataFrame:
-    terms = order.sequence_terms(frame.schema)
-    return frame.select(term.alias(f"term_{i}") for i, term in enumerate(terms))
-
-
-def _places(terms: pl.DataFrame, descending: bool) -> pl.Series:
-    """The rank of each row, the same for equal rows."""
-    names = terms.columns
-    ordered = terms.with_row_index("at").sort(names, descending=descending, nulls_last=False)
-    grows = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift(1)) for name in names)
-    return ordered.select("at", grows.cast(pl.Int64).cum_sum().alias(RANK)).sort("at")[RANK]
 
 
 # -- the difference between two states -------------------------------------------------------------
@@ -359,7 +337,18 @@ def difference(
     rows = sorted_by_key(both, key)
     is_last = pl.int_range(pl.len()) == pl.len() - 1
     rows = rows.with_columns((~is_last & _equals_next(key)).alias(_HAS_PARTNER))
-    told = rows.with_columns(_kind())
+    kinds = {each: pl.lit(each, pl.Int8) for each in RowKind}
+    is_paired = pl.col(_HAS_PARTNER).shift(1, fill_value=False)
+    told_kind = (
+        pl.when(pl.col(_IS_AFTER) & is_paired)
+        .then(kinds[RowKind.UPDATE_AFTER])
+        .when(pl.col(_IS_AFTER))
+        .then(kinds[RowKind.INSERT])
+        .when(pl.col(_HAS_PARTNER))
+        .then(kinds[RowKind.UPDATE_BEFORE])
+        .otherwise(kinds[RowKind.DELETE])
+    )
+    told = rows.with_columns(told_kind.alias(VALUE_KIND))
     if not keeps_equal:
         others = [
             name
@@ -380,14 +369,3 @@ def _equals_next(columns: Sequence[str]) -> pl.Expr:
     """Whether a row has the same values as the next one."""
     equal = [pl.col(name).eq_missing(pl.col(name).shift(-1)) for name in columns]
     return reduce(and_, equal, pl.lit(value=True))
-
-
-def _kind() -> pl.Expr:
-    def either(paired: pl.Expr, pair: RowKind, alone: RowKind) -> pl.Expr:
-        return pl.when(paired).then(pl.lit(pair, pl.Int8)).otherwise(pl.lit(alone, pl.Int8))
-
-    after = either(
-        pl.col(_HAS_PARTNER).shift(1, fill_value=False), RowKind.UPDATE_AFTER, RowKind.INSERT
-    )
-    before = either(pl.col(_HAS_PARTNER), RowKind.UPDATE_BEFORE, RowKind.DELETE)
-    return pl.when(pl.col(_IS_AFTER)).then(after).otherwise(before).alias(VALUE_KIND)

@@ -26,7 +26,6 @@ from keytide.errors import InvalidError
 from keytide.merge.engine import (
     MergeEngine,
     NeededVersions,
-    SequenceGroup,
     check_functions,
     conflicting,
     sequence_groups_of,
@@ -67,6 +66,8 @@ class PartialUpdate(MergeEngine):
     """Columns to fill. Others come from the last version."""
     on_retract: OnRetract = OnRetract.REFUSE
 
+    refuses_update = None  # the row's values become the values of the key
+
     @classmethod
     def of(
         cls,
@@ -79,7 +80,10 @@ class PartialUpdate(MergeEngine):
         if sequence_groups_of(fields, options):
             return SequenceGroups.of(order, fields, options, functions)
         filled = frozenset(f.name for f in fields) - set(order.columns)
-        return cls(order, filled, _on_retract(options))
+        if options.ignore_delete:
+            return cls(order, filled, OnRetract.IGNORE)
+        removes_rows = options.remove_record_on_delete
+        return cls(order, filled, OnRetract.REMOVE_ROW if removes_rows else OnRetract.REFUSE)
 
     @classmethod
     def check(
@@ -87,10 +91,25 @@ class PartialUpdate(MergeEngine):
     ) -> None:
         """Refuse functions of columns outside of groups, and conflicting options for retracts."""
         groups = sequence_groups_of(columns.values(), options)
-        _check_removals(groups, options)
+        sequences = {name for group in groups for name in group.sequence}
+        on_delete = keys.PARTIAL_UPDATE_REMOVE_RECORD_ON_DELETE
+        on_group = keys.PARTIAL_UPDATE_REMOVE_RECORD_ON_SEQUENCE_GROUP
+        removing = options.remove_record_on_sequence_group
+        if options.ignore_delete and options.remove_record_on_delete:
+            raise conflicting(keys.IGNORE_DELETE, on_delete)
+        if options.ignore_delete and removing:
+            raise conflicting(keys.IGNORE_DELETE, on_group)
+        if groups and options.remove_record_on_delete:
+            raise conflicting(keys.word_of(keys.SEQUENCE_GROUP), on_delete)
+        for name in removing:
+            if name not in sequences:
+                raise InvalidError(
+                    f"'{on_group}' names the field '{name}', which is not a field of a sequence "
+                    f"group; the sequence fields are {', '.join(sorted(sequences)) or 'none'}"
+                )
+
         protected = {name for group in groups for name in group.protected}
-        unordered = set(primary_keys) | set(options.sequence_field)
-        unordered |= {name for group in groups for name in group.sequence}
+        unordered = {*primary_keys, *options.sequence_field, *sequences}
         names = function_names([name for name in columns if name not in unordered], options)
         for name, function in names.items():
             if name not in protected and function != DEFAULT_FUNCTION:
@@ -152,11 +171,6 @@ class PartialUpdate(MergeEngine):
         return bool(self.order.sequence)
 
     @property
-    def refuses_update(self) -> str | None:
-        """None: the row's values become the values of the key."""
-        return None
-
-    @property
     def refuses_delete(self) -> str | None:
         """Retracts are refused, unless the table lets a -D remove the row."""
         if self.removes_rows:
@@ -204,31 +218,6 @@ class PartialUpdate(MergeEngine):
             last = slices.last_where(versions[name].is_not_null().to_numpy() & counts)
             columns.append(take(versions[name], np.where(is_removed, slices.lasts, last)))
         return rows_with(versions, slices.lasts, columns)
-
-
-def _check_removals(groups: Sequence[SequenceGroup], options: TableOptions) -> None:
-    on_delete = keys.PARTIAL_UPDATE_REMOVE_RECORD_ON_DELETE
-    on_group = keys.PARTIAL_UPDATE_REMOVE_RECORD_ON_SEQUENCE_GROUP
-    removing = options.remove_record_on_sequence_group
-    if options.ignore_delete and options.remove_record_on_delete:
-        raise conflicting(keys.IGNORE_DELETE, on_delete)
-    if options.ignore_delete and removing:
-        raise conflicting(keys.IGNORE_DELETE, on_group)
-    if groups and options.remove_record_on_delete:
-        raise conflicting(keys.word_of(keys.SEQUENCE_GROUP), on_delete)
-    sequences = {name for group in groups for name in group.sequence}
-    for name in removing:
-        if name not in sequences:
-            raise InvalidError(
-                f"'{on_group}' names the field '{name}', which is not a field of a sequence group; "
-                f"the sequence fields are {', '.join(sorted(sequences)) or 'none'}"
-            )
-
-
-def _on_retract(options: TableOptions) -> OnRetract:
-    if options.ignore_delete:
-        return OnRetract.IGNORE
-    return OnRetract.REMOVE_ROW if options.remove_record_on_delete else OnRetract.REFUSE
 
 
 _REFUSED = (

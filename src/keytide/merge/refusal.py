@@ -5,7 +5,7 @@ NULL in NOT NULL columns is found after a merge.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, time
 from decimal import Decimal
@@ -20,7 +20,6 @@ from keytide.errors import InvalidError
 from keytide.merge.order import IS_ADD, VALUE_KIND
 from keytide.merge.windows import Marks
 from keytide.options import keys
-from keytide.types import Field
 
 # -- refused rows ----------------------------------------------------------------------------------
 
@@ -51,18 +50,12 @@ NAMED_ROWS_MAX = 5
 def named_rows(rows: pl.DataFrame, columns: Sequence[str]) -> str:
     """The first of some rows by their values, up to the maximum."""
     first = held_by_python(rows.select(columns).head(NAMED_ROWS_MAX)).rows()
-    told = [
-        ", ".join(
-            f"{name} = {_value_text(value)}" for name, value in zip(columns, row, strict=True)
-        )
-        for row in first
-    ]
+    told = []
+    for row in first:
+        # Times and decimals are shown without Python syntax.
+        texts = (str(v) if isinstance(v, date | time | Decimal) else shown(v) for v in row)
+        told.append(", ".join(f"{n} = {text}" for n, text in zip(columns, texts, strict=True)))
     return "; ".join([*told, "..."] if rows.height > len(first) else told)
-
-
-def _value_text(value: object) -> str:
-    """A value in readable form: times and decimals without Python syntax."""
-    return str(value) if isinstance(value, date | time | Decimal) else shown(value)
 
 
 def reasons(refusals: list[Refusal], height: int) -> pl.Series:
@@ -85,11 +78,6 @@ def deletes_of(rows: pl.DataFrame) -> Marks:
 
 
 # -- NULL in NOT NULL columns ----------------------------------------------------------------------
-
-
-def not_null_names(fields: Iterable[Field]) -> frozenset[str]:
-    """The columns that are NOT NULL."""
-    return frozenset(f.name for f in fields if not f.type.nullable)
 
 
 def check_not_null(rows: pl.DataFrame, not_null: frozenset[str]) -> None:

@@ -48,7 +48,6 @@ from keytide.merge.refusal import (
     Refusal,
     check_not_null,
     deletes_of,
-    not_null_names,
     retracts_of,
 )
 from keytide.merge.windows import (
@@ -88,6 +87,11 @@ class SequenceGroups(MergeEngine):
     not_null: frozenset[str] = frozenset()
     ignore_delete: bool = False
 
+    refuses_update = (
+        "its sequence groups decide which values are newer, so UPDATE is not supported; "
+        "insert the new values with their sequence fields instead"
+    )
+
     @classmethod
     def of(
         cls,
@@ -105,7 +109,7 @@ class SequenceGroups(MergeEngine):
             groups=groups,
             folds=aggregated_columns(fields, names, options, functions),
             filled=frozenset(f.name for f in fields) - set(order.columns),
-            not_null=not_null_names(fields) - set(order.columns),
+            not_null=frozenset(f.name for f in fields if not f.type.nullable) - set(order.columns),
             ignore_delete=options.ignore_delete,
         )
 
@@ -141,10 +145,23 @@ class SequenceGroups(MergeEngine):
                 fold = self.folds.get(name)
                 if fold is not None:
                     yield from fold.refusals(rows[name], adds, taken, is_not_null=False)
-                if name in self.not_null:
-                    yield Refusal(~retracts & ~heard, _unheard(name, group))
-                    nulls = self._left_null(name, group, taken, heard & deletes_row)
-                    yield Refusal(nulls, leaves_null(name))
+                if name not in self.not_null:
+                    continue
+                unheard = (
+                    f"column {name!r} is NOT NULL, but a row whose {', '.join(group.sequence)} is "
+                    "NULL sets no value in it; set the sequence field of the group, or make the "
+                    "column nullable"
+                )
+                yield Refusal(~retracts & ~heard, unheard)
+                # The rows that can leave NULL: they retract the value, or make it outdated.
+                nulls = taken
+                if fold is not None and fold.ignore_retract and fold.function.counts_late_adds:
+                    nulls = np.zeros_like(taken)
+                if not group.decides_about_row:
+                    nulls = nulls | (heard & deletes_row)
+                if fold is not None and not fold.function.retract_leaves_null:
+                    nulls = np.zeros_like(taken)
+                yield Refusal(nulls, leaves_null(name))
 
     @property
     def why_kept_apart(self) -> str | None:
@@ -171,26 +188,23 @@ class SequenceGroups(MergeEngine):
         is_whole = slices.any_where(~versions.select(IS_ADD).to_series().to_numpy())[slices.keys]
         if self.why_all_stay is not None:
             is_whole[:] = True
-        few = versions.filter(pl.Series(~is_whole))
-        return NeededVersions(self._few(few), versions.filter(pl.Series(is_whole)))
+        few, whole = versions.filter(pl.Series(~is_whole)), versions.filter(pl.Series(is_whole))
+        if not few.height:
+            return NeededVersions(few, whole)
 
-    def _few(self, versions: pl.DataFrame) -> pl.DataFrame:
-        """The versions to keep for keys without retracts."""
-        if not versions.height:
-            return versions
-        slices = KeySlices.of(versions, self.order.key)
+        slices = KeySlices.of(few, self.order.key)
         kept, columns = slices.marks(slices.lasts), []
         is_lone = (slices.lengths == 1)[slices.keys]
         for group in self.groups:
-            rank = _ranks(versions, group, slices)
+            rank = _ranks(few, group, slices)
             kept |= slices.marks(_latest_by_rank(rank, slices))
             # A single version also shows values that do not affect a group, but this one is not
             # single.
             positions = np.where(is_lone | (rank > 0), slices.rows, -1)
-            columns += take_columns(versions, group.protected, positions)
-        for name in (name for name in versions.columns if name in self.gaps):
-            kept |= slices.marks(slices.last_where(versions[name].is_not_null().to_numpy()))
-        return versions.with_columns(columns).filter(pl.Series(kept))
+            columns += take_columns(few, group.protected, positions)
+        for name in (name for name in few.columns if name in self.gaps):
+            kept |= slices.marks(slices.last_where(few[name].is_not_null().to_numpy()))
+        return NeededVersions(few.with_columns(columns).filter(pl.Series(kept)), whole)
 
     @property
     def needs_oldest(self) -> bool:
@@ -202,14 +216,6 @@ class SequenceGroups(MergeEngine):
     def tombstones(self) -> frozenset[RowKind]:
         """A -D, if a group determines the row."""
         return frozenset({RowKind.DELETE} if self.removes_rows else ())
-
-    @property
-    def refuses_update(self) -> str | None:
-        """Groups determine which values are newer."""
-        return (
-            "its sequence groups decide which values are newer, so UPDATE is not supported; "
-            "insert the new values with their sequence fields instead"
-        )
 
     @property
     def refuses_delete(self) -> str | None:
@@ -237,17 +243,6 @@ class SequenceGroups(MergeEngine):
     def skips(self, kind: RowKind) -> str | None:
         """Retracts, if the table ignores them."""
         return IGNORED if self.ignore_delete and not kind.is_add else None
-
-    def _left_null(
-        self, name: str, group: SequenceGroup, retracts: Marks, deletes_row: Marks
-    ) -> Marks:
-        """Which rows can leave NULL in a column: they retract its value, or make it outdated."""
-        fold = self.folds.get(name)
-        if fold is not None and not fold.function.retract_leaves_null:
-            return np.zeros_like(retracts)
-        if fold is not None and fold.ignore_retract and fold.function.counts_late_adds:
-            retracts = np.zeros_like(retracts)
-        return retracts if group.decides_about_row else retracts | deletes_row
 
     def _affects_row(self, rows: pl.DataFrame) -> Marks:
         marks = np.zeros(rows.height, dtype=bool)
@@ -305,7 +300,10 @@ class SequenceGroups(MergeEngine):
         read = [g for g in self.groups if set(g.sequence) <= set(versions.columns)]
         ranks = {group: _ranks(versions, group, slices) for group in read}
         life = _Life.of(versions, slices, self.groups, ranks)
-        columns = [pl.Series(VALUE_KIND, life.kinds, dtype=versions.schema[VALUE_KIND])]
+        # A retract that removed no row must not become a -D.
+        kinds = np.where(life.is_removed, RowKind.DELETE, RowKind.UPDATE_BEFORE)
+        kinds = np.where(life.is_retract, kinds, RowKind.INSERT)
+        columns = [pl.Series(VALUE_KIND, kinds, dtype=versions.schema[VALUE_KIND])]
         for group, rank in ranks.items():
             heard = rank
             if not (group.decides_about_row or life.is_heard is None):
@@ -340,20 +338,15 @@ class SequenceGroups(MergeEngine):
             # A function also gets late versions, as if they had come first, because a sum needs
             # them all.
             is_late = ~_newest_so_far(rank, life.slices)
-            adds, retracts = life.adds & heard, life.retracts & heard
+            # A late delete of the row retracts nothing, because its values are already gone.
+            adds, retracts = life.adds & heard, life.retracts & heard & ~life.deletes_row
+            images, is_removed = pl.Series(life.images), pl.Series(life.is_removed)
             for name in folded:
-                inputs = Inputs(versions[name], life.slices, adds, retracts, is_late)
-                columns.append(self._folded(name, inputs, life))
+                values = versions[name]
+                inputs = Inputs(values, life.slices, adds, retracts, is_late)
+                column = self.folds[name].fold(inputs, life.is_retract)
+                columns.append(values.gather(images).zip_with(is_removed, column).alias(name))
         return columns
-
-    def _folded(self, name: str, inputs: Inputs, life: _Life) -> pl.Series:
-        fold = self.folds[name]
-        # A late delete of the row retracts nothing, because its values are already gone.
-        inputs = replace(inputs, retracts=inputs.retracts & ~life.deletes_row)
-        images = inputs.values.gather(pl.Series(life.images))
-        column = fold.fold(inputs, life.is_retract)
-        folded: pl.Series = images.zip_with(pl.Series(life.is_removed), column)
-        return folded.alias(name)
 
 
 @dataclass(frozen=True)
@@ -433,12 +426,6 @@ class _Life:
             return positions
         return np.where(self.is_retract, self.images, positions)
 
-    @property
-    def kinds(self) -> Positions:
-        """The kinds of the resulting rows. A retract that removed no row must not become a -D."""
-        retracts = np.where(self.is_removed, RowKind.DELETE, RowKind.UPDATE_BEFORE)
-        return np.where(self.is_retract, retracts, RowKind.INSERT)
-
 
 def _is_heard(rows: pl.DataFrame, group: SequenceGroup) -> Marks:
     """Which rows affect a group."""
@@ -447,21 +434,25 @@ def _is_heard(rows: pl.DataFrame, group: SequenceGroup) -> Marks:
     return marks
 
 
-def _unheard(column: str, group: SequenceGroup) -> str:
-    return (
-        f"column {column!r} is NOT NULL, but a row whose {', '.join(group.sequence)} is NULL "
-        "sets no value in it; set the sequence field of the group, or make the column nullable"
-    )
-
-
 def _ranks(versions: pl.DataFrame, group: SequenceGroup, slices: KeySlices) -> Positions:
     """A number per version that grows with the group's sequence, 0 if it has none."""
     terms = [
         versions[name].str.strip_chars_end(" ") if name in group.padded else versions[name]
         for name in group.sequence
     ]
-    if len(terms) == 1 and (plain := _plain_ranks(terms[0], slices.count)) is not None:
-        return plain
+    dtype = terms[0].dtype
+    is_plain = (dtype.is_integer() or dtype.is_temporal()) and dtype != pl.Int128
+    if len(terms) == 1 and is_plain:
+        # Distances from the smallest value, if they are small enough: `_newest_so_far` puts the
+        # number of the key before the rank, in 64 bits.
+        values = terms[0].to_physical().cast(pl.Int64, strict=False)
+        least, greatest = values.min(), values.max()
+        is_lossless = values.null_count() <= terms[0].null_count()
+        if least is not None and greatest is not None and is_lossless:
+            distance = int(greatest) - int(least) + 2
+            if distance.bit_length() + slices.count.bit_length() <= 62:
+                plain: Positions = (values - least + 1).fill_null(0).to_numpy()
+                return plain
     names = [f"term_{i}" for i in range(len(terms))]
     frame = pl.DataFrame(dict(zip(names, terms, strict=True))).with_row_index("row")
     frame = frame.sort(names, nulls_last=False)
@@ -471,22 +462,6 @@ def _ranks(versions: pl.DataFrame, group: SequenceGroup, slices: KeySlices) -> P
     ranked = frame.select("row", rank=rank)
     ranks = np.empty(versions.height, dtype=np.int64)
     ranks[ranked["row"].to_numpy()] = ranked["rank"].to_numpy()
-    return ranks
-
-
-def _plain_ranks(term: pl.Series, key_count: int) -> Positions | None:
-    """Ranks of integers and times: distances from the smallest value, if they are small enough."""
-    if not (term.dtype.is_integer() or term.dtype.is_temporal()) or term.dtype == pl.Int128:
-        return None
-    values = term.to_physical().cast(pl.Int64, strict=False)
-    least, greatest = values.min(), values.max()
-    if least is None or greatest is None or values.null_count() > term.null_count():
-        return None
-    distance = int(greatest) - int(least) + 2
-    # `_newest_so_far` puts the number of the key before the rank, in 64 bits.
-    if distance.bit_length() + key_count.bit_length() > 62:
-        return None
-    ranks: Positions = (values - least + 1).fill_null(0).to_numpy()
     return ranks
 
 

@@ -5,7 +5,7 @@ This reads no rows. Every message names the option, the value found and how to f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import polars as pl
 
@@ -57,8 +57,7 @@ def validate_merge_options(
             f"changelog producers none, input and lookup"
         )
     _check_bucket_key(columns, primary_keys, partition_keys, options)
-    _check_record_level_expire(columns, options)
-    _check_retention(options)
+    _check_retention(columns, options)
 
 
 # -- keys and changes ------------------------------------------------------------------------------
@@ -125,25 +124,35 @@ def _check_bucket_key(
             )
 
 
-def _check_record_level_expire(columns: dict[str, Field], options: TableOptions) -> None:
+def _check_retention(columns: dict[str, Field], options: TableOptions) -> None:
     name = options.value(keys.RECORD_LEVEL_TIME_FIELD)
-    if name is None:
-        if keys.RECORD_LEVEL_EXPIRE_TIME in options.raw:
-            raise InvalidError(
-                f"'{keys.RECORD_LEVEL_EXPIRE_TIME}' needs '{keys.RECORD_LEVEL_TIME_FIELD}': the "
-                f"column that contains the time of a row"
-            )
-        return
-    if name not in columns:
+    if name is None and keys.RECORD_LEVEL_EXPIRE_TIME in options.raw:
+        raise InvalidError(
+            f"'{keys.RECORD_LEVEL_EXPIRE_TIME}' needs '{keys.RECORD_LEVEL_TIME_FIELD}': the "
+            f"column that contains the time of a row"
+        )
+    if name is not None and name not in columns:
         raise InvalidError(
             f"'{keys.RECORD_LEVEL_TIME_FIELD}' names the field {name!r}, which does not exist. "
             f"Rows expire by one of the columns {', '.join(columns)}"
         )
-    if columns[name].type.root not in ("INT", "BIGINT", "TIMESTAMP", "TIMESTAMP_LTZ"):
+    times = ("INT", "BIGINT", "TIMESTAMP", "TIMESTAMP_LTZ")
+    if name is not None and columns[name].type.root not in times:
         raise InvalidError(
             f"'{keys.RECORD_LEVEL_TIME_FIELD}' names the column {name!r} of type "
             f"{columns[name].type.sql()}; expected INT, BIGINT or TIMESTAMP"
         )
+
+    given = {
+        keys.TOMBSTONE_RETENTION: options.tombstone_retention_ms,
+        keys.VERSION_RETENTION: options.version_retention_ms,
+    }
+    for key, retention_ms in given.items():
+        if retention_ms is not None and options.sequence_auto_padding:
+            raise InvalidError(
+                f"'{key}' goes by sequence numbers that grow from commit to commit, and "
+                f"'{keys.SEQUENCE_AUTO_PADDING}' takes them from the rows; leave one of them out"
+            )
 
 
 # -- order of versions -----------------------------------------------------------------------------
@@ -230,33 +239,30 @@ def _check_comparable(field: Field, option: str) -> None:
 
 
 def _check_field_options(columns: dict[str, Field], options: TableOptions) -> None:
-    for key, name in _named_fields(options):
-        if name in columns:
-            continue
-        head = columns.get(name.split(".")[0])
-        if head is not None and isinstance(head.type, RowType):
-            raise InvalidError(
-                f"option {key!r} names a nested field of the ROW column '{head.name}'; set the "
-                "option for the whole column"
-            )
-        raise _unknown_field(name, f"option {key!r}", columns)
-
-
-def _named_fields(options: TableOptions) -> Iterator[tuple[str, str]]:
-    """Each column option with each of the columns in its key."""
     for key in options.raw:
         if not key.startswith("fields."):
             continue
         option = option_of(key)
-        if key.endswith(_GROUP) and not _is_group(key):
-            raise InvalidError(
-                f"Invalid {_GROUP} option {key!r}; expected '{keys.SEQUENCE_GROUP}', with a column "
-                "or several with commas between them"
-            )
+        if key.endswith(_GROUP):
+            grouped = keys.columns_in(keys.SEQUENCE_GROUP, key)
+            if grouped is None or not all(name.strip() for name in grouped.split(",")):
+                raise InvalidError(
+                    f"Invalid {_GROUP} option {key!r}; expected '{keys.SEQUENCE_GROUP}', with a "
+                    "column or several with commas between them"
+                )
         if option is None:
             continue
         names, _ = option.columns_of(key, "")
-        yield from ((key, name.strip()) for name in names)
+        for name in (name.strip() for name in names):
+            if name in columns:
+                continue
+            head = columns.get(name.split(".")[0])
+            if head is not None and isinstance(head.type, RowType):
+                raise InvalidError(
+                    f"option {key!r} names a nested field of the ROW column '{head.name}'; set the "
+                    "option for the whole column"
+                )
+            raise _unknown_field(name, f"option {key!r}", columns)
         if len(names) > 1 and not option.takes_many:
             raise InvalidError(
                 f"option {key!r} names {len(names)} columns; give it once for each of them"
@@ -264,11 +270,6 @@ def _named_fields(options: TableOptions) -> Iterator[tuple[str, str]]:
 
 
 _GROUP = keys.word_of(keys.SEQUENCE_GROUP)
-
-
-def _is_group(key: str) -> bool:
-    columns = keys.columns_in(keys.SEQUENCE_GROUP, key)
-    return columns is not None and all(name.strip() for name in columns.split(","))
 
 
 def _check_groups(
@@ -320,16 +321,3 @@ def _check_padding(columns: dict[str, Field], options: TableOptions) -> None:
     padded_sequence(
         nothing, pl.Series([], dtype=pl.Boolean), pl.Series([], dtype=pl.Int64), paddings
     )
-
-
-def _check_retention(options: TableOptions) -> None:
-    given = {
-        keys.TOMBSTONE_RETENTION: options.tombstone_retention_ms,
-        keys.VERSION_RETENTION: options.version_retention_ms,
-    }
-    for key, retention_ms in given.items():
-        if retention_ms is not None and options.sequence_auto_padding:
-            raise InvalidError(
-                f"'{key}' goes by sequence numbers that grow from commit to commit, and "
-                f"'{keys.SEQUENCE_AUTO_PADDING}' takes them from the rows; leave one of them out"
-            )

@@ -60,8 +60,11 @@ def key_windows(
     while waiting := [cursor for cursor in cursors if cursor.fill()]:
         # Each pass consumes at least the batch whose last key is the bound, so windows make
         # progress.
-        open_ended = [cursor for cursor in waiting if not cursor.holds_the_last]
-        bound = _smallest_last_key(open_ended, key) if open_ended else None
+        open_ended = [c.batch for c in waiting if c.batch is not None and not c.holds_the_last]
+        bound = None
+        if open_ended:
+            lasts = pl.concat([batch.select(key).tail(1) for batch in open_ended])
+            bound = lasts.sort(list(key), nulls_last=False).head(1)
         yield [cursor.take(bound) for cursor in cursors]
 
 
@@ -74,16 +77,14 @@ def with_whole_keys(run: Iterator[Batch], key: tuple[str, ...]) -> Iterator[Batc
     held: pl.DataFrame | None = None
     for rows, is_last in run:
         rows = rows if held is None else pl.concat([held, rows])
-        count = rows.height if is_last else rows.height - _count_of_last_key(rows, key)
+        count = rows.height
+        if not is_last:
+            in_last_key = (pl.col(name).eq_missing(pl.col(name).last()) for name in key)
+            count -= int(rows.select(pl.all_horizontal(*in_last_key).sum()).item())
         held = None if is_last else rows.slice(count)
         yield Batch(rows.head(count), is_last)
     if held is not None:
         yield Batch(held, is_last=True)
-
-
-def _count_of_last_key(rows: pl.DataFrame, key: tuple[str, ...]) -> int:
-    is_last = (pl.col(name).eq_missing(pl.col(name).last()) for name in key)
-    return int(rows.select(pl.all_horizontal(*is_last).sum()).item())
 
 
 class _Cursor:
@@ -108,32 +109,20 @@ class _Cursor:
             self.batch = batch.rows if batch.rows.height else None
         return True
 
-    def last_key(self) -> pl.DataFrame:
-        assert self.batch is not None
-        return self.batch.select(self._key).tail(1)
-
     def take(self, bound: pl.DataFrame | None) -> pl.DataFrame:
         """The rows in memory whose key is at most `bound`, or all of them without a bound."""
         if self.batch is None:
             return self._shape if self._shape is not None else pl.DataFrame()
-        held = self.batch.height
-        count = held if bound is None else _count_at_most(self.batch, bound, self._key)
+        count = self.batch.height
+        if bound is not None:
+            column, limit = self.batch[self._key[0]], bound[self._key[0]]
+            if len(self._key) == 1 and is_searchable(column) and is_searchable(limit):
+                count = int(physical(column).search_sorted(physical(limit)[0], side="right"))
+            else:
+                count = int(self.batch.select(_at_most(bound, self._key).sum()).item())
         taken, rest = self.batch.head(count), self.batch.slice(count)
         self.batch = rest if rest.height else None
         return taken
-
-
-def _smallest_last_key(cursors: Sequence[_Cursor], key: tuple[str, ...]) -> pl.DataFrame:
-    lasts = pl.concat([cursor.last_key() for cursor in cursors])
-    return lasts.sort(list(key), nulls_last=False).head(1)
-
-
-def _count_at_most(batch: pl.DataFrame, bound: pl.DataFrame, key: tuple[str, ...]) -> int:
-    """The number of rows in a sorted batch whose key is at most `bound`."""
-    column, limit = batch[key[0]], bound[key[0]]
-    if len(key) == 1 and is_searchable(column) and is_searchable(limit):
-        return int(physical(column).search_sorted(physical(limit)[0], side="right"))
-    return int(batch.select(_at_most(bound, key).sum()).item())
 
 
 def _at_most(bound: pl.DataFrame, key: tuple[str, ...]) -> pl.Expr:

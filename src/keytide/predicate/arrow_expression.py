@@ -126,14 +126,6 @@ class _ExpressionWords:
             raise _StrangeError("its serialized form")
         return root.parts[0]
 
-    def expression(self, start: int, end: int) -> pc.Expression:
-        """The expression for some of the words."""
-        batch = self.values.replace_schema_metadata(pa.KeyValueMetadata(self.words[start:end]))
-        made = pa.BufferOutputStream()
-        with pa.ipc.new_file(made, batch.schema) as file:
-            file.write_batch(batch)
-        return self.made_of(made.getvalue())
-
 
 @dataclass
 class _Part:
@@ -228,7 +220,12 @@ class _Part:
 
     def expression(self) -> pc.Expression:
         """This part as an expression."""
-        return self.source.expression(self.start, self.end)
+        words = pa.KeyValueMetadata(self.source.words[self.start : self.end])
+        batch = self.source.values.replace_schema_metadata(words)
+        made = pa.BufferOutputStream()
+        with pa.ipc.new_file(made, batch.schema) as file:
+            file.write_batch(batch)
+        return self.source.made_of(made.getvalue())
 
     def strange(self) -> _StrangeError:
         """An error about this part."""

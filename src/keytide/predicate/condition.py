@@ -155,17 +155,16 @@ class Constraint:
         """For which rows it is false or cannot be computed. If it is NULL, a row passes."""
         if isinstance(self.condition, RowExpression):
             given = to_arrow(rows.select(self.columns), arrow_schema(self.fields))
-            holds, failed = self.condition.tried(given, _BOOLEAN)
-            return _is_false(pl.Series(holds)) | failed
-        return _is_false(rows.select(row_filter(self.condition, self.fields)).to_series())
+            values, failed = self.condition.tried(given, _BOOLEAN)
+            holds = pl.Series(values)
+        else:
+            holds = rows.select(row_filter(self.condition, self.fields)).to_series()
+            failed = np.zeros(rows.height, np.bool_)
+        is_false: Flags = np.asarray(holds.fill_null(True)) == False  # noqa: E712  # compares element by element
+        return is_false | failed
 
 
 _BOOLEAN = Field(-1, "holds", AtomicType("BOOLEAN"))
-
-
-def _is_false(holds: pl.Series) -> Flags:
-    found: Flags = np.asarray(holds.fill_null(True)) == False  # noqa: E712  # compares element by element
-    return found
 
 
 def constraints_of(
@@ -204,17 +203,10 @@ def expressions_in(schema: TableSchema) -> dict[str, tuple[str, ...]]:
 def _condition(
     text: str, fields: tuple[Field, ...], told: str
 ) -> tuple[Predicate | RowExpression, tuple[Field, ...]]:
-    try:
+    with suppress(InvalidError, NotFoundError):  # SQL is case-insensitive
         predicate = parse_where(text, fields, told)
-    except (InvalidError, NotFoundError):  # SQL is case-insensitive
-        return _expression(text, fields, told)
-    read = columns_of(predicate)
-    return predicate, tuple(field for field in fields if field.name in read)
-
-
-def _expression(
-    text: str, fields: tuple[Field, ...], told: str
-) -> tuple[RowExpression, tuple[Field, ...]]:
+        used = columns_of(predicate)
+        return predicate, tuple(field for field in fields if field.name in used)
     by_name = {field.name: field for field in fields}
     try:
         expression = row_expression(duckdb_expression(text, tuple(by_name)))
@@ -232,29 +224,25 @@ def text_of(predicate: Predicate, fields: Sequence[Field]) -> str:
     """A predicate over columns as a condition of `Table.scan(where=...)`."""
     by_name = {field.name: field for field in fields}
 
-    def literal(column: str, value: Any) -> str:
-        return str(literal_of(value, by_name[column]))
-
     def term(node: Comparison | In | IsNull | Like, no: str = "") -> str:
         name = quoted(node.column)
         if isinstance(node, Comparison):
-            return f"{name} {node.operator} {literal(node.column, node.value)}"
+            return f"{name} {node.operator} {literal_of(node.value, by_name[node.column])}"
         if isinstance(node, In):
-            return f"{name} {no}IN ({', '.join(literal(node.column, v) for v in node.values)})"
+            values = (str(literal_of(value, by_name[node.column])) for value in node.values)
+            return f"{name} {no}IN ({', '.join(values)})"
         if isinstance(node, IsNull):
             return f"{name} IS {no}NULL"
         return f"{name} {no}LIKE {Literal('TEXT', node.pattern)}"
 
     def whole(node: Predicate) -> str:
         if isinstance(node, And | Or):
-            return (" AND " if isinstance(node, And) else " OR ").join(map(part, node.terms))
+            parts = (f"({whole(t)})" if isinstance(t, And | Or) else whole(t) for t in node.terms)
+            return (" AND " if isinstance(node, And) else " OR ").join(parts)
         if not isinstance(node, Not):
             return term(node)
         if isinstance(node.term, In | IsNull | Like):
             return term(node.term, "NOT ")
         return f"NOT ({whole(node.term)})"
-
-    def part(node: Predicate) -> str:
-        return f"({whole(node)})" if isinstance(node, And | Or) else whole(node)
 
     return whole(predicate)

@@ -199,10 +199,6 @@ def spellings(values: Sequence[Any] | None, field: Field) -> pa.Array | None:
             for value in values
             for size in range(length if value is None else len(value.rstrip(" ")), length + 1)
         ]
-    return _array(values, field)
-
-
-def _array(values: Sequence[Any], field: Field) -> pa.Array:
     if has_one_spelling(field.type):
         return pa.array(values, field.type.to_arrow())
     frame = pl.DataFrame({field.name: values}, schema=polars_schema([field]))
@@ -461,10 +457,6 @@ def _booleans(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
     return [_TRUTH[literal.text.lower()] for literal in literals]
 
 
-def _characters(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
-    return _texts(literals, "TEXT")
-
-
 def _bytes(literals: Sequence[Literal], type_: AtomicType) -> list[Any]:
     texts = _texts(literals, "TEXT", "BYTES")
     return [
@@ -503,7 +495,7 @@ _MOMENTS = {
 _CONVERT: dict[str, _Values] = {
     **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT"), _whole_numbers),
     **dict.fromkeys(("FLOAT", "DOUBLE"), _floats),
-    **dict.fromkeys(("CHAR", "VARCHAR"), _characters),
+    **dict.fromkeys(("CHAR", "VARCHAR"), lambda literals, _: _texts(literals, "TEXT")),
     **dict.fromkeys(("BINARY", "VARBINARY"), _bytes),
     **dict.fromkeys(_MOMENTS, _moments),
     "DECIMAL": _decimals,

@@ -82,9 +82,15 @@ def may_match(predicate: Predicate, fields: Sequence[Field]) -> pl.Expr:
             return (pl.col(f"{node.column}.nulls") > 0).fill_null(value=True)
         if isinstance(node, Like):
             prefix = _like_prefix(node.pattern)
-            lies_in = _starts_with(node.column, prefix) if prefix else None
-            return pl.lit(value=True) if lies_in is None else build(lies_in)
-        low, high = columns.low(node.column), columns.high(node.column)
+            if not prefix:
+                return pl.lit(value=True)
+            lower = Comparison(node.column, ">=", prefix)
+            last = ord(prefix[-1])
+            if last >= 0xD7FF:  # the next code point may not exist, and the lower bound suffices
+                return build(lower)
+            upper = Comparison(node.column, "<", prefix[:-1] + chr(last + 1))
+            return build(And((lower, upper)))
+        low, high = columns.low(node.column), pl.col(f"{node.column}.max")
         if isinstance(node, In):
             values = pl.lit(columns.values(node).sort())
             below = values.search_sorted(low, side="left")
@@ -162,19 +168,15 @@ class _Columns:
             return low.str.replace(r"(?s)[\x00-\x20].*$", "")
         return low
 
-    def high(self, name: str) -> pl.Expr:
-        return pl.col(f"{name}.max")
-
 
 def _within(node: Comparison, columns: _Columns) -> pl.Expr:
     value = columns.literal(node)
-    low, high = columns.low(node.column), columns.high(node.column)
+    low, high = columns.low(node.column), pl.col(f"{node.column}.max")
     if node.operator == "=":
         return (low <= value) & (high >= value)
     if node.operator == "!=":
         # Only a file in which every value is this one has no other value.
-        ends = pl.col(f"{node.column}.min"), pl.col(f"{node.column}.max")
-        return ~((ends[0] == value) & (ends[1] == value))
+        return ~((pl.col(f"{node.column}.min") == value) & (high == value))
     return _COMPARE[node.operator](low if node.operator in ("<", "<=") else high, value)
 
 
@@ -199,14 +201,6 @@ def _negated(term: Predicate) -> Predicate | None:
     if isinstance(term, And):
         return disjunction(map(negation, term.terms))
     return None
-
-
-def _starts_with(column: str, prefix: str) -> Predicate | None:
-    lower = Comparison(column, ">=", prefix)
-    last = ord(prefix[-1])
-    if last >= 0xD7FF:  # the next code point may not exist, and the lower bound is sufficient
-        return lower
-    return conjunction([lower, Comparison(column, "<", prefix[:-1] + chr(last + 1))])
 
 
 def _like_prefix(pattern: str) -> str:

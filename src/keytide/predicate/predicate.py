@@ -7,7 +7,7 @@ the depth of a tree is the number of alternations.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -91,14 +91,14 @@ def conjunction(terms: Iterable[Predicate]) -> Predicate | None:
     flat = [part for term in terms for part in conjuncts(term)]
     if len(flat) <= 1:
         return flat[0] if flat else None
-    merged = _with_one_list(flat, _excluded, _none_of)
+    merged = _with_one_list(flat, "!=")
     return And(merged) if len(merged) > 1 else merged[0]
 
 
 def disjunction(terms: Iterable[Predicate]) -> Predicate:
     """At least one of the terms. Not empty. `=` terms of a column become one IN."""
     flat = [part for term in terms for part in (term.terms if isinstance(term, Or) else (term,))]
-    merged = _with_one_list(flat, _included, _any_of)
+    merged = _with_one_list(flat, "=")
     return Or(merged) if len(merged) > 1 else merged[0]
 
 
@@ -130,9 +130,9 @@ def equal_values(terms: Iterable[Predicate], column: str) -> tuple[Any, ...] | N
     for term in terms:
         if isinstance(term, IsNull) and term.column == column:
             return (None,)
-        included = _included(term)
-        if included is not None and included[0] == column:
-            return included[1]
+        listed = _listed(term, "=")
+        if listed is not None and listed[0] == column:
+            return listed[1]
     return None
 
 
@@ -142,37 +142,20 @@ def without_columns(predicate: Predicate | None, columns: Container[str]) -> Pre
     return conjunction(t for t in terms if not any(name in columns for name in columns_of(t)))
 
 
-def _any_of(column: str, values: tuple[Any, ...]) -> Predicate:
-    return Comparison(column, "=", values[0]) if len(values) == 1 else In(column, values)
-
-
-def _none_of(column: str, values: tuple[Any, ...]) -> Predicate:
-    return Comparison(column, "!=", values[0]) if len(values) == 1 else Not(In(column, values))
-
-
-def _included(term: Predicate) -> tuple[str, tuple[Any, ...]] | None:
-    """The column and the values of an equality."""
-    if isinstance(term, Comparison) and term.operator == "=":
+def _listed(term: Predicate, operator: str) -> tuple[str, tuple[Any, ...]] | None:
+    """The column and the values of an equality (`=`) or of an inequality (`!=`)."""
+    if isinstance(term, Comparison) and term.operator == operator:
         return term.column, (term.value,)
+    if operator == "!=":
+        return _listed(term.term, "=") if isinstance(term, Not) else None
     return (term.column, term.values) if isinstance(term, In) else None
 
 
-def _excluded(term: Predicate) -> tuple[str, tuple[Any, ...]] | None:
-    """The column and the values of an inequality."""
-    if isinstance(term, Comparison) and term.operator == "!=":
-        return term.column, (term.value,)
-    return _included(term.term) if isinstance(term, Not) else None
-
-
-def _with_one_list(
-    terms: list[Predicate],
-    listed: Callable[[Predicate], tuple[str, tuple[Any, ...]] | None],
-    merge: Callable[[str, tuple[Any, ...]], Predicate],
-) -> tuple[Predicate, ...]:
+def _with_one_list(terms: list[Predicate], operator: str) -> tuple[Predicate, ...]:
     """The terms, with those that list values of the same column merged, at the position of the
     first.
     """
-    found = [listed(term) for term in terms]
+    found = [_listed(term, operator) for term in terms]
     columns = Counter(part[0] for part in found if part is not None)
     values: dict[str, dict[Any, None]] = {}
     for part in found:
@@ -183,5 +166,10 @@ def _with_one_list(
         if part is None or columns[part[0]] == 1:
             merged.append(term)
         elif part[0] in values:
-            merged.append(merge(part[0], tuple(values.pop(part[0]))))
+            column, distinct = part[0], tuple(values.pop(part[0]))
+            if len(distinct) == 1:
+                merged.append(Comparison(column, operator, distinct[0]))
+            else:
+                listed = In(column, distinct)
+                merged.append(listed if operator == "=" else Not(listed))
     return tuple(merged)

@@ -123,13 +123,15 @@ class RowExpression:
         return self._queried(rows, f"SELECT {taken} FROM (SELECT (\n{self.text}\n) FROM given)")
 
     def _queried(self, rows: pa.Table, query: str) -> pa.Table:
+        import duckdb
+
         if not self.columns:  # an Arrow table without columns has no rows
             rows = pa.table({"": pa.nulls(rows.num_rows, pa.int8())})
         with row_engine().cursor() as connection:
             connection.register("given", rows)
             try:
                 return connection.sql(query).to_arrow_table()
-            except _failures() as error:
+            except (duckdb.Error, pa.ArrowException) as error:
                 raise InvalidError(f"{self.text!r} cannot be computed: {error}") from error
 
 
@@ -156,9 +158,10 @@ def row_expression(text: str) -> RowExpression:
     names the part.
     """
     with row_engine().cursor() as connection:
-        written = f"SELECT (\n{text}\n)"
-        answer = connection.execute("SELECT json_serialize_sql(?)", [written]).fetchall()[0][0]
-        parsed, bare = json.loads(answer), _shape(connection, "SELECT 1")
+        parsed, plain = (
+            json.loads(connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0][0])
+            for query in (f"SELECT (\n{text}\n)", "SELECT 1")
+        )
         if parsed["error"]:
             raise InvalidError(f"{text!r} is not a valid SQL expression: {parsed['error_message']}")
 
@@ -166,7 +169,7 @@ def row_expression(text: str) -> RowExpression:
         selected = [
             each for statement in parsed["statements"] for each in statement["node"]["select_list"]
         ]
-        if len(selected) != 1 or _emptied(parsed) != bare:
+        if len(selected) != 1 or _emptied(parsed) != _emptied(plain):
             raise InvalidError(f"{text!r} is more than one SQL expression")
         (expression,) = selected
         nodes = list(_nodes(expression))
@@ -175,11 +178,6 @@ def row_expression(text: str) -> RowExpression:
     # Names after a column are members of its value.
     names = dict.fromkeys(n["column_names"][0] for n in nodes if n["class"] == "COLUMN_REF")
     return RowExpression(text, tuple(names))
-
-
-def _shape(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
-    answer = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0][0]
-    return _emptied(json.loads(answer))
 
 
 def _emptied(parsed: Any) -> Any:
@@ -262,12 +260,6 @@ def _is_binary(type_: pa.DataType) -> bool:
     return bool(types.is_binary(type_) or types.is_fixed_size_binary(type_))
 
 
-def _failures() -> tuple[type[Exception], ...]:
-    import duckdb
-
-    return (duckdb.Error, pa.ArrowException)
-
-
 # -- rows marked as deletes ------------------------------------------------------------------------
 
 
@@ -304,22 +296,15 @@ def with_tombstones(
                 column, marker = pc.utf8_rtrim(column, " "), marker.rstrip(" ")
             dead = pc.fill_null(pc.equal(column, pa.scalar(marker, column.type)), False)
     elif options.delete_record_column is not None:
-        dead = _is_delete_record(columns[options.delete_record_column])
+        column = columns[options.delete_record_column]
+        if pa.types.is_string(column.type):
+            text = pc.ascii_lower(pc.utf8_rtrim(column, " "))  # CHAR is padded
+            dead = pc.or_(pc.equal(text, "true"), pc.equal(text, "1"))
+        elif pa.types.is_boolean(column.type):
+            dead = column
+        else:
+            dead = pc.and_(pc.greater_equal(column, 1), pc.less(column, 2))
+        dead = pc.fill_null(dead, False)
     else:
         return kinds
     return pc.if_else(dead, pa.scalar(int(RowKind.DELETE), pa.int8()), kinds)
-
-
-def _is_delete_record(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Which rows a column of `upsert.delete-record-column` marks as deletes.
-
-    NULL deletes nothing.
-    """
-    if pa.types.is_string(column.type):
-        text = pc.ascii_lower(pc.utf8_rtrim(column, " "))  # CHAR is padded
-        dead = pc.or_(pc.equal(text, "true"), pc.equal(text, "1"))
-    elif pa.types.is_boolean(column.type):
-        dead = column
-    else:
-        dead = pc.and_(pc.greater_equal(column, 1), pc.less(column, 2))
-    return pc.fill_null(dead, False)

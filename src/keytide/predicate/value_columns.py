@@ -70,9 +70,12 @@ def convert_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.Chun
         return column
     column = _plain(column)
     if not _may_convert(column.type, target):
+        way_out = f"convert it to {target} before writing{_way_to_widen(column.type, field)}"
+        if {_family(column.type), _family(target)} == {"timestamp", "instant"}:
+            way_out = "the time zone is ambiguous: add a time zone to the column, or remove it"
         raise InvalidError(
             f"table {table}: column {field.name!r} is {field.type.sql()}, found "
-            f"{column.type}; {_way_out(column.type, target, field)}"
+            f"{column.type}; {way_out}"
         )
     try:
         chunks = [_convert(chunk, target, field, table) for chunk in column.chunks]
@@ -108,8 +111,21 @@ def _check_lengths(column: pa.ChunkedArray, field: Field, table: str) -> None:
                 f"table {table}: column {field.name!r} is {type_.sql()}, found a value of "
                 f"{longest} {unit}; shorten it or widen the column"
             )
-    if type_.root in ("TIMESTAMP", "TIMESTAMP_LTZ", "TIME"):
-        _check_fraction(column, type_, field, table)
+    if type_.root not in ("TIMESTAMP", "TIMESTAMP_LTZ", "TIME"):
+        return
+    spare = _UNIT_DIGITS[column.type.unit] - (type_.precision or 0)
+    if spare <= 0:
+        return
+    ticks = column.cast(pa.int32() if type_.root == "TIME" else pa.int64()).cast(pa.int64())
+    step = pa.scalar(10**spare, pa.int64())
+    remainder = pc.subtract(ticks, pc.multiply(pc.divide(ticks, step), step))
+    finer = pc.not_equal(remainder, pa.scalar(0, pa.int64()))
+    if pc.any(finer).as_py():
+        value = column.filter(finer)[0].as_py()
+        raise InvalidError(
+            f"table {table}: column {field.name!r} is {type_.sql()}, found {value}, which has "
+            "more fractional digits; round it before writing"
+        )
 
 
 def _check_parts(column: pa.ChunkedArray, field: Field, table: str) -> None:
@@ -148,18 +164,15 @@ def _check_text(column: pa.ChunkedArray, field: Field, table: str) -> None:
     row = _first_bad(column)
     texts = [leaf for leaf in _texts(column.slice(row, 1)) if not _is_utf8(leaf)]
     value = texts[0].view(pa.binary())[_first_bad(texts[0])].as_py()
+    value = value if len(value) <= _SHOWN_BYTES else value[:_SHOWN_BYTES] + b"..."
     raise InvalidError(
         f"table {table}: column {field.name!r} is {field.type.sql()}, found a string that is not "
-        f"UTF-8 in row {row + 1} of {len(column)}: {_shortened(value)!r}; decode it with its "
+        f"UTF-8 in row {row + 1} of {len(column)}: {value!r}; decode it with its "
         "encoding, or use the column type BYTES"
     )
 
 
 _SHOWN_BYTES = 40
-
-
-def _shortened(value: bytes) -> bytes:
-    return value if len(value) <= _SHOWN_BYTES else value[:_SHOWN_BYTES] + b"..."
 
 
 def _texts(values: pa.Array | pa.ChunkedArray) -> Iterator[pa.Array]:
@@ -198,14 +211,12 @@ def _leaves(array: pa.Array) -> Iterator[pa.Array]:
 
 
 def _has_required_part(data_type: pa.DataType) -> bool:
-    return any(
-        (not part.nullable and not _is_map_key(data_type, i)) or _has_required_part(part.type)
-        for i, part in enumerate(_parts(data_type))
+    # The keys of a map are required in any case: Arrow allows no NULL there.
+    first_own = 1 if pa.types.is_map(data_type) else 0
+    parts = _parts(data_type)
+    return any(not part.nullable for part in parts[first_own:]) or any(
+        _has_required_part(part.type) for part in parts
     )
-
-
-def _is_map_key(data_type: pa.DataType, position: int) -> bool:
-    return bool(pa.types.is_map(data_type)) and position == 0  # Arrow allows no NULL there
 
 
 def _parts(data_type: pa.DataType) -> list[pa.Field]:
@@ -240,22 +251,6 @@ def _part_values(array: pa.Array) -> list[pa.Array]:
 _UNIT_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
-def _check_fraction(column: pa.ChunkedArray, type_: AtomicType, field: Field, table: str) -> None:
-    spare = _UNIT_DIGITS[column.type.unit] - (type_.precision or 0)
-    if spare <= 0:
-        return
-    ticks = column.cast(pa.int32() if type_.root == "TIME" else pa.int64()).cast(pa.int64())
-    step = pa.scalar(10**spare, pa.int64())
-    remainder = pc.subtract(ticks, pc.multiply(pc.divide(ticks, step), step))
-    finer = pc.not_equal(remainder, pa.scalar(0, pa.int64()))
-    if pc.any(finer).as_py():
-        value = column.filter(finer)[0].as_py()
-        raise InvalidError(
-            f"table {table}: column {field.name!r} is {type_.sql()}, found {value}, which has "
-            "more fractional digits; round it before writing"
-        )
-
-
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Convert Arrow encodings with the same meaning: dictionaries, views, large offsets."""
     if pa.types.is_dictionary(column.type):
@@ -273,7 +268,14 @@ def _may_convert(source: pa.DataType, target: pa.DataType) -> bool:
             return _may_convert(source.key_type, target.key_type) and _may_convert(
                 source.item_type, target.item_type
             )
-        return _is_list(source) and _is_entry(source.value_type, target)
+        entry = source.value_type if _is_list(source) else None
+        return (
+            entry is not None
+            and pa.types.is_struct(entry)
+            and entry.num_fields == 2
+            and _may_convert(entry.field(0).type, target.key_type)
+            and _may_convert(entry.field(1).type, target.item_type)
+        )
     if pa.types.is_list(target):
         return _is_list(source) and _may_convert(source.value_type, target.value_type)
     if pa.types.is_struct(target):
@@ -296,15 +298,6 @@ def _is_list(data_type: pa.DataType) -> bool:
 
 def _is_view(data_type: pa.DataType) -> bool:
     return bool(pa.types.is_list_view(data_type) or pa.types.is_large_list_view(data_type))
-
-
-def _is_entry(entry: pa.DataType, target: pa.DataType) -> bool:
-    return (
-        pa.types.is_struct(entry)
-        and entry.num_fields == 2
-        and _may_convert(entry.field(0).type, target.key_type)
-        and _may_convert(entry.field(1).type, target.item_type)
-    )
 
 
 # Families of Arrow types, and which of them a target accepts. Conversions within a family are
@@ -350,12 +343,6 @@ def _family(data_type: pa.DataType) -> str:
         pa.types.is_fixed_size_binary,
     )
     return "binary" if any(check(data_type) for check in binary) else "other"
-
-
-def _way_out(source: pa.DataType, target: pa.DataType, field: Field) -> str:
-    if {_family(source), _family(target)} == {"timestamp", "instant"}:
-        return "the time zone is ambiguous: add a time zone to the column, or remove it"
-    return f"convert it to {target} before writing{_way_to_widen(source, field)}"
 
 
 def _way_to_widen(source: pa.DataType, field: Field) -> str:

@@ -88,7 +88,7 @@ def read_expression(expression: pl.Expr, table: str) -> Predicate:
         ) from error
     except pl.exceptions.PolarsError as error:
         raise InvalidError(
-            f"table {table}: Polars cannot resolve {_named(expression)}: {error}"
+            f"table {table}: Polars cannot resolve {shown(str(expression))}: {error}"
         ) from error
 
 
@@ -214,15 +214,11 @@ class _Part:
     def refused(self) -> InvalidError:
         """An error about this part."""
         return InvalidError(
-            f"table {self.table}: the condition contains {_named(self.expression)}, which is not "
-            "supported. Supported are comparisons of columns with values, is_in, is_between, "
+            f"table {self.table}: the condition contains {shown(str(self.expression))}, which is "
+            "not supported. Supported are comparisons of columns with values, is_in, is_between, "
             "is_null, is_not_null and str.starts_with, combined with &, | and ~; use it to "
             "filter the result of the scan instead"
         )
-
-
-def _named(expression: pl.Expr) -> str:
-    return shown(str(expression))
 
 
 def _name_and_content(description: Any) -> tuple[str, Any]:
@@ -419,7 +415,19 @@ class _Parser:
         """The whole condition. An explicit stack, not Python's, holds what is open."""
         open_ = [_OpenCondition()]
         while True:
-            self._term(open_)
+            # The parentheses and negations before the next term.
+            is_operand = False
+            while not is_operand:
+                if self.accept("NOT"):
+                    open_[-1].is_negated = not open_[-1].is_negated
+                elif self.ahead.word == "(" and not self._is_operand_in_parentheses():
+                    self.place += 1
+                    if len(open_) > DEPTH_MAX:
+                        self.fail(f"more than {DEPTH_MAX} open parentheses")
+                    open_.append(_OpenCondition())
+                else:
+                    is_operand = True
+            open_[-1].add(self._comparison())
             while self.accept(")"):
                 if len(open_) == 1:
                     self.place -= 1
@@ -436,20 +444,6 @@ class _Parser:
             self.fail("expected AND, OR or the end of the condition")
         return open_[0].result()
 
-    def _term(self, open_: list[_OpenCondition]) -> None:
-        """One term, with the parentheses and negations before it."""
-        while True:
-            if self.accept("NOT"):
-                open_[-1].is_negated = not open_[-1].is_negated
-            elif self.ahead.word == "(" and not self._is_operand_in_parentheses():
-                self.place += 1
-                if len(open_) > DEPTH_MAX:
-                    self.fail(f"more than {DEPTH_MAX} open parentheses")
-                open_.append(_OpenCondition())
-            else:
-                break
-        open_[-1].add(self._comparison())
-
     def _is_operand_in_parentheses(self) -> bool:
         """Whether `(column)` or `(literal)` comes next."""
         for width in (1, 2):
@@ -463,7 +457,10 @@ class _Parser:
         start = self.place
         literal = self._literal()
         if literal is not None:
-            operator = self._operator()
+            operator = _OPERATORS.get(self.ahead.word)
+            if operator is None:
+                self.fail("expected a comparison")
+            self.place += 1
             return self._compared(self._column(), _FLIPPED[operator], literal, start)
         column = self._column()
         if self.accept("IS"):
@@ -472,13 +469,17 @@ class _Parser:
         if self.accept("IN"):
             found = self._in(column, start)
         elif self.accept("BETWEEN"):
-            found = self._between(column, start)
+            low = self._expected_literal()
+            self.expect("AND")
+            ends = [low, self._expected_literal()]
+            found = between(column, *self._values(column, ends, start))
         elif self.accept("LIKE"):
             found = self._like(column)
         elif is_negated:
             self.fail("expected IN, BETWEEN or LIKE")
         elif self.ahead.word in _OPERATORS:
-            operator = self._operator()
+            operator = _OPERATORS[self.ahead.word]
+            self.place += 1
             found = self._compared(column, operator, self._expected_literal(), start)
         elif self.ahead.word in ("", "AND", "OR", ")"):
             return self._compared(column, "=", Literal("BOOLEAN", "TRUE"), start)
@@ -510,12 +511,6 @@ class _Parser:
             literals.append(self._expected_literal())
         return equalities(column, self._values(column, literals, start))
 
-    def _between(self, column: Field, start: int) -> Predicate:
-        low = self._expected_literal()
-        self.expect("AND")
-        ends = [low, self._expected_literal()]
-        return between(column, *self._values(column, ends, start))
-
     def _like(self, column: Field) -> Predicate:
         if column.type.root not in ("CHAR", "VARCHAR"):
             self.fail(
@@ -527,13 +522,6 @@ class _Parser:
         return Like(column.name, pattern.text)
 
     # -- operands ----------------------------------------------------------------------------------
-
-    def _operator(self) -> str:
-        operator = _OPERATORS.get(self.ahead.word)
-        if operator is None:
-            self.fail("expected a comparison")
-        self.place += 1
-        return operator
 
     def _column(self) -> Field:
         is_wrapped = self.accept("(")
@@ -611,15 +599,13 @@ class _Parser:
         return None
 
     def _values(self, column: Field, literals: Sequence[Literal], start: int) -> list[Any]:
-        return known_values(literals, column, self.table, self._shown(start))
-
-    # -- errors ------------------------------------------------------------------------------------
-
-    def _shown(self, start: int) -> str:
-        """What was read since a token, shortened if it is long."""
+        # What was read since the first token, shortened if it is long.
         last = self.tokens[self.place - 1]
         text = self.text[self.tokens[start].start : last.start + len(last.text)]
-        return repr(text if len(text) <= 200 else text[:200] + "...")
+        said = repr(text if len(text) <= 200 else text[:200] + "...")
+        return known_values(literals, column, self.table, said)
+
+    # -- errors ------------------------------------------------------------------------------------
 
     def fail(self, what: str) -> NoReturn:
         token = self.ahead

@@ -30,7 +30,6 @@ from keytide.format.data_file import begin_footers
 from keytide.format.index_files import IndexFile
 from keytide.format.manifest_entry import Entries, Mask
 from keytide.key_index.indexed_keys import KeyHashes, Numbers, hash_keys
-from keytide.key_index.sorted_runs import Head
 from keytide.predicate.literals import has_one_spelling
 from keytide.predicate.predicate import Predicate
 from keytide.read.pruning import pinned_columns
@@ -156,9 +155,16 @@ class _Bucket:
             if why_not_covered(index.head, self.rows, self._dead()) is not None:
                 return None
             is_known, entries = index.find(hashes.take(asked))
-            return self._places(index.head, entries.files[is_known], entries.positions[is_known])
         except (DataError, UnsupportedError):
             return None
+        names = {file.number: file.name for file in index.head.files}
+        numbers = entries.files[is_known]
+        if not names.keys() >= {*np.unique(numbers).tolist()}:
+            return None
+        places = by_name(numbers, entries.positions[is_known], names)
+        # An index that refers to rows that do not exist is damaged.
+        is_sound = all(at[-1] < self.rows.get(name, 0) for name, at in places.items())
+        return places if is_sound else None
 
     def _dead(self) -> Mapping[str, int]:
         """The number of dead rows in each file."""
@@ -170,22 +176,6 @@ class _Bucket:
         dead = load_dead_rows(self.view.store, self.vector_files, self.view.name)
         return {name: len(vector) for name, vector in dead.vectors.items()}
 
-    def _places(self, head: Head, numbers: Positions, positions: Positions) -> dict[str, Positions]:
-        order = np.argsort(numbers << 40 | positions)
-        numbers, positions = numbers[order], positions[order]
-        found, starts = np.unique(numbers, return_index=True)
-        names = {file.number: file.name for file in head.files}
-        spans = pairwise([*starts.tolist(), len(positions)])
-        places = {
-            names.get(number, ""): positions[slice(*span)]
-            for number, span in zip(found.tolist(), spans, strict=True)
-        }
-        if any(at[-1] >= self.rows.get(name, 0) for name, at in places.items()):
-            raise DataError(
-                f"table {self.view.name}: the key index refers to rows that do not exist"
-            )
-        return places
-
 
 def _keys_by_bucket(
     view: TableView, buckets: Sequence[_Bucket], keys: pa.Table
@@ -193,38 +183,32 @@ def _keys_by_bucket(
     """Which of the keys can be in each bucket."""
     if len(buckets) == 1:
         return {buckets[0].id: slice(None)}
-    partitions = _partitions(view, [bucket.id[0] for bucket in buckets], keys)
-    numbers = _numbers(view, {bucket.total for bucket in buckets}, keys)
+    # Which of the keys can be in each partition, as positions.
+    fields = view.schema.partition_fields()
+    distinct = list(dict.fromkeys(bucket.id[0] for bucket in buckets))
+    partitions = dict.fromkeys(distinct, np.arange(keys.num_rows))
+    if fields and all(has_one_spelling(f.type) for f in fields):
+        values = decoded(distinct, fields).with_row_index(_PARTITION)
+        names = [f.name for f in fields]
+        given = from_arrow(keys.select(names)).with_row_index(_PLACE)
+        found = given.join(values, on=names).sort(_PARTITION)
+        bounds = found[_PARTITION].search_sorted(np.arange(len(distinct) + 1)).to_list()
+        at = found[_PLACE].to_numpy().astype(np.int64)
+        spans = pairwise(bounds)
+        partitions = {p: at[slice(*span)] for p, span in zip(distinct, spans, strict=True)}
+
+    # The bucket of each key, for each number of buckets.
+    columns = [keys.column(f.name) for f in view.bucket_fields]
+    types = [f.type for f in view.bucket_fields]
+    numbers = {
+        total: np.asarray(bucket_ids(columns, types, total, view.bucket_function)).astype(np.int64)
+        for total in {bucket.total for bucket in buckets}
+    }
     asked: dict[BucketId, slice | Positions] = {}
     for bucket in buckets:
         places = partitions[bucket.id[0]]
         asked[bucket.id] = places[numbers[bucket.total][places] == bucket.id[1]]
     return asked
-
-
-def _numbers(view: TableView, totals: set[int], keys: pa.Table) -> dict[int, Positions]:
-    """The bucket of each key, for each number of buckets."""
-    columns = [keys.column(f.name) for f in view.bucket_fields]
-    types = [f.type for f in view.bucket_fields]
-    return {
-        total: np.asarray(bucket_ids(columns, types, total, view.bucket_function)).astype(np.int64)
-        for total in totals
-    }
-
-
-def _partitions(view: TableView, stored: Sequence[bytes], keys: pa.Table) -> dict[bytes, Positions]:
-    """Which of the keys can be in each partition, as positions."""
-    fields = view.schema.partition_fields()
-    distinct = list(dict.fromkeys(stored))
-    if not fields or not all(has_one_spelling(f.type) for f in fields):
-        return dict.fromkeys(distinct, np.arange(keys.num_rows))
-    names = [f.name for f in fields]
-    values = decoded(distinct, fields).with_row_index(_PARTITION)
-    given = from_arrow(keys.select(names)).with_row_index(_PLACE)
-    found = given.join(values, on=names).sort(_PARTITION)
-    bounds = found[_PARTITION].search_sorted(np.arange(len(distinct) + 1)).to_list()
-    places = found[_PLACE].to_numpy().astype(np.int64)
-    return {p: places[slice(*ends)] for p, ends in zip(distinct, pairwise(bounds), strict=True)}
 
 
 # -- entries of rows -------------------------------------------------------------------------------

@@ -84,7 +84,11 @@ class FallbackScan(RowSource):
         )
 
     def __repr__(self) -> str:
-        told = [f"{part.view.name}, {_snapshot_of(part)}" for part in (self.first, self.fallback)]
+        told = []
+        for part in (self.first, self.fallback):
+            snapshot = part.snapshot
+            at = "no snapshot" if snapshot is None else f"snapshot {snapshot.id}"
+            told.append(f"{part.view.name}, {at}")
         told.append(f"columns {', '.join(self.columns)}")
         if self.predicate is not None:
             told.append(f"where {text_of(self.predicate, self.view.schema.fields)}")
@@ -162,17 +166,21 @@ class FallbackExplanation:
 def refuse_other_rows(first: TableView, fallback: TableView) -> None:
     """Raise `UnsupportedError` for branches whose rows differ in more than their values."""
     ours, theirs = first.schema, fallback.schema
+    columns = [
+        tuple(f"{f.name} {f.type.with_nullable(True).sql()}" for f in schema.fields)
+        for schema in (ours, theirs)
+    ]
     for what, one, other in (
-        ("columns", _columns(ours), _columns(theirs)),
+        ("columns", *columns),
         ("partition columns", ours.partition_keys, theirs.partition_keys),
         # The table may be without a key, for rows that are complete when they are written.
         ("key columns", ours.primary_keys, theirs.primary_keys if ours.primary_keys else ()),
     ):
         if one != other:
             raise UnsupportedError(
-                f"table {first.name}: its {what} are {_shown(one)}, and in {fallback.name} they "
-                f"are {_shown(other)}; a read of both branches needs the same. Alter one of them, "
-                "or read each branch by its own name"
+                f"table {first.name}: its {what} are ({', '.join(one)}), and in {fallback.name} "
+                f"they are ({', '.join(other)}); a read of both branches needs the same. Alter one "
+                "of them, or read each branch by its own name"
             )
     for view in (first, fallback):
         if view.schema.is_cross_partition:
@@ -180,18 +188,6 @@ def refuse_other_rows(first: TableView, fallback: TableView) -> None:
                 f"table {view.name}: its primary key lacks a partition column, so a read of two "
                 "branches could return a key twice; read each branch by its own name"
             )
-
-
-def _columns(schema: TableSchema) -> tuple[str, ...]:
-    return tuple(f"{f.name} {f.type.with_nullable(True).sql()}" for f in schema.fields)
-
-
-def _shown(names: tuple[str, ...]) -> str:
-    return f"({', '.join(names)})"
-
-
-def _snapshot_of(scan: Scan) -> str:
-    return "no snapshot" if scan.snapshot is None else f"snapshot {scan.snapshot.id}"
 
 
 # -- reads of tables with a second branch ----------------------------------------------------------

@@ -85,33 +85,38 @@ def settled_bucket(
     """
     oldest_first = sorted(entries, key=lambda e: (e.file.min_sequence_number, e.file.file_name))
     rows = _Rows(view, tuple(oldest_first), dead, known)
-    marks, pieces, dies = [NOTHING], _pieces(rows), [np.empty(0, np.int64)]
+    rows_max = max(_ROWS_MIN, view.options.read_memory_bytes // _ROW_BYTES)
+    parts = -(-sum(entry.file.row_count for entry in oldest_first) // rows_max)
+    marks, dies = [NOTHING], [np.empty(0, np.int64)]
 
     def current() -> Iterator[Entries]:
-        for piece in pieces:
-            marks.append(piece.greatest)
-            dies.append(piece.dies)
-            yield piece.current
+        # A part of the keys at a time, in the order of the hashes.
+        for part in range(parts):
+            found = [*rows.of_keys(part, parts)]
+            if found:
+                piece = _piece(view, _RowEntries.together(found))
+                marks.append(piece.greatest)
+                dies.append(piece.dies)
+                yield piece.current
 
-    run = _run_of(current())
-    names = {file.number: file.name for file in rows.covered}
-    marked = by_name(*split_places(np.concatenate(dies)), names)
-    after = dead.marking(marked, wide=view.options.deletion_vectors_bitmap64)
-    files = tuple(replace(file, dead=after.count(file.name)) for file in rows.covered)
-    head = replace(bare_head(view), files=files, mark=max(marks), next_number=len(files))
-    return SettledBucket(KeyIndex(head, (run,) if len(run) else ()).with_counts(), after)
-
-
-def _run_of(pieces: Iterable[Entries]) -> Run:
-    """A run in a file that is deleted when the run is no longer used."""
+    # A run in a file that is deleted when the run is no longer used.
     with (
         disk_errors("write", tempfile.gettempdir()),
         tempfile.TemporaryFile(prefix="keytide-index-") as file,
     ):
-        write_run(pieces, file)
+        write_run(current(), file)
         file.flush()
         data = np.memmap(file, np.uint8, "r")
-    return Run.of(np.asarray(data), "the rebuilt index")
+    run = Run.of(np.asarray(data), "the rebuilt index")
+    names = dict(enumerate(entry.file.file_name for entry in oldest_first))
+    marked = by_name(*split_places(np.concatenate(dies)), names)
+    after = dead.marking(marked, wide=view.options.deletion_vectors_bitmap64)
+    files = tuple(
+        IndexedFile(n, file.file_name, file.row_count, after.count(file.file_name), 0)
+        for n, file in enumerate(entry.file for entry in oldest_first)
+    )
+    head = replace(bare_head(view), files=files, mark=max(marks), next_number=len(files))
+    return SettledBucket(KeyIndex(head, (run,) if len(run) else ()).with_counts(), after)
 
 
 @dataclass(frozen=True)
@@ -124,16 +129,6 @@ class _Piece:
     current: Entries
     greatest: int
     dies: Numbers
-
-
-def _pieces(rows: _Rows) -> Iterator[_Piece]:
-    """The keys, a part of them at a time, in the order of the hashes."""
-    rows_max = max(_ROWS_MIN, rows.view.options.read_memory_bytes // _ROW_BYTES)
-    parts = -(-rows.count // rows_max)
-    for part in range(parts):
-        found = [*rows.of_keys(part, parts)]
-        if found:
-            yield _piece(rows.view, _RowEntries.together(found))
 
 
 @dataclass(frozen=True)
@@ -186,19 +181,6 @@ class _Rows:
     files: tuple[ManifestEntry, ...]
     dead: DeadRows
     known: Collection[str] | None = None
-
-    @property
-    def count(self) -> int:
-        """The number of rows."""
-        return sum(entry.file.row_count for entry in self.files)
-
-    @property
-    def covered(self) -> tuple[IndexedFile, ...]:
-        """The index information about the files before their current rows are counted."""
-        return tuple(
-            IndexedFile(n, file.file_name, file.row_count, self.dead.count(file.file_name), 0)
-            for n, file in enumerate(entry.file for entry in self.files)
-        )
 
     def of_keys(self, part: int, parts: int) -> Iterator[_RowEntries]:
         """The rows of the keys whose hashes are in one part of all hashes, in the order of
@@ -300,25 +282,22 @@ def unsettled_buckets(
         by_bucket.setdefault((entry.partition, entry.bucket), []).append(entry)
     heads = key_files_by_bucket(state.key_files)
     needed = [heads[bucket] for bucket in by_bucket if bucket in heads]
-    names = [file.file_name for file in needed]
-    covered = dict(zip(names, _covered(state.view, needed), strict=True))
+    calls = [partial(_covered_by, state.view, head) for head in needed]
+    names = [head.file_name for head in needed]
+    covered = dict(zip(names, state.view.store.together(calls), strict=True))
     for bucket, entries in by_bucket.items():
         known = covered[heads[bucket].file_name] if bucket in heads else frozenset()
         if any(e.file.file_name not in known for e in entries):
             yield bucket, entries, known
 
 
-def _covered(view: TableView, heads: Sequence[IndexFile]) -> list[frozenset[str]]:
-    """The files that each index covers: none if it is damaged or of a newer release."""
-
-    def covered_by(file: IndexFile) -> frozenset[str]:
-        try:
-            head = load_head(view.store, paths.index_path(file.file_name))
-        except (DataError, UnsupportedError):
-            return frozenset()
-        return frozenset(file.name for file in head.files)
-
-    return view.store.together([partial(covered_by, file) for file in heads])
+def _covered_by(view: TableView, head: IndexFile) -> frozenset[str]:
+    """The files that an index covers: none if it is damaged or of a newer release."""
+    try:
+        files = load_head(view.store, paths.index_path(head.file_name)).files
+    except (DataError, UnsupportedError):
+        return frozenset()
+    return frozenset(file.name for file in files)
 
 
 def _settled(

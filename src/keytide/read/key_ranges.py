@@ -155,12 +155,15 @@ def _shortened(cuts: list[Key], lowest: Key) -> list[Key]:
 
 def _within(section: Section, ends: Ends, low: Key | None, high: Key | None) -> Section:
     """The section without the files that have no key in a range."""
-
-    def reaches(file: PlannedFile) -> bool:
-        least, most = ends[file.meta.file_name]
-        return (low is None or most >= low) and (high is None or least < high)
-
-    runs = [tuple(filter(reaches, run)) for run in section.runs]
+    runs: list[Run] = []
+    for run in section.runs:
+        placed = [(file, *ends[file.meta.file_name]) for file in run]
+        reaching = (
+            file
+            for file, least, most in placed
+            if (low is None or most >= low) and (high is None or least < high)
+        )
+        runs.append(tuple(reaching))
     left = [place for place, run in enumerate(runs) if run]
     containing = tuple(left.index(place) for place in section.containing if runs[place])
     return replace(section, runs=tuple(runs[place] for place in left), containing=containing)

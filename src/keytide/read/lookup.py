@@ -119,11 +119,6 @@ class PartitionLookupFiles:
         bounds = bounds_of(self.view.options)
         return LOOKUP_FILES.find(self._key(file), versions, bounds, at_once=at_once)
 
-    def existing_or_small(self, file: PlannedFile) -> LookupFile | None:
-        """The lookup file of a data file, if it exists or the file is small. Raises like `find`."""
-        rows = file.meta.row_count
-        return self.find(file, rows) if rows <= _AT_ONCE_ROWS else self.existing(file)
-
     def existing(self, file: PlannedFile) -> LookupFile | None:
         """The lookup file of a data file, if it exists. Raises like `find`."""
         return LOOKUP_FILES.existing(self._key(file), bounds_of(self.view.options))
@@ -255,11 +250,10 @@ def find(
 def keys_in(view: TableView, file: PlannedFile) -> pl.DataFrame:
     """The keys in a file. Raises `DataError` if it cannot be read."""
     key = list(view.order.key)
-    known = (
-        PartitionLookupFiles.whole(view, file.entry.partition).existing_or_small(file)
-        if has_all_rows(file)
-        else None
-    )
+    known = None
+    if has_all_rows(file):
+        files, rows = PartitionLookupFiles.whole(view, file.entry.partition), file.meta.row_count
+        known = files.find(file, rows) if rows <= _AT_ONCE_ROWS else files.existing(file)
     if known is not None:
         return pl.concat([rows.select(key) for rows in known.frames])
     return StoredVersions(view, file.entry.partition, view.order.key).of_file(file.as_stored())

@@ -143,7 +143,7 @@ class LookupFiles:
             len(self._files) >= _FILES_MAX
             or (bytes_max is not None and self._bytes + file.size > bytes_max)
         ):
-            self._drop_oldest()
+            self._drop(next(iter(self._files)))
         self._files[key] = file, self._clock()
         self._bytes += file.size
         self._remembered.pop(key, None)
@@ -151,10 +151,7 @@ class LookupFiles:
     def _drop_unused(self, unused_s: float) -> None:
         now = self._clock()
         while self._files and now - next(iter(self._files.values()))[1] > unused_s:
-            self._drop_oldest()
-
-    def _drop_oldest(self) -> None:
-        self._drop(next(iter(self._files)))
+            self._drop(next(iter(self._files)))
 
     def _drop(self, key: Hashable) -> None:
         # Its space is freed when no caller holds rows of it any more.

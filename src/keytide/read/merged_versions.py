@@ -33,7 +33,7 @@ from keytide.merge.layers import (
     without_outlived,
 )
 from keytide.merge.order import IS_ADD
-from keytide.merge.windows import SIDE_BY_SIDE, Batch, Together
+from keytide.merge.windows import SIDE_BY_SIDE, Together
 from keytide.predicate.matching import row_filter
 from keytide.predicate.predicate import (
     Comparison,
@@ -114,8 +114,16 @@ class MergedVersions:
         """
         key = list(self.view.order.key)
         for section in bucket.sections:
-            read = self._merged_in_order if section.needs_merge else self._lone_in_order
-            for frame in read(bucket, section, memory_bytes, keys):
+            if section.needs_merge:
+                windows = self.windows(bucket.partition, section, memory_bytes, keys)
+                frames: Iterator[pl.DataFrame] = (
+                    pl.concat([piece.select(self.columns) for piece in window.merged])
+                    for window in windows
+                    if window.merged
+                )
+            else:
+                frames = self._lone_in_order(bucket, section, memory_bytes, keys)
+            for frame in frames:
                 yield frame.select(self.columns).sort(key, nulls_last=False)
 
     def of(self, bucket: BucketPlan, memory_bytes: int) -> Iterator[list[pl.DataFrame]]:
@@ -165,13 +173,6 @@ class MergedVersions:
         for run in section.runs:
             yield from (batch.rows for batch in stored.of_run(run, rows))
 
-    def _merged_in_order(
-        self, bucket: BucketPlan, section: Section, memory_bytes: int, keys: pl.DataFrame | None
-    ) -> Iterator[pl.DataFrame]:
-        for window in self.windows(bucket.partition, section, memory_bytes, keys):
-            if window.merged:
-                yield pl.concat([piece.select(self.columns) for piece in window.merged])
-
     def windows(
         self,
         partition: bytes,
@@ -190,9 +191,13 @@ class MergedVersions:
         # would come back.
         for window in self.stored_windows(partition, section, memory_bytes, keys):
             with self.view.reading():
-                counted = without_contained(
-                    _without_outlived(window, section, order.key), section.containing, order.key
-                )
+                counted = window
+                if section.has_dead_retracts:
+                    # A run without a batch has no columns either.
+                    upper = [place for place in section.upper if window[place].width]
+                    counted = without_outlived(window, upper, order.key, IS_DEAD)
+                    counted = [frame.drop(IS_DEAD, strict=False) for frame in counted]
+                counted = without_contained(counted, section.containing, order.key)
                 pieces = merge_runs(
                     counted, order, merging, arrival_decides=section.arrival_decides
                 )
@@ -242,31 +247,19 @@ class MergedVersions:
         # If the batches of all runs are cut at similar keys, a window uses most of each batch.
         held = batch_rows(sizes, rows)
         largest = sizes.index(max(sizes))
-        if self._may_filter(section, largest, sizes, held):
+        # A condition on merged versions can be applied to the largest run while it is read: for
+        # keys that no other run has, the version in this run is the merged version.
+        has_dead = any(file.dead_rows for file in section.runs[largest])
+        others_fit = all(held[i] >= size for i, size in enumerate(sizes) if i != largest)
+        if self._check_of_merged is not None and not has_dead and others_fit:
             others = [[] if i == largest else [*run.batches(held[i])] for i, run in enumerate(runs)]
-            filtering = self._filtering(stored, [batch for some in others for batch in some])
+            key = list(self.view.order.key)
+            batches = [batch.rows for some in others for batch in some if batch.rows.height]
+            touched = pl.concat([rows.select(key) for rows in batches]) if batches else None
+            filtering = replace(stored, condition=self.condition, always=touched)
             runs = [MemoryRun(some) for some in others]
             runs[largest] = FileRun(filtering, section.runs[largest])
         yield from windows_of(runs, held, self.view.order.key, self.together)
-
-    def _may_filter(
-        self, section: Section, largest: int, sizes: Sequence[int], held: Sequence[int]
-    ) -> bool:
-        """Whether a condition on merged versions can be applied to the largest run while it is
-        read.
-
-        For keys that no other run has, the version in this run is the merged version.
-        """
-        if self._check_of_merged is None or any(file.dead_rows for file in section.runs[largest]):
-            return False
-        return all(held[i] >= size for i, size in enumerate(sizes) if i != largest)
-
-    def _filtering(self, stored: StoredVersions, others: Sequence[Batch]) -> StoredVersions:
-        """A reader of versions that match the condition, or whose key is in other runs."""
-        key = list(self.view.order.key)
-        touched = [batch.rows.select(key) for batch in others if batch.rows.height]
-        always = pl.concat(touched) if touched else None
-        return replace(stored, condition=self.condition, always=always)
 
     def _fields(self, columns: Sequence[str]) -> tuple[Field, ...]:
         return self.view.schema.select(table_columns(columns))
@@ -287,17 +280,6 @@ class MergedVersions:
     @cached_property
     def _key(self) -> frozenset[str]:
         return frozenset((*self.view.order.key, *self.view.schema.partition_keys))
-
-
-def _without_outlived(
-    window: list[pl.DataFrame], section: Section, key: tuple[str, ...]
-) -> list[pl.DataFrame]:
-    if not section.has_dead_retracts:
-        return window
-    # A run without a batch has no columns either.
-    upper = [place for place in section.upper if window[place].width]
-    counted = without_outlived(window, upper, key, IS_DEAD)
-    return [frame.drop(IS_DEAD) if frame.width else frame for frame in counted]
 
 
 def batch_rows(sizes: Sequence[int], rows: int) -> list[int]:
@@ -384,7 +366,13 @@ class Rows:
 
     def shown(self, versions: pl.DataFrame) -> pl.DataFrame:
         """The rows of merged versions."""
-        return _without_retracts(self.outcomes(versions))[list(self.columns)]
+        rows = self.outcomes(versions)
+        kinds = rows[VALUE_KIND]
+        # Checking the kinds is much cheaper than filtering a frame without retractions.
+        if kinds.max() != RowKind.INSERT:  # the lowest of them
+            has_retracts = ((kinds == RowKind.DELETE) | (kinds == RowKind.UPDATE_BEFORE)).any()
+            rows = rows.filter(IS_ADD) if has_retracts else rows
+        return rows[list(self.columns)]
 
     def together(self, window: Sequence[pl.DataFrame]) -> Iterator[pl.DataFrame]:
         """The rows of a window of merged versions as one frame; none if it has only deletes."""
@@ -406,15 +394,6 @@ class Rows:
         if self.predicate is None:
             return None
         return row_filter(self.predicate, self.view.schema.select(self._table_columns))
-
-
-def _without_retracts(versions: pl.DataFrame) -> pl.DataFrame:
-    # Checking the kinds is much cheaper than filtering a frame without retractions.
-    kinds = versions[VALUE_KIND]
-    if kinds.max() == RowKind.INSERT:  # the lowest of them
-        return versions
-    has_retracts = ((kinds == RowKind.DELETE) | (kinds == RowKind.UPDATE_BEFORE)).any()
-    return versions.filter(IS_ADD) if has_retracts else versions
 
 
 # -- expiry of rows --------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from keytide.predicate.predicate import columns_of
 from keytide.read.scan import ReadTask, Scan
-from keytide.read.sections import PlannedFile, Section
+from keytide.read.sections import PlannedFile
 from keytide.snapshot.state import TableView
 from keytide.types import (
     ArrayType,
@@ -41,11 +41,6 @@ class PlainShape:
     schema_id: int
     has_retracts: bool
     has_dead_rows: bool
-
-    @classmethod
-    def of(cls, file: PlannedFile) -> PlainShape:
-        """How to read one file."""
-        return cls(file.meta.schema_id, file.may_retract, file.dead_rows is not None)
 
 
 @dataclass(frozen=True)
@@ -76,19 +71,16 @@ class OtherRows(Scan):
 
     def tasks(self) -> list[ReadTask]:
         """See `Scan.tasks`."""
-        tasks = (
-            replace(
-                task,
-                bucket=replace(
-                    task.bucket, sections=tuple(filter(self._is_left, task.bucket.sections))
-                ),
+        tasks = []
+        for task in super().tasks():
+            left = tuple(
+                section
+                for section in task.bucket.sections
+                if not all(file.meta.file_name in self.plain for file in section.files)
             )
-            for task in super().tasks()
-        )
-        return [task for task in tasks if task.bucket.sections]
-
-    def _is_left(self, section: Section) -> bool:
-        return not all(file.meta.file_name in self.plain for file in section.files)
+            if left:
+                tasks.append(replace(task, bucket=replace(task.bucket, sections=left)))
+        return tasks
 
 
 def split_plain(scan: Scan, reads: TypesRead, takes: Callable[[PlannedFile], bool]) -> PlainSplit:
@@ -106,13 +98,19 @@ def split_plain(scan: Scan, reads: TypesRead, takes: Callable[[PlannedFile], boo
             tasks.append(task)
             continue
         for file in files:
-            plain.setdefault(PlainShape.of(file), []).append(file)
+            has_dead_rows = file.dead_rows is not None
+            shape = PlainShape(file.meta.schema_id, file.may_retract, has_dead_rows)
+            plain.setdefault(shape, []).append(file)
     return PlainSplit(plain, tasks)
 
 
 def split_tasks(scan: Scan) -> list[ReadTask]:
     """A scan as tasks of one section each."""
-    return [part for task in scan.tasks() for part in task.by_section()]
+    return [
+        replace(task, bucket=replace(task.bucket, sections=(section,)))
+        for task in scan.tasks()
+        for section in task.bucket.sections
+    ]
 
 
 def stored_fields(

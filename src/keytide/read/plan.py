@@ -11,10 +11,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -99,19 +99,20 @@ class ScanPlan:
     @cached_property
     def funnel(self) -> Funnel:
         """How much each pruning step left. Counted on demand, because most scans do not need it."""
-        return Funnel(tuple(_counted(stage, files) for stage, files in self.remaining))
-
-
-def _counted(stage: str, files: Entries) -> FunnelStage:
-    places = files.columns("_PARTITION", "_BUCKET").unique()
-    return FunnelStage(
-        stage,
-        places["_PARTITION"].n_unique(),
-        places.height,
-        len(files),
-        int(files.column("_ROW_COUNT").sum()),
-        int(files.column("_FILE_SIZE").sum()),
-    )
+        stages = []
+        for stage, files in self.remaining:
+            buckets = files.columns("_PARTITION", "_BUCKET").unique()
+            stages.append(
+                FunnelStage(
+                    stage,
+                    buckets["_PARTITION"].n_unique(),
+                    buckets.height,
+                    len(files),
+                    int(files.column("_ROW_COUNT").sum()),
+                    int(files.column("_FILE_SIZE").sum()),
+                )
+            )
+        return Funnel(tuple(stages))
 
 
 def plan_scan(
@@ -244,20 +245,18 @@ def pinned_keys(condition: Predicate | None, key: Sequence[Field]) -> list[Key] 
     not integers or strings: equal values of other types may be stored in several forms.
     """
     terms = conjuncts(condition)
-    values = [_pinned(equal_values(terms, field.name), field) for field in key]
-    known = [some for some in values if some is not None]
-    if not key or len(known) < len(key) or math.prod(map(len, known)) > _KEYS_MAX:
+    known = []
+    for field in key:
+        values = equal_values(terms, field.name)
+        python = str if field.type.root == "VARCHAR" else int
+        if values is None or not has_one_spelling(field.type):
+            return None
+        if any(type(value) is not python for value in values):
+            return None
+        known.append(dict.fromkeys(values))
+    if not key or math.prod(map(len, known)) > _KEYS_MAX:
         return None
     return sorted(itertools.product(*known))
-
-
-def _pinned(values: Sequence[Any] | None, field: Field) -> Sequence[Any] | None:
-    if values is None or not has_one_spelling(field.type):
-        return None
-    python = str if field.type.root == "VARCHAR" else int
-    if any(type(value) is not python for value in values):
-        return None
-    return tuple(dict.fromkeys(values))
 
 
 # -- the plan of a bucket --------------------------------------------------------------------------
@@ -267,22 +266,23 @@ def read_buckets(plans: Sequence[BucketPlan], view: TableView, most: int) -> tup
     """The buckets of which most bytes are read, as many as `most`, in that order."""
     sizes = [sum(file.meta.file_size for file in plan.files) for plan in plans]
     largest = sorted(range(len(plans)), key=lambda place: -sizes[place])[:most]
-    return tuple(_bucket(plans[place], view) for place in largest)
-
-
-def _bucket(plan: BucketPlan, view: TableView) -> ReadBucket:
-    files = [file.meta for file in plan.files]
-    levels: Counter[int] = Counter()
-    for file in files:
-        levels[file.level] += file.file_size
-    return ReadBucket(
-        view.bucket_directory(plan.partition, plan.bucket),
-        len(files),
-        sum(len(section.files) for section in plan.sections if section.needs_merge),
-        sum(file.row_count for file in files),
-        sum(file.file_size for file in files),
-        tuple(sorted(levels.items())),
-    )
+    read = []
+    for plan in (plans[place] for place in largest):
+        files = [file.meta for file in plan.files]
+        levels: Counter[int] = Counter()
+        for file in files:
+            levels[file.level] += file.file_size
+        read.append(
+            ReadBucket(
+                view.bucket_directory(plan.partition, plan.bucket),
+                len(files),
+                sum(len(section.files) for section in plan.sections if section.needs_merge),
+                sum(file.row_count for file in files),
+                sum(file.file_size for file in files),
+                tuple(sorted(levels.items())),
+            )
+        )
+    return tuple(read)
 
 
 # -- rows of a table with a key index --------------------------------------------------------------
@@ -310,28 +310,20 @@ def plan_rows(
     """
     if which is RowSelection.CURRENT:
         return plan_scan(state, predicate, keys)
-    plan = plan_scan(state.as_stored, predicate)
+    plan = plan_scan(replace(state, vector_files=(), key_files=()), predicate)
     if which is RowSelection.STORED:
         return plan
     told = _deletes if which is RowSelection.DELETES else _index_rows
-    return replace(plan, buckets=tuple(_selected_rows(b, state, told) for b in plan.buckets))
+    buckets = []
+    for bucket in plan.buckets:
+        places = told(state, (bucket.partition, bucket.bucket))
+        files = (file for file in bucket.files if file.meta.file_name in places)
+        named = [replace(file, places=places[file.meta.file_name]) for file in files]
+        buckets.append(replace(bucket, sections=tuple(Section(((file,),)) for file in named)))
+    return replace(plan, buckets=tuple(buckets))
 
 
 _Places: TypeAlias = Mapping[str, npt.NDArray[np.int64]]
-
-
-def _selected_rows(
-    bucket: BucketPlan, state: TableState, told: Callable[[TableState, BucketId], _Places]
-) -> BucketPlan:
-    """A bucket, limited to the given rows of its files."""
-    places = told(state, (bucket.partition, bucket.bucket))
-    files = (file for file in bucket.files if file.meta.file_name in places)
-    named = (replace(file, places=places[file.meta.file_name]) for file in files)
-    return replace(bucket, sections=tuple(map(_section_of, named)))
-
-
-def _section_of(file: PlannedFile) -> Section:
-    return Section(((file,),))
 
 
 def _deletes(state: TableState, bucket: BucketId) -> _Places:
@@ -351,25 +343,19 @@ def _index_rows(state: TableState, bucket: BucketId) -> _Places:
     reason: str | None = "there is no index"
     if head is not None:
         index = load_key_index(view.store, head, view.options.lookup_cache_bytes_max)
-        reason = why_not_covered(index.head, _rows(state, bucket), _dead(state, bucket))
+        entries = (e for e in state.live.entries if (e.partition, e.bucket) == bucket)
+        rows = {entry.file.file_name: entry.file.row_count for entry in entries}
+        dead = _dead_rows(state, bucket)
+        counts = {name: dead.count(name) for name in dead.vectors}
+        reason = why_not_covered(index.head, rows, counts)
     if head is None or reason is not None:
         raise DataError(
             f"table {view.name}: the key index of bucket {bucket[1]} cannot find its last rows: "
             f"{reason}; write a row to the bucket, which rebuilds the index, or read all stored "
             "rows"
         )
-    rows = {name: found for name, found in index.rows().items() if found}
-    return {name: np.asarray(at.to_array()).astype(np.int64) for name, at in rows.items()}
-
-
-def _rows(state: TableState, bucket: BucketId) -> dict[str, int]:
-    entries = (e for e in state.live.entries if (e.partition, e.bucket) == bucket)
-    return {entry.file.file_name: entry.file.row_count for entry in entries}
-
-
-def _dead(state: TableState, bucket: BucketId) -> dict[str, int]:
-    dead = _dead_rows(state, bucket)
-    return {name: dead.count(name) for name in dead.vectors}
+    found = {name: at for name, at in index.rows().items() if at}
+    return {name: np.asarray(at.to_array()).astype(np.int64) for name, at in found.items()}
 
 
 def _dead_rows(state: TableState, bucket: BucketId) -> DeadRows:

@@ -10,8 +10,8 @@ Bloom filters prune the files that do not contain the values that a condition pi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import compress
 from typing import Any
@@ -63,47 +63,41 @@ def matching_filters(
     kept = [True] * len(files)
     reads = view.options.reads_file_indexes
     indexed = [i for i, entry in enumerate(files) if reads and _has_index(entry)]
-    pinned = list(_pinned(view, terms)) if indexed else []
-    if not pinned:
-        return kept
-    for start in range(0, len(indexed), _FILES_TOGETHER):
-        places = indexed[start : start + _FILES_TOGETHER]
-        found = _indexes(view, [files[i] for i in places])
-        for i, indexes in zip(places, found, strict=True):
-            kept[i] = all(_may_hold(value, files[i], indexes, view) for value in pinned)
-    return kept
-
-
-@dataclass(frozen=True)
-class _Pinned:
-    """A column and the hashes of the only values that it can have."""
-
-    field: Field
-    hashes: npt.NDArray[Any]
-
-
-def _pinned(view: TableView, terms: Sequence[Predicate]) -> Iterator[_Pinned]:
-    names = {name for term in terms for name in columns_of(term)}
+    names = {name for term in terms for name in columns_of(term)} if indexed else set()
+    # The columns with hashes of the only values that they can have.
+    pinned = []
     for field in view.schema.select([name for name in view.schema.names if name in names]):
         values = equal_values(terms, field.name) if has_hash(field.type) else None
         if values is None or None in values:  # filters do not contain NULL
             continue
         spelt = spellings(values, field)
         if spelt is not None:
-            yield _Pinned(field, value_hashes(spelt, field.type))
+            pinned.append((field, value_hashes(spelt, field.type)))
+    if not pinned:
+        return kept
+    for start in range(0, len(indexed), _FILES_TOGETHER):
+        places = indexed[start : start + _FILES_TOGETHER]
+        found = _indexes(view, [files[i] for i in places])
+        for i, indexes in zip(places, found, strict=True):
+            kept[i] = all(_may_hold(*each, files[i], indexes, view) for each in pinned)
+    return kept
 
 
 def _may_hold(
-    pinned: _Pinned, entry: ManifestEntry, indexes: ColumnIndexes, view: TableView
+    field: Field,
+    hashes: npt.NDArray[Any],
+    entry: ManifestEntry,
+    indexes: ColumnIndexes,
+    view: TableView,
 ) -> bool:
     schema = view.schemas[entry.file.schema_id]
-    old = next((f for f in schema.fields if f.id == pinned.field.id), None)
+    old = next((f for f in schema.fields if f.id == field.id), None)
     # A value of another type has another hash.
-    if old is None or old.type.with_nullable(True) != pinned.field.type.with_nullable(True):
+    if old is None or old.type.with_nullable(True) != field.type.with_nullable(True):
         return True
     filter_bytes = indexes.get(old.name, {}).get(BLOOM_FILTER)
     try:
-        return filter_bytes is None or may_hold(filter_bytes, pinned.hashes)
+        return filter_bytes is None or may_hold(filter_bytes, hashes)
     except ValueError as error:
         raise DataError(
             f"table {view.name}: the index of data file {entry.file.file_name} is damaged: {error}"
@@ -203,19 +197,14 @@ def pinned_columns(fields: Sequence[Field], terms: Sequence[Predicate]) -> list[
     None if a column is not pinned, or if there are too many combinations.
     """
     pinned = [spellings(equal_values(terms, f.name), f) for f in fields]
-    known = [values for values in pinned if values is not None]
-    return _combined(known) if len(known) == len(pinned) else None
-
-
-def _combined(columns: Sequence[pa.Array]) -> list[pa.Array] | None:
-    """All combinations of the columns' values. None if there are too many."""
+    columns = [values for values in pinned if values is not None]
     count = math.prod(len(column) for column in columns)
-    if count > POINTS_MAX:
+    if len(columns) < len(pinned) or count > POINTS_MAX:
         return None
     if not count:
         return [column.slice(0, 0) for column in columns]
     if count == 1:
-        return [*columns]
+        return columns
     combined, step = [], count
     for column in columns:  # keys can have more columns than NumPy arrays can have dimensions
         step //= len(column)
@@ -260,17 +249,18 @@ def matching_statistics(
     # Both are about single files. A section that is merged is kept or dropped as a whole.
     kept_files = set(map(id, compress(files, matching_filters(files, view, about))))
     is_put_together = not engine_class(view.options).picks_a_version
-
-    def survives(section: Section) -> bool:
-        if section.needs_merge and is_put_together:
-            return True  # a row may be merged from files that do not match individually
-        return any(id(file.entry) in kept_files for file in section.files)
-
-    pruned = [
-        replace(bucket, sections=tuple(s for s in bucket.sections if survives(s)))
-        for bucket in buckets
-    ]
-    return [bucket for bucket in pruned if bucket.sections]
+    pruned = []
+    for bucket in buckets:
+        sections = tuple(
+            section
+            for section in bucket.sections
+            # A row may be merged from files that do not match individually.
+            if (section.needs_merge and is_put_together)
+            or any(id(file.entry) in kept_files for file in section.files)
+        )
+        if sections:
+            pruned.append(replace(bucket, sections=sections))
+    return pruned
 
 
 def asked_of_files(
@@ -282,11 +272,11 @@ def asked_of_files(
     is_put_together = view.kind.keeps_versions and not engine_class(view.options).picks_a_version
     is_all_merged = bool(sections) and all(section.needs_merge for section in sections)
     about_key_alone = is_put_together and is_all_merged
-
-    def tells(term: Predicate) -> bool:
+    asked = []
+    for term in conjuncts(predicate):
         columns = columns_of(term)
         if view.defaults(columns) or (about_key_alone and not columns <= key):
-            return False
-        return columns <= partition or bounds_tell_of(term)
-
-    return tuple(term for term in conjuncts(predicate) if tells(term))
+            continue
+        if columns <= partition or bounds_tell_of(term):
+            asked.append(term)
+    return tuple(asked)

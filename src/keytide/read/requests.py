@@ -40,7 +40,7 @@ from keytide.read.why import Why, why_of
 from keytide.snapshot.bucket_key_index import open_ahead
 from keytide.snapshot.state import TableState
 from keytide.snapshot.stored_table import StoredTable
-from keytide.types import Field, arrow_schema
+from keytide.types import arrow_schema
 
 # -- scans of requests -----------------------------------------------------------------------------
 
@@ -140,7 +140,11 @@ def get_rows(table: StoredTable, keys: Sequence[Any]) -> pa.Table:
     schema = table.schema
     wanted, condition = keys_condition(keys, schema, table.name)
     scan = _scan(_state_to_look_up(table, schema), schema.names, condition)
-    scan = replace(scan, keys=_exact(wanted, schema))
+    fields = schema.select(schema.primary_keys)
+    # If it is certain, the keys are stored exactly like this, if at all.
+    if all(has_one_spelling(f.type) for f in fields):
+        exact = to_arrow(wanted.select(schema.primary_keys).drop_nulls(), arrow_schema(fields))
+        scan = replace(scan, keys=exact)
     return in_order_of_keys(scan, wanted)
 
 
@@ -162,7 +166,9 @@ def why_row(
     schema = scan.view.schema
     values = key_values_of(key, schema, table.name)
     predicate = _key_predicate(values, schema, table.name)
-    return why_of(replace(scan, state=scan.state.with_history, predicate=predicate), values)
+    # Without the key index, which finds only the current row.
+    state = replace(scan.state, key_files=())
+    return why_of(replace(scan, state=state, predicate=predicate), values)
 
 
 def _scan(state: TableState, columns: tuple[str, ...], predicate: Predicate | None) -> Scan:
@@ -222,7 +228,11 @@ def keys_condition(
         # NULL equals nothing, and NaN equals itself only in keys.
         if values.null_count() or (values.dtype.is_float() and values.is_nan().any()):
             continue
-        terms.append(In(name, _plain_values(values, schema.field(name))))
+        field, plain_values = schema.field(name), values.to_list()
+        if not has_one_spelling(field.type):
+            scalars = values.to_arrow(compat_level=pl.CompatLevel.oldest())
+            plain_values = list(map(plain, scalars.cast(field.type.to_arrow())))
+        terms.append(In(name, tuple(plain_values)))
     return wanted, conjunction(terms)
 
 
@@ -271,28 +281,14 @@ def _require_key(schema: TableSchema, table: str) -> None:
 
 
 def _key_predicate(values: Mapping[str, Any], schema: TableSchema, table: str) -> Predicate | None:
-    return conjunction(_equals(schema.field(n), v, table) for n, v in values.items())
-
-
-def _plain_values(values: pl.Series, field: Field) -> tuple[Any, ...]:
-    if has_one_spelling(field.type):
-        return tuple(values.to_list())
-    scalars = values.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(field.type.to_arrow())
-    return tuple(map(plain, scalars))
-
-
-def _exact(keys: pl.DataFrame, schema: TableSchema) -> pa.Table | None:
-    """Keys that are stored exactly like this, if at all. None if that is uncertain."""
-    fields = schema.select(schema.primary_keys)
-    if not all(has_one_spelling(f.type) for f in fields):
-        return None
-    return to_arrow(keys.select(schema.primary_keys).drop_nulls(), arrow_schema(fields))
+    terms: list[Predicate] = []
+    for name, value in values.items():
+        if value is None:
+            terms.append(IsNull(name))
+        else:
+            known = plain(key_value(value, schema.field(name), table))
+            terms.append(Comparison(name, "=", known))
+    return conjunction(terms)
 
 
 _PLACE = scratch("place")
-
-
-def _equals(field: Field, value: Any, table: str) -> Predicate:
-    if value is None:
-        return IsNull(field.name)
-    return Comparison(field.name, "=", plain(key_value(value, field, table)))

@@ -46,7 +46,6 @@ from keytide.format.data_file import (
     version_in,
 )
 from keytide.format.manifest_entry import Identity
-from keytide.format.schema import TableSchema
 from keytide.merge.layers import with_keys
 from keytide.merge.windows import SIDE_BY_SIDE, Batch, Together, key_windows
 from keytide.options import TableOptions
@@ -141,12 +140,19 @@ class StoredVersions:
             reader = self._reader(file)
             whole = (0, file.meta.row_count)
             spans = [whole] if file.meta.row_count <= rows_max else reader.spans(rows_max)
-            for span, wanted in _within(spans, positions):
-                if reads and rows + span[1] > rows_max:
+            for start, count in spans:
+                end = len(positions) if count is None else np.searchsorted(positions, start + count)
+                wanted = positions[np.searchsorted(positions, start) : end]
+                if not len(wanted):
+                    continue
+                # The part of the span that contains the positions, which are relative to its start.
+                first = int(wanted[0])
+                part = (first, int(wanted[-1]) - first + 1)
+                if reads and rows + part[1] > rows_max:
                     found.append(_picked(reads))
                     reads, rows = [], 0
-                reads.append((reader, span, wanted))
-                rows += span[1]
+                reads.append((reader, part, wanted - first))
+                rows += part[1]
         return (
             pl.concat([*found, _picked(reads)])
             if reads
@@ -158,13 +164,8 @@ class StoredVersions:
 
         Raises `DataError` if the file is missing.
         """
-        has_one_kind = any(True for _ in self._one_kind(file))
-        return (
-            *version_in(*self.view.data_file(file.entry)),
-            self.view.schema.id,
-            self.columns,
-            has_one_kind,
-        )
+        version = version_in(*self.view.data_file(file.entry))
+        return (*version, self.view.schema.id, self.columns, self._has_one_kind(file))
 
     def of_lone_files(self, files: Iterable[PlannedFile], rows_max: int) -> Iterator[pl.DataFrame]:
         """The versions of files without common keys, file by file. Small files are combined."""
@@ -179,19 +180,27 @@ class StoredVersions:
             yield from (rows for rows in self._at_once(reads) if rows.height)
             read = {id(file) for file, _ in reads}
             files = [file for file in files if id(file) not in read]
-        for together in _small_together(files):
-            if len(together) > 1:
-                yield read_together([self._reader(file) for file in together], self._where)
+        for some in _small_together(files):
+            if len(some) > 1:
+                yield read_together([self._reader(file) for file in some], self._where)
             else:
-                yield from (batch.rows for batch in self._parts(together[0], rows_max))
+                yield from (batch.rows for batch in self._parts(some[0], rows_max))
 
     def of_run(self, run: Run, rows_max: int) -> Iterator[Batch]:
         """The versions of a run in key order, at most `rows_max` at a time.
 
         REQUIRES: the key is among the columns.
         """
+        key = self.view.schema.trimmed_primary_key_fields()
         for file in run:
-            for batch in self._sorted_parts(file, rows_max):
+            if is_out_of_order(file.entry, key):
+                # The whole file at once, because it must be sorted. Such files come from writers
+                # that sort NaN first, and are rare.
+                whole = Batch(self._in_order(file, self.of_file(file)), is_last=True)
+                batches = iter([whole])
+            else:
+                batches = self._parts(file, rows_max)
+            for batch in batches:
                 rows = batch.rows if self.keys is None else with_keys(batch.rows, self.keys)
                 yield Batch(rows, is_last=batch.is_last and file is run[-1])
 
@@ -207,7 +216,7 @@ class StoredVersions:
             for file, some in zip(files, spans, strict=True)
         ]
         frames = iter(self._at_once(reads))
-        return [_together([self._in_order(file, next(frames)) for file in run]) for run in runs]
+        return [together([self._in_order(file, next(frames)) for file in run]) for run in runs]
 
     def _at_once(
         self, reads: Sequence[tuple[PlannedFile, Sequence[Span]]]
@@ -221,7 +230,7 @@ class StoredVersions:
         ]
         frames = iter(read_few(single, self._where))
         for _, spans in reads:
-            yield _together([next(frames) for _ in spans])
+            yield together([next(frames) for _ in spans])
 
     def _all_key_spans(self, files: Sequence[PlannedFile]) -> list[list[Span] | None]:
         if self._pinned is None:
@@ -251,29 +260,23 @@ class StoredVersions:
         # A changelog may have several rows of a key, which keep their order.
         return rows.sort(self.view.order.key, nulls_last=False, maintain_order=True)
 
-    def _sorted_parts(self, file: PlannedFile, rows_max: int) -> Iterator[Batch]:
-        if not is_out_of_order(file.entry, self.view.schema.trimmed_primary_key_fields()):
-            return self._parts(file, rows_max)
-        # The whole file at once, because it must be sorted. Such files come from writers that sort
-        # NaN first, and are rare.
-        return iter([Batch(self._in_order(file, self.of_file(file)), is_last=True)])
-
     def _parts(self, file: PlannedFile, rows_max: int) -> Iterator[Batch]:
         reader, where = self._reader(file), self._where
-        if where is not None and self._leaves_out(file) and file.meta.row_count <= rows_max:
-            spans = partial(self._matching_spans, reader, rows_max)
-            yield Batch(reader.read_where(where, spans), is_last=True)
+        is_small = file.meta.row_count <= rows_max
+        has_places = any(name in PLACE_COLUMNS for name in self.columns)
+        leaves_out_dead = file.dead_rows is not None and not file.keeps_retracts and not has_places
+        if where is not None and leaves_out_dead and is_small:
+            matching = partial(self._matching_spans, reader, rows_max)
+            yield Batch(reader.read_where(where, matching), is_last=True)
             return
-        for span in (found := self._spans(file, reader, rows_max)):
-            yield Batch(reader.read(*span, where), is_last=span is found[-1])
-
-    def _spans(self, file: PlannedFile, reader: FileReader, rows_max: int) -> list[Span]:
-        """The parts of a file to read one by one."""
         if self.condition is not None and (self.roughly or file.dead_rows is not None):
             # If the positions of rows are requested, some releases of Polars do not skip row
             # groups.
-            return self._matching_spans(reader, rows_max)
-        return [WHOLE_FILE] if file.meta.row_count <= rows_max else reader.spans(rows_max)
+            spans = self._matching_spans(reader, rows_max)
+        else:
+            spans = [WHOLE_FILE] if is_small else reader.spans(rows_max)
+        for span in spans:
+            yield Batch(reader.read(*span, where), is_last=span is spans[-1])
 
     def _matching_spans(self, reader: FileReader, rows_max: int) -> list[Span]:
         """The parts of a file in which rows may match the condition."""
@@ -284,11 +287,6 @@ class StoredVersions:
         bounds = with_unknowns(groups.drop("offset", "rows"), fields, groups["rows"].to_list())
         possible = bounds.select(may_match(self.condition, fields)).to_series()
         return spans_of(groups.filter(possible), rows_max)
-
-    def _leaves_out(self, file: PlannedFile) -> bool:
-        """Whether the dead rows of a file are left out and their positions are not requested."""
-        has_places = any(name in PLACE_COLUMNS for name in self.columns)
-        return file.dead_rows is not None and not file.keeps_retracts and not has_places
 
     @cached_property
     def _fields(self) -> tuple[Field, ...]:
@@ -309,15 +307,32 @@ class StoredVersions:
 
     def _reader(self, file: PlannedFile) -> FileReader:
         store, path = self.view.data_file(file.entry)
+        # The schema that the file was written with. It has every key column.
+        schema = self.view.schemas[file.meta.schema_id]
+        known = {f.id for f in schema.fields}
+        lacking = [f.name for f in self.view.schema.select(self.view.schema.primary_keys)
+                   if f.id not in known]  # fmt: skip
+        if lacking:
+            raise DataError(
+                f"table {self.view.name}: data file {file.meta.file_name} was written with "
+                f"schema {schema.id}, which lacks the key column {lacking[0]!r}; restore "
+                f"{paths.schema_path(schema.id)} from a backup"
+            )
+        constants = [*self._partition_values]
+        lowest, highest = file.meta.min_sequence_number, file.meta.max_sequence_number
+        if lowest == highest:
+            constants.append((SEQUENCE_NUMBER, pl.Series([lowest], dtype=pl.Int64)))
+        if self._has_one_kind(file):
+            constants.append((VALUE_KIND, _INSERT))
         return self.view.files.reader(
             store=store,
             path=path,
-            file_schema=self._schema_of(file),
+            file_schema=schema,
             fields=self._fields,
             system_columns=tuple(
                 name for name in (*SYSTEM_COLUMNS, *PLACE_COLUMNS) if name in self.columns
             ),
-            constants=(*self._partition_values, *_one_number(file), *self._one_kind(file)),
+            constants=tuple(constants),
             dead_rows=file.dead_rows,
             keeps_retracts=file.keeps_retracts,
             table=self.view.store,
@@ -325,25 +340,10 @@ class StoredVersions:
             kept_bytes_max=self.view.options.lookup_cache_bytes_max,
         )
 
-    def _schema_of(self, file: PlannedFile) -> TableSchema:
-        """The schema that a file was written with. It has every key column."""
-        found = self.view.schemas[file.meta.schema_id]
-        known = {f.id for f in found.fields}
-        lacking = [f.name for f in self.view.schema.select(self.view.schema.primary_keys)
-                   if f.id not in known]  # fmt: skip
-        if lacking:
-            raise DataError(
-                f"table {self.view.name}: data file {file.meta.file_name} was written with "
-                f"schema {found.id}, which lacks the key column {lacking[0]!r}; restore "
-                f"{paths.schema_path(found.id)} from a backup"
-            )
-        return found
-
-    def _one_kind(self, file: PlannedFile) -> Iterator[tuple[str, pl.Series]]:
-        """The kind of all rows, if no kinds are stored or requested."""
+    def _has_one_kind(self, file: PlannedFile) -> bool:
+        """Whether all rows are read as +I, because no kinds are stored or requested."""
         has_adds_only = not file.may_retract and not file.keeps_retracts
-        if not file.has_kinds or (has_adds_only and not self.tells_kinds):
-            yield VALUE_KIND, _INSERT
+        return not file.has_kinds or (has_adds_only and not self.tells_kinds)
 
     @cached_property
     def _partition_values(self) -> tuple[tuple[str, pl.Series], ...]:
@@ -363,39 +363,10 @@ def bounds_of(options: TableOptions) -> Bounds:
     return Bounds(options.lookup_files_bytes_max, options.lookup_file_retention_ms / 1000)
 
 
-def _one_number(file: PlannedFile) -> Iterator[tuple[str, pl.Series]]:
-    """The sequence number of all rows, if the manifest has it."""
-    lowest, highest = file.meta.min_sequence_number, file.meta.max_sequence_number
-    if lowest == highest:
-        yield SEQUENCE_NUMBER, pl.Series([lowest], dtype=pl.Int64)
-
-
-def _within(
-    spans: Iterable[Span], positions: Positions
-) -> Iterator[tuple[tuple[int, int], Positions]]:
-    """The parts of spans that contain positions, and the positions relative to the start of each
-    part.
-    """
-    for start, count in spans:
-        end = len(positions) if count is None else np.searchsorted(positions, start + count)
-        wanted = positions[np.searchsorted(positions, start) : end]
-        if len(wanted):
-            first = int(wanted[0])
-            yield (first, int(wanted[-1]) - first + 1), wanted - first
-
-
 def _picked(reads: Sequence[tuple[FileReader, Span, Positions]]) -> pl.DataFrame:
     frames = read_side_by_side([(reader, span) for reader, span, _ in reads])
     picked = (frame[pl.Series(wanted)] for frame, (*_, wanted) in zip(frames, reads, strict=True))
     return pl.concat(picked)
-
-
-def _together(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """The rows of several frames. Without frames, the result has no columns."""
-    filled = [frame for frame in frames if frame.height] or [*frames[:1]]
-    if len(filled) == 1:
-        return filled[0]
-    return pl.concat(filled) if filled else pl.DataFrame()
 
 
 def _small_together(files: Iterable[PlannedFile]) -> Iterator[Sequence[PlannedFile]]:

@@ -86,49 +86,43 @@ class Explanation:
             f"{s.bytes:>15,}"
             for s in self.funnel.stages
         ]
-        return "\n".join([*lines, "; ".join(self._readings()), *self._conditions()])
-
-    def _readings(self) -> Iterator[str]:
-        yield f"read without merging: {counted(self.files_raw, 'file')}"
+        readings = [f"read without merging: {counted(self.files_raw, 'file')}"]
         if self.merge_engine is not None:
-            yield (
+            readings.append(
                 f"merged by {self.merge_engine}: {counted(self.files_merged, 'file')} in "
                 f"{counted(self.sections_merged, 'section')} of up to "
                 f"{counted(self.runs_max, 'overlapping run')}"
             )
-
         if self.limit is not None:
-            yield f"at most {counted(self.limit, 'row')}"
-
-    def _conditions(self) -> Iterator[str]:
+            readings.append(f"at most {counted(self.limit, 'row')}")
+        lines.append("; ".join(readings))
         if self.asked_of_files is not None:
-            yield f"conditions on files: {self.asked_of_files}"
+            lines.append(f"conditions on files: {self.asked_of_files}")
         if self.asked_of_rows is not None:
-            yield f"conditions on rows only: {self.asked_of_rows}"
+            lines.append(f"conditions on rows only: {self.asked_of_rows}")
+        return "\n".join(lines)
 
     @checked
     def plan(self, notes: tuple[str, ...] = ()) -> Plan:
         """The explanation as a tree of steps; `notes` are shown below its title."""
-        title = f"scan of {self.table}, snapshot {self.snapshot_id}"
-        return Plan(title, notes, tuple(self.funnel.stages), tuple(self._steps()))
-
-    def _steps(self) -> Iterator[Plan]:
+        steps = []
         if self.files_raw:
-            yield Plan(f"read without merging: {counted(self.files_raw, 'file')}")
+            steps.append(Plan(f"read without merging: {counted(self.files_raw, 'file')}"))
         if self.files_merged:
-            yield Plan(
-                f"merged by {self.merge_engine}: {counted(self.files_merged, 'file')}",
-                (
-                    f"{counted(self.sections_merged, 'section')} of up to "
-                    f"{counted(self.runs_max, 'overlapping run')}",
-                ),
+            sections = (
+                f"{counted(self.sections_merged, 'section')} of up to "
+                f"{counted(self.runs_max, 'overlapping run')}"
             )
+            merged = f"merged by {self.merge_engine}: {counted(self.files_merged, 'file')}"
+            steps.append(Plan(merged, (sections,)))
         if self.limit is not None:
-            yield Plan(f"at most {counted(self.limit, 'row')}")
+            steps.append(Plan(f"at most {counted(self.limit, 'row')}"))
         if self.asked_of_files is not None:
-            yield Plan(f"files skipped by: {self.asked_of_files}")
+            steps.append(Plan(f"files skipped by: {self.asked_of_files}"))
         if self.asked_of_rows is not None:
-            yield Plan(f"rows skipped by: {self.asked_of_rows}")
+            steps.append(Plan(f"rows skipped by: {self.asked_of_rows}"))
+        title = f"scan of {self.table}, snapshot {self.snapshot_id}"
+        return Plan(title, notes, tuple(self.funnel.stages), tuple(steps))
 
     def _repr_html_(self) -> str:
         return notebook(plan_list(self.plan()))
@@ -186,13 +180,6 @@ class ReadTask:
         rows = self.rows
         windows = rows.versions(tells_kinds=True).of(self.bucket, memory_bytes)
         return map(rows.outcomes, itertools.chain.from_iterable(windows))
-
-    def by_section(self) -> list[ReadTask]:
-        """The same rows as tasks of one section each."""
-        return [
-            replace(self, bucket=replace(self.bucket, sections=(section,)))
-            for section in self.bucket.sections
-        ]
 
     def without_statistics(self) -> ReadTask:
         """The same task without the statistics of files, which only planning needs."""
@@ -325,13 +312,14 @@ class RowSource(ArrowRows):
         - `UnsupportedError` for a table that this release cannot read
         - `SetupError` for a table whose merge function is not registered
         """
-        batches = self._batches()
-        yield from batches if self.limit is None else first_rows(batches, self.limit)
-
-    def _batches(self) -> Iterator[pa.RecordBatch]:
         schema = self.schema
-        for frame in self._frames_in_turn():
-            yield from (batch for batch in to_arrow(frame, schema).to_batches() if batch.num_rows)
+        batches = (
+            batch
+            for frame in self._frames_in_turn()
+            for batch in to_arrow(frame, schema).to_batches()
+            if batch.num_rows
+        )
+        yield from batches if self.limit is None else first_rows(batches, self.limit)
 
     def to_frames(self) -> Iterator[pl.DataFrame]:
         """The same as Polars DataFrames. Raises like `to_batches`."""
@@ -347,7 +335,17 @@ class RowSource(ArrowRows):
 
     def _frames(self) -> Iterator[pl.DataFrame]:
         with self._reading() as step:
-            frames = self._frames_of_tasks()
+            tasks = self.tasks()
+            # If few rows are requested, the first task may have enough.
+            threads = max(1, min(self.threads, len(tasks))) if self.limit is None else 1
+            # The threads share 'read.memory', which is the limit for all rows.
+            memory = self.view.options.read_memory_bytes // threads
+            frames: Iterator[pl.DataFrame]
+            if threads == 1:
+                frames = (frame for task in tasks for frame in task.frames(memory))
+            else:
+                whole = [partial(_all_frames, task, memory) for task in tasks]
+                frames = itertools.chain.from_iterable(Threads(threads).map(whole))
             for frame in frames if self.limit is None else head_of(frames, self.limit):
                 step.numbers(rows=frame.height)
                 yield frame
@@ -357,20 +355,6 @@ class RowSource(ArrowRows):
         name = self.view.name
         with naming_expired(self.view, self.snapshot_ids), lone_span("read", name) as step:
             yield step
-
-    def _frames_of_tasks(self) -> Iterator[pl.DataFrame]:
-        tasks = self.tasks()
-        # If few rows are requested, the first task may have enough.
-        threads = max(1, min(self.threads, len(tasks))) if self.limit is None else 1
-        # The threads share 'read.memory', which is the limit for all rows.
-        memory = self.view.options.read_memory_bytes // threads
-        if threads == 1:
-            for task in tasks:
-                yield from task.frames(memory)
-            return
-        whole = [partial(_all_frames, task, memory) for task in tasks]
-        for frames in Threads(threads).map(whole):
-            yield from frames
 
 
 def check_limit(limit: int | None, table: str) -> None:

@@ -378,8 +378,15 @@ def _section(files: list[_Placed], options: TableOptions) -> Section:
         return Section(((files[0].planned,),), containing=_containing([files], options))
     groups: dict[tuple[int, ...], list[_Placed]] = {}
     for file in files:
-        groups.setdefault(_run_key(file), []).append(file)
-    runs = [run for group in groups.values() for run in _disjoint(group)]
+        meta = file.planned.meta
+        # A level above 0 is one run. On level 0, the files of one flush are.
+        flush = (0, meta.min_sequence_number, meta.max_sequence_number)
+        groups.setdefault((meta.level,) if meta.level > 0 else flush, []).append(file)
+    runs = []
+    for group in groups.values():
+        # Each file is a separate run if ranges overlap after all.
+        overlap = any(a.high >= b.low for a, b in itertools.pairwise(group))
+        runs += [[file] for file in group] if overlap else [group]
     # Oldest first. For equal numbers, the higher level is older, because files only move to higher
     # levels. Within a level, the commit order decides.
     runs.sort(key=lambda run: (_min_sequence(run), -run[0].planned.meta.level, run[0].order))
@@ -400,21 +407,6 @@ def _containing(runs: list[list[_Placed]], options: TableOptions) -> tuple[int, 
         return ()
     levels = [run[0].planned.meta.level for run in runs]
     return tuple(sorted((i for i, level in enumerate(levels) if level), key=levels.__getitem__))
-
-
-def _run_key(file: _Placed) -> tuple[int, ...]:
-    # A level above 0 is one run. On level 0, the files of one flush are.
-    meta = file.planned.meta
-    if meta.level > 0:
-        return (meta.level,)
-    return (0, meta.min_sequence_number, meta.max_sequence_number)
-
-
-def _disjoint(group: list[_Placed]) -> list[list[_Placed]]:
-    """The group as one run, or each file as a separate run if ranges overlap after all."""
-    if any(a.high >= b.low for a, b in itertools.pairwise(group)):
-        return [[file] for file in group]
-    return [group]
 
 
 def _min_sequence(run: list[_Placed]) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -31,7 +31,7 @@ from keytide.read.plan import MARKED_DEAD
 from keytide.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.read.scan import Scan
 from keytide.read.sections import PlannedFile, Section
-from keytide.show.elements import Cell, Markup, element, named, notebook, paragraph, rows_of
+from keytide.show.elements import Cell, element, named, notebook, paragraph, rows_of
 from keytide.show.explanations import Story, Version, story_list
 from keytide.snapshot.state import TableView
 from keytide.types import Field, arrow_schema
@@ -59,10 +59,12 @@ def judged_rows(scan: Scan, key: Mapping[str, Any]) -> list[JudgedRow]:
             outcomes[last] = "replaced by a later row"
         last = place
         outcomes.append(THE_ROW if lives else DELETE)
-    return [
-        (entry, row.with_columns(_kind_of(told)), told)
-        for (entry, _, _, row), told in zip(rows, outcomes, strict=True)
-    ]
+    judged = []
+    for (entry, _, _, row), told in zip(rows, outcomes, strict=True):
+        # No kind is stored, so for a row followed by others, the kind is unknown.
+        kind = RowKind.DELETE if told == DELETE else RowKind.INSERT
+        judged.append((entry, row.with_columns(pl.lit(int(kind), pl.Int8).alias(VALUE_KIND)), told))
+    return judged
 
 
 def _late(scan: Scan, rows: list[pl.DataFrame]) -> list[bool]:
@@ -78,12 +80,6 @@ def _late(scan: Scan, rows: list[pl.DataFrame]) -> list[bool]:
     before[:, 1:] = np.maximum.accumulate(numbers, axis=1)[:, :-1]
     late = np.any((numbers < before) & comparison.compared_columns(numbers), axis=0)
     return [bool(each) for each in late]
-
-
-def _kind_of(outcome: str) -> pl.Expr:
-    # No kind is stored, so for a row followed by others, the kind is unknown.
-    kind = RowKind.DELETE if outcome == DELETE else RowKind.INSERT
-    return pl.lit(int(kind), pl.Int8).alias(VALUE_KIND)
 
 
 def _stored(scan: Scan) -> Iterator[tuple[ManifestEntry, int, bool, pl.DataFrame]]:
@@ -109,39 +105,7 @@ def _stored(scan: Scan) -> Iterator[tuple[ManifestEntry, int, bool, pl.DataFrame
 _BEFORE = 6
 
 
-class VersionStory(Protocol):
-    """What a story is made of; see `Why`."""
-
-    @property
-    def key(self) -> Mapping[str, Any]:
-        """The key."""
-
-    @property
-    def snapshot_id(self) -> int | None:
-        """The snapshot that was read."""
-
-    @property
-    def merge_engine(self) -> str:
-        """What merges the versions."""
-
-    @property
-    def versions(self) -> pa.Table:
-        """The versions, each with its outcome."""
-
-    @property
-    def row(self) -> Mapping[str, Any] | None:
-        """The row that they result in."""
-
-    @property
-    def taken(self) -> Mapping[str, tuple[int, ...]]:
-        """From which versions each value comes."""
-
-    @property
-    def has_expired(self) -> bool:
-        """Whether the row is not shown for its age."""
-
-
-def story_of(why: VersionStory) -> Story:
+def story_of(why: Why) -> Story:
     """The versions in order, and the row. Long values are shortened.
 
     Raises `UnsupportedError` for a type that cannot be spelled.
@@ -150,43 +114,22 @@ def story_of(why: VersionStory) -> Story:
     fields = list(stored.schema)[_BEFORE:-1]
     names = [field.name for field in fields]
     values = rows_of(stored.select(range(_BEFORE, _BEFORE + len(names))))
-    about = [stored.column(place).to_pylist() for place in range(_BEFORE)]
+    about = zip(*(stored.column(place).to_pylist() for place in range(_BEFORE)), strict=True)
     outcomes = stored.column(stored.num_columns - 1).to_pylist()
-    versions = tuple(
-        _version(told, dict(zip(names, cells, strict=True)), why.taken, outcome)
-        for told, cells, outcome in zip(zip(*about, strict=True), values, outcomes, strict=True)
-    )
-    shown = _shown(why.key, fields)
-    row = None if why.row is None else _row(why, fields)
-    return Story(shown, why.snapshot_id, why.merge_engine, versions, row, why.has_expired)
-
-
-def _version(
-    told: tuple[object, ...],
-    values: Mapping[str, Cell],
-    taken: Mapping[str, tuple[int, ...]],
-    outcome: str,
-) -> Version:
-    number, file, level, schema_id, sequence, kind = told
-    assert isinstance(number, int)
-    gives = frozenset(name for name, numbers in taken.items() if number in numbers)
-    place = f"{file}" if level is None else f"level {level}, {file}"
-    return Version(
-        number, str(kind), place, _number(schema_id), _number(sequence),
-        tuple(values.items()), gives, outcome,
-    )  # fmt: skip
-
-
-def _number(found: object) -> int | None:
-    """None if a version has no such number, as in files of other engines."""
-    return None if found is None else int(str(found))
-
-
-def _row(
-    why: VersionStory, fields: Sequence[pa.Field]
-) -> tuple[tuple[str, Cell, tuple[int, ...]], ...]:
-    assert why.row is not None
-    return tuple((name, cell, why.taken.get(name, ())) for name, cell in _shown(why.row, fields))
+    versions = []
+    for told, cells, outcome in zip(about, values, outcomes, strict=True):
+        number, file, level, schema_id, sequence, kind = told
+        place = f"{file}" if level is None else f"level {level}, {file}"
+        pairs = tuple(zip(names, cells, strict=True))
+        gives = frozenset(name for name, numbers in why.taken.items() if number in numbers)
+        versions.append(
+            Version(number, str(kind), place, schema_id, sequence, pairs, gives, outcome)
+        )
+    key, row = _shown(why.key, fields), None
+    if why.row is not None:
+        cells_of_row = _shown(why.row, fields)
+        row = tuple((name, cell, why.taken.get(name, ())) for name, cell in cells_of_row)
+    return Story(key, why.snapshot_id, why.merge_engine, tuple(versions), row, why.has_expired)
 
 
 def _shown(
@@ -195,13 +138,11 @@ def _shown(
     own = [field for field in fields if field.name in values]
     if not own:
         return ()
-    columns = [pa.array([_plain(values[f.name])], f.type) for f in own]
+    given = (values[f.name] for f in own)
+    plain = [each.as_py() if isinstance(each, pa.Scalar) else each for each in given]
+    columns = [pa.array([each], f.type) for each, f in zip(plain, own, strict=True)]
     (row,) = rows_of(pa.table(columns, names=[f.name for f in own]))
     return tuple(zip((f.name for f in own), row, strict=True))
-
-
-def _plain(value: object) -> object:
-    return value.as_py() if isinstance(value, pa.Scalar) else value
 
 
 # -- explanations ----------------------------------------------------------------------------------
@@ -245,41 +186,34 @@ class Why:
         key = ", ".join(f"{name} = {shown(value)}" for name, value in self.key.items())
         count = counted(self.versions.num_rows, "version")
         when = "" if self.snapshot_id is None else f", snapshot {self.snapshot_id}"
-        title = f"{self.table}, {key}{when}: {count} ({self.merge_engine})"
-        return "\n".join([title, *self._version_lines(), *self._row_lines()])
+        lines = [f"{self.table}, {key}{when}: {count} ({self.merge_engine})"]
+        names = self.versions.schema.names[len(_SYSTEM_COLUMNS) : -1]
+        for row in zip(*(column.to_pylist() for column in self.versions.columns), strict=True):
+            (number, file, level, _, sequence, kind), values = row[:6], row[6:-1]
+            told = zip(names, values, strict=True)
+            columns = [f"{name} = {shown(v)}" for name, v in told if name not in self.key]
+            place = "" if level is None else f"level {level}, "
+            lines.append(f"{number:>3} {kind} {', '.join(columns)}".rstrip())
+            lines.append(f"       {row[-1]}")
+            lines.append(f"       {place}{SEQUENCE_NUMBER} {sequence}, {file}")
+        if self.row is None:
+            expired = f"no row: it has expired ('{_LIFETIME}')"
+            return "\n".join([*lines, expired if self.has_expired else "no row"])
+        lines.append("the row")
+        for name, numbers in self.taken.items():
+            many = "versions" if len(numbers) > 1 else "version"
+            origin = f"from {many} {', '.join(map(str, numbers))}" if numbers else "from no version"
+            lines.append(f"       {name} = {shown(self.row[name])}, {origin}")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         try:
             story = story_list(story_of(self))
         except UnsupportedError:  # a type that has no spelling
             return notebook(element("pre", str(self)))
-        return notebook(self._title(), story)
-
-    def _title(self) -> Markup:
-        """The key, as a heading."""
         pairs = ", ".join(f"{column} = {shown(value)}" for column, value in self.key.items())
-        return paragraph(element("strong", named(self.table)), ", ", named(pairs), class_="title")
-
-    def _version_lines(self) -> Iterator[str]:
-        names = self.versions.schema.names[len(_SYSTEM_COLUMNS) : -1]
-        for row in zip(*(column.to_pylist() for column in self.versions.columns), strict=True):
-            (number, file, level, _, sequence, kind), values = row[:6], row[6:-1]
-            told = zip(names, values, strict=True)
-            columns = [f"{name} = {shown(v)}" for name, v in told if name not in self.key]
-            yield f"{number:>3} {kind} {', '.join(columns)}".rstrip()
-            yield f"       {row[-1]}"
-            place = "" if level is None else f"level {level}, "
-            yield f"       {place}{SEQUENCE_NUMBER} {sequence}, {file}"
-
-    def _row_lines(self) -> Iterator[str]:
-        if self.row is None:
-            yield f"no row: it has expired ('{_LIFETIME}')" if self.has_expired else "no row"
-            return
-        yield "the row"
-        for name, numbers in self.taken.items():
-            many = "versions" if len(numbers) > 1 else "version"
-            origin = f"from {many} {', '.join(map(str, numbers))}" if numbers else "from no version"
-            yield f"       {name} = {shown(self.row[name])}, {origin}"
+        title = paragraph(element("strong", named(self.table)), ", ", named(pairs), class_="title")
+        return notebook(title, story)
 
 
 def why_of(scan: Scan, key: Mapping[str, Any]) -> Why:
@@ -377,11 +311,14 @@ def _stored_versions(scan: Scan) -> Iterator[list[_Stored]]:
 
 def _of_section(section: Section, stored: StoredVersions) -> list[_Stored]:
     """The versions in a section. Those that a lower level contains, and dead ones, are hidden."""
-    found = [
-        _Stored(file.entry, row, _why_dead(file, row, stored))
-        for file in section.files
-        for row in stored.of_file(file.as_stored()).iter_slices(1)
-    ]
+    found = []
+    for file in section.files:
+        for row in stored.of_file(file.as_stored()).iter_slices(1):
+            hidden = None
+            # The file has exactly one version of the key.
+            if file.dead_rows is not None and not stored.of_file(file).height:
+                hidden = MARKED_DEAD if row.select(IS_ADD.all()).item() else _KEPT_DELETE
+            found.append(_Stored(file.entry, row, hidden))
     upper = {id(file.entry) for run in section.containing for file in section.runs[run]}
     levels = [each.entry.file.level for each in found if id(each.entry) in upper]
     lowest = min(levels, default=0)
@@ -391,13 +328,6 @@ def _of_section(section: Section, stored: StoredVersions) -> list[_Stored]:
         else each
         for each in found
     ]
-
-
-def _why_dead(file: PlannedFile, row: pl.DataFrame, stored: StoredVersions) -> str | None:
-    """Why readers skip the stored version. The file has exactly one."""
-    if file.dead_rows is None or stored.of_file(file).height:
-        return None
-    return MARKED_DEAD if row.select(IS_ADD.all()).item() else _KEPT_DELETE
 
 
 _KEPT_DELETE = "marked as deleted: a delete, kept to detect late rows"

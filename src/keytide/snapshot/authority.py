@@ -190,24 +190,21 @@ class FolderCommits:
         Raises `ConflictError`, without creating a snapshot, if the table was renamed in the
         meantime.
         """
-        made = self._create(store, snapshot_id, data)
-        if made:
-            refuse_lost(store, paths.snapshot_path(snapshot_id), paths.schema_dir())
-        return made
-
-    def _create(self, store: Store, snapshot_id: int, data: bytes) -> bool:
         path = paths.snapshot_path(snapshot_id)
         try:
-            return store.create(path, data)
+            made = store.create(path, data)
         except DataError as error:
             try:
-                return store.read(path) == data
+                made = store.read(path) == data
             except DataError as unread:
                 # The file does not exist: the first error explains the failure better than this
                 # one.
                 if isinstance(unread.__cause__, FileNotFoundError):
                     raise error from error.__cause__
                 raise UnknownOutcomeError(str(error)) from error
+        if made:
+            refuse_lost(store, path, paths.schema_dir())
+        return made
 
     def remove(self, store: Store, snapshot_ids: Sequence[int]) -> None:
         """See `Commits`."""

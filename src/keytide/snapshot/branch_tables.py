@@ -76,21 +76,17 @@ def torn_branches(store: Store) -> list[str]:
     """Incomplete branches: another process is creating or deleting them, or died while it did
     so.
     """
-    main = main_store(store)
-    names = map(paths.parse_branch_name, main.list_names(paths.branches_dir()))
-    return sorted(
-        name
-        for name in names
-        if name is not None and not has_branch(main, name) and _is_torn(main, name)
-    )
-
-
-def _is_torn(main: Store, name: str) -> bool:
-    """Whether a branch without its first schema is marked as unfinished, or has no document."""
-    if main.exists(paths.unfinished_path(name)):
-        return True
-    names = (info.path.rpartition("/")[2] for info in main.list(paths.branch_dir(name)))
-    return all(paths.is_temporary(each) for each in names)
+    main, torn = main_store(store), []
+    for name in map(paths.parse_branch_name, main.list_names(paths.branches_dir())):
+        if name is None or has_branch(main, name):
+            continue
+        # Such a branch is marked as unfinished, or has no document.
+        if main.exists(paths.unfinished_path(name)) or all(
+            paths.is_temporary(info.path.rpartition("/")[2])
+            for info in main.list(paths.branch_dir(name))
+        ):
+            torn.append(name)
+    return sorted(torn)
 
 
 def table_name(table: StoredTable | TableMetadata) -> str:

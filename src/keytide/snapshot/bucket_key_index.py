@@ -80,13 +80,6 @@ def cached_run(store: Store, name: str, size: int, kept_bytes_max: int) -> Run:
     return run
 
 
-def cache_run(store: Store, name: str, data: bytes, kept_bytes_max: int) -> None:
-    """Cache a run that was just written to a remote store."""
-    path = paths.index_path(name)
-    run = Run.of(np.frombuffer(data, np.uint8), store.uri_of(path))
-    FILES.keep((*version_of(store, path), "run"), run, len(data), kept_bytes_max)
-
-
 def read_run(store: Store, name: str, size: int) -> Run:
     """Read a run of `size` bytes: it is mapped on local disk, and in memory if it is remote.
 
@@ -140,10 +133,7 @@ class KeyIndex:
 
         It says nothing about other keys.
         """
-        return find_entries(hashes, self._search, self.head)
-
-    def _search(self, hashes: KeyHashes) -> Iterable[Found]:
-        return search_parts((*self.runs, self.pending), hashes)
+        return find_entries(hashes, partial(search_parts, (*self.runs, self.pending)), self.head)
 
     def on(self, store: Store) -> KeyIndex:
         """The same with its runs in `store`: after unpickling, they have no store."""
@@ -292,7 +282,9 @@ def _remember(
     """Cache what was just stored, as if it had been read from a remote store."""
     METADATA.keep(_head_key(store, path), head, _held_bytes(head))
     for name, data in runs.items():
-        cache_run(store, name, data, kept_bytes_max)
+        at = paths.index_path(name)
+        run = Run.of(np.frombuffer(data, np.uint8), store.uri_of(at))
+        FILES.keep((*version_of(store, at), "run"), run, len(data), kept_bytes_max)
 
 
 @dataclass(frozen=True)

@@ -57,10 +57,18 @@ class KeyPlaces:
         """
         found = np.full(len(wanted), UNKNOWN, np.int64)
         for bucket, hashes in self.hashes.items():
-            here = _are_in(wanted, hashes)
+            if not len(hashes):
+                continue
+            at = np.minimum(np.searchsorted(hashes, wanted), len(hashes) - 1)
+            here = hashes[at] == wanted
             twice = np.flatnonzero(here & (found != UNKNOWN))
             if len(twice):
-                raise self._torn(int(wanted[twice[0]]), int(found[twice[0]]), bucket)
+                raise DataError(
+                    f"table {self.table}: the dynamic bucket index has the hash "
+                    f"{wanted[twice[0]]} in the buckets {found[twice[0]]} and {bucket}, so a key "
+                    "can be in both: engines that require a single writer wrote at the same time. "
+                    "Overwrite the partition with its correct rows"
+                )
             found[here] = bucket
         return found
 
@@ -75,21 +83,6 @@ class KeyPlaces:
             for bucket, hashes in placed.items()
         }
         return KeyPlaces({**self.hashes, **more}, self.table)
-
-    def _torn(self, hash_: int, one: int, other: int) -> DataError:
-        return DataError(
-            f"table {self.table}: the dynamic bucket index has the hash {hash_} in the buckets "
-            f"{one} and {other}, so a key can be in both: engines that require a single writer "
-            "wrote at the same time. Overwrite the partition with its correct rows"
-        )
-
-
-def _are_in(wanted: Hashes, hashes: Hashes) -> npt.NDArray[np.bool_]:
-    if not len(hashes):
-        return np.zeros(len(wanted), np.bool_)
-    at = np.minimum(np.searchsorted(hashes, wanted), len(hashes) - 1)
-    here: npt.NDArray[np.bool_] = hashes[at] == wanted
-    return here
 
 
 @dataclass(frozen=True)

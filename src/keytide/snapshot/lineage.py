@@ -109,22 +109,6 @@ def latest_documents(store: Store, commits: Commits) -> LatestDocuments:
     `DataError` if the store fails.
     """
     before = last_seen(store)
-    schemas, snapshots = _newest(store, commits, before)
-    # If the table was not seen before, cached documents may belong to another table.
-    has_schema = before.schema is not None and before.schema in schemas
-    goes_on = has_schema and (before.snapshot is None or before.snapshot in snapshots)
-    lineage = before.lineage if goes_on else Lineage()
-    seen = LatestDocuments(
-        lineage, tuple(schemas), tuple(snapshots), _has_moved(before, schemas, snapshots)
-    )
-    _remember(store, seen)
-    return seen
-
-
-def _newest(
-    store: Store, commits: Commits, before: LatestDocuments
-) -> tuple[Sequence[NumberedDocument], Sequence[NumberedDocument]]:
-    """The latest schema and snapshot, each preceded by others that were read on the way."""
     calls: list[Callable[[], Sequence[NumberedDocument]]] = [
         partial(newest_of, store, SCHEMAS, before.schema),
         partial(commits.newest, store, before.snapshot),
@@ -138,27 +122,17 @@ def _newest(
     if is_vouched_for and before.snapshot not in snapshots:
         # Without the known snapshot, nothing says that the schema is still there.
         schemas = newest_of(store, SCHEMAS, before.schema)
-    return schemas, snapshots
 
-
-def _has_moved(
-    before: LatestDocuments,
-    schemas: Sequence[NumberedDocument],
-    snapshots: Sequence[NumberedDocument],
-) -> bool:
-    if before.schema is None:
-        return False
-    return [before.schema] != [*schemas[-1:]] or [*before.snapshots[-1:]] != [*snapshots[-1:]]
-
-
-def known_newest(store: Store) -> NumberedDocument | None:
-    """The latest snapshot at this process's previous read."""
-    return last_seen(store).snapshot
-
-
-def lineage_of(store: Store) -> Lineage:
-    """The lineage of a table at this process's previous read."""
-    return last_seen(store).lineage
+    # If the table was not seen before, cached documents may belong to another table.
+    has_schema = before.schema is not None and before.schema in schemas
+    goes_on = has_schema and (before.snapshot is None or before.snapshot in snapshots)
+    lineage = before.lineage if goes_on else Lineage()
+    has_new_schema = [before.schema] != [*schemas[-1:]]
+    has_new_snapshot = before.snapshots[-1:] != tuple(snapshots[-1:])
+    has_moved = before.schema is not None and (has_new_schema or has_new_snapshot)
+    seen = LatestDocuments(lineage, tuple(schemas), tuple(snapshots), has_moved)
+    _remember(store, seen)
+    return seen
 
 
 def advance(store: Store, lineage: Lineage, made: NumberedDocument) -> None:

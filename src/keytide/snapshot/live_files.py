@@ -228,8 +228,13 @@ def load_live_files(
         return NO_FILES
     if known.snapshot is not None and known.snapshot == snapshot:
         return known
-    stepped = _step(metadata, snapshot, known)
-    return stepped if stepped is not None else _load(metadata, snapshot)
+    since = _snapshots_between(metadata, known.snapshot, snapshot)
+    if since is None:
+        entries = metadata.entries(metadata.manifests(snapshot))
+        return files_of(snapshot, entries.filter(is_live(entries)))
+    for each in since:
+        known = known.advance(each, metadata.entries(metadata.delta_manifests(each)))
+    return known
 
 
 def has_same_rows(metadata: TableMetadata, before: LiveFiles, now: LiveFiles) -> bool:
@@ -242,16 +247,6 @@ def has_same_rows(metadata: TableMetadata, before: LiveFiles, now: LiveFiles) ->
         else _snapshots_between(metadata, before.snapshot, now.snapshot)
     )
     return since is not None and all(s.commit_kind is CommitKind.COMPACT for s in since)
-
-
-def _step(metadata: TableMetadata, target: Snapshot, known: LiveFiles) -> LiveFiles | None:
-    since = _snapshots_between(metadata, known.snapshot, target)
-    if since is None:
-        return None
-    for snapshot in since:
-        delta = metadata.delta_manifests(snapshot)
-        known = known.advance(snapshot, metadata.entries(delta))
-    return known
 
 
 def _snapshots_between(
@@ -273,21 +268,11 @@ def _snapshots_between(
         return None
 
 
-def _load(metadata: TableMetadata, snapshot: Snapshot) -> LiveFiles:
-    entries = metadata.entries(metadata.manifests(snapshot))
-    return files_of(snapshot, entries.filter(is_live(entries)))
-
-
 def files_of(snapshot: Snapshot, live: Iterable[ManifestEntry]) -> LiveFiles:
     """A snapshot with these files."""
     files = Entries.of(live)
-    return LiveFiles(snapshot, *_states(files), files)
-
-
-def _states(live: Entries) -> tuple[dict[BucketId, BucketState], dict[bytes, int]]:
-    """The states of the buckets and partitions of the files."""
     of_level = (
-        live.columns("_PARTITION", "_BUCKET", "_LEVEL", "_MAX_SEQUENCE_NUMBER", "_TOTAL_BUCKETS")
+        files.columns("_PARTITION", "_BUCKET", "_LEVEL", "_MAX_SEQUENCE_NUMBER", "_TOTAL_BUCKETS")
         .group_by("_PARTITION", "_BUCKET", "_LEVEL", maintain_order=True)
         .agg(pl.len(), pl.col("_MAX_SEQUENCE_NUMBER").max(), pl.col("_TOTAL_BUCKETS").last())
     )
@@ -298,9 +283,10 @@ def _states(live: Entries) -> tuple[dict[BucketId, BucketState], dict[bytes, int
         buckets[partition, bucket] = BucketState(
             max(before.max_sequence_number, highest), total, {**before.level_files, level: count}
         )
-        if bucket >= 0:  # see `_note_buckets`
+        # Postponed rows are in no bucket yet, so they do not determine the number of buckets.
+        if bucket >= 0:
             partitions[partition] = total
-    return buckets, partitions
+    return LiveFiles(snapshot, buckets, partitions, files)
 
 
 # -- indexes of a bucket ---------------------------------------------------------------------------

@@ -54,10 +54,8 @@ from keytide.snapshot.lineage import (
     Lineage,
     SchemasInForce,
     advance,
-    known_newest,
     last_seen,
     latest_documents,
-    lineage_of,
 )
 from keytide.store import Store, created
 
@@ -138,7 +136,7 @@ class TableMetadata:
         It most often still is the latest snapshot. In parallel with the other read, this takes no
         extra time. If it fails, the code that needs the list raises the error.
         """
-        known = known_newest(self.store)
+        known = last_seen(self.store).snapshot
         if known is None or self.store.local_path(paths.MANIFEST_DIR) is not None:
             return
         with suppress(KeytideError):
@@ -164,7 +162,8 @@ class TableMetadata:
 
     def latest_snapshot(self) -> Snapshot | None:
         """The latest snapshot. None if nothing was ever written."""
-        return self._newest_snapshot(self._look())
+        seen = self._look()
+        return self._decoded_snapshot(seen.lineage, seen.snapshot)
 
     def latest_snapshot_id(self) -> int | None:
         """The id of the latest snapshot."""
@@ -175,22 +174,19 @@ class TableMetadata:
         """Whether a snapshot is no longer the latest, or is gone."""
         if snapshot is None:
             return self.latest_snapshot_id() is not None
-        known = known_newest(self.store)
+        known = last_seen(self.store).snapshot
         if known is None or known.number != snapshot.id:
             known = NumberedDocument(snapshot.id, self._encoded(snapshot))
-        newest = self.commits.newest(self.store, known)[-1:]
-        return not newest or self._is_another(newest[0], snapshot)
+        newest = next(iter(self.commits.newest(self.store, known)[-1:]), None)
+        if newest is None or newest.number != snapshot.id:
+            return True
+        # Other engines may encode the same snapshot differently.
+        is_same = newest.data == self._encoded(snapshot)
+        return not is_same and self._decoded(newest.number, newest.data) != snapshot
 
     def begin_check(self, snapshot: Snapshot | None) -> Future[bool]:
         """Start to check whether a snapshot is outdated."""
         return self.store.begin(partial(self.is_outdated, snapshot))
-
-    def _is_another(self, found: NumberedDocument, snapshot: Snapshot) -> bool:
-        if found.number != snapshot.id:
-            return True
-        # Other engines may encode the same snapshot differently.
-        is_same = found.data == self._encoded(snapshot)
-        return not is_same and self._decoded(found.number, found.data) != snapshot
 
     def create(self, snapshot: Snapshot, changes: TellChanges = no_changes) -> bool:
         """Make a snapshot the latest, as `Commits.create`. This is the commit."""
@@ -232,7 +228,7 @@ class TableMetadata:
     def _schemas_in_force(self, seen: LatestDocuments) -> SchemasInForce:
         newest = self._newest_schema(seen)
         try:
-            snapshot = self._newest_snapshot(seen)
+            snapshot = self._decoded_snapshot(seen.lineage, seen.snapshot)
         except KeytideError:
             snapshot = None  # the code that reads it raises the error
         if snapshot is None or snapshot.schema_id == newest.id:
@@ -245,9 +241,6 @@ class TableMetadata:
         numbers = range(max(newest.id, snapshot.schema_id) + 1)
         calls = [partial(self._schema, seen.lineage, number) for number in numbers]
         return SchemasInForce.of(self.store.together(calls)[snapshot.schema_id :])
-
-    def _newest_snapshot(self, seen: LatestDocuments) -> Snapshot | None:
-        return self._decoded_snapshot(seen.lineage, seen.snapshot)
 
     def _decoded_snapshot(
         self, lineage: Lineage, found: NumberedDocument | None
@@ -272,7 +265,7 @@ class TableMetadata:
     @property
     def lineage(self) -> Lineage:
         """Identifies which documents are meant, because numbers may be reused."""
-        return lineage_of(self.store)
+        return last_seen(self.store).lineage
 
     def _schema(self, lineage: Lineage, number: int, data: bytes | None = None) -> TableSchema:
         path = paths.schema_path(number)
@@ -660,21 +653,17 @@ class TableMetadata:
         entries = self.manifest(meta)
         # Deleted files are not read.
         added = entries.columns("_KIND", "_SCHEMA_ID").filter(pl.col("_KIND") == FileKind.ADD)
-        for schema_id in added["_SCHEMA_ID"].unique():
-            with self._naming_schema(meta, schema_id):
-                self.schema(schema_id)
-        return entries
-
-    @contextmanager
-    def _naming_schema(self, meta: ManifestFileMeta, schema_id: int) -> Iterator[None]:
+        schema_id = -1
         try:
-            yield
+            for schema_id in added["_SCHEMA_ID"].unique():
+                self.schema(schema_id)
         except (DataError, InvalidError) as error:
             uri = self.store.uri_of(paths.manifest_path(meta.file_name))
             raise DataError(
                 f"{uri}: it lists a data file that was written with schema {schema_id}, which "
                 f"cannot be read: {error}"
             ) from error.__cause__ or error
+        return entries
 
     def index_files(self, snapshot: Snapshot) -> list[IndexFile]:
         """The index files of a snapshot: deletion vectors and hash indexes."""

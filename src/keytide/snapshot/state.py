@@ -406,16 +406,6 @@ class TableState:
         """The same state, for reads that include what is not compacted yet."""
         return replace(self, view=self.view.merging)
 
-    @property
-    def as_stored(self) -> TableState:
-        """The same state, in which no row is dead."""
-        return replace(self, vector_files=(), key_files=())
-
-    @property
-    def with_history(self) -> TableState:
-        """The same state, for reads that also search earlier rows of a key."""
-        return replace(self, key_files=())
-
     def in_statement(self, statement: Statement) -> TableState:
         """The same state, on which a statement is based."""
         return replace(self, view=self.view.in_statement(statement))

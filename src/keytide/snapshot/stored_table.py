@@ -250,7 +250,10 @@ class StoredTable:
         refuse_external(schema, self.name)
         numbers = {*range(schema.id + 1), *files.schema_ids}
         schemas = Schemas(self.name, self.metadata.schemas(sorted(numbers)))
-        known = self._view_of(schema, schemas)
+        # The last requested view, if it has this schema and these schemas.
+        known = self.live._view
+        if known is not None and (known.schema != schema or known.schemas != schemas):
+            known = None
         options = _options_of(self.name, schema) if known is None else known.options
         functions = registered_functions(options)
         if known is not None and known.functions == functions:
@@ -260,12 +263,6 @@ class StoredTable:
         view = TableView(self.store, self.name, schema, schemas, options, functions)
         self.live._view = view
         return view
-
-    def _view_of(self, schema: TableSchema, schemas: Schemas) -> TableView | None:
-        """The last requested view, if it has this schema and these schemas."""
-        known = self.live._view
-        is_same = known is not None and known.schema == schema and known.schemas == schemas
-        return known if is_same else None
 
     def live_files(self, snapshot: Snapshot | None) -> LiveFiles:
         """The live files of a snapshot. None means the state before the first one: no files."""

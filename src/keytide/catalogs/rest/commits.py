@@ -48,7 +48,7 @@ from keytide.snapshot.authority import (
     UnknownOutcomeError,
     no_changes,
 )
-from keytide.snapshot.lineage import known_newest
+from keytide.snapshot.lineage import last_seen
 from keytide.store import Store
 from keytide.types import DataType, Field
 
@@ -362,7 +362,7 @@ class RestCommits:
 
         # The uuid of the base snapshot, None if it has none. Snapshots of Paimon before 2.0 have
         # none. Then its catalogs accept the first of two snapshots with the same id.
-        known = known_newest(store)
+        known = last_seen(store).snapshot
         if known is None or known.number != snapshot_id - 1:
             known = (
                 _commits_stored(store, snapshot_id - 1) if snapshot_id > FIRST_SNAPSHOT_ID else None

@@ -8,8 +8,8 @@ updated row by row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import polars as pl
@@ -17,7 +17,7 @@ from pyroaring import BitMap, BitMap64
 
 from keytide.base.process import library
 from keytide.errors import InvalidError
-from keytide.merge.functions.inputs import AggregateFunction, Inputs, unsound
+from keytide.merge.functions.inputs import AggregateFunction, Inputs
 from keytide.merge.functions.roaring import decode_bitmap64, encode_bitmap32, encode_bitmap64
 from keytide.merge.refusal import Refusal
 from keytide.merge.windows import Marks, take
@@ -26,7 +26,53 @@ from keytide.options import keys
 # -- sets of integers ------------------------------------------------------------------------------
 
 
-class RoaringBitmap32(AggregateFunction):
+class _Serialized(AggregateFunction):
+    """The union of the adds, sets of which each is one value of bytes."""
+
+    stands_anywhere: ClassVar[bool] = True
+    kind: ClassVar[str]
+    """What a value is, for people."""
+    errors: ClassVar[tuple[type[Exception], ...]] = (ValueError,)
+    """What `union` raises for a value that is not such a set."""
+
+    def refusals(self, values: pl.Series, adds: Marks, retracts: Marks) -> Iterator[Refusal]:
+        """Values that are not such a set. Raises `SetupError` without the library."""
+        library = self.library()
+        sound = []
+        for value in values.filter(pl.Series(adds)).drop_nulls().unique():
+            with suppress(*self.errors):
+                self.union(library, [value])
+                sound.append(value)
+        wrong = ~values.is_in(pl.Series(sound, dtype=values.dtype).implode())
+        yield Refusal(wrong.fill_null(value=False).to_numpy() & adds, self._not_serialized)
+
+    def fold(self, inputs: Inputs) -> pl.Series:
+        """The unions. Values are decoded one by one, because they have no columnar form."""
+        library = self.library()
+        sets = inputs.frame().group_by("key", maintain_order=True).agg("value")
+        try:
+            unions = [self.union(library, list(values)) for values in sets["value"]]
+        except self.errors as error:
+            raise InvalidError(f"{self._not_serialized}: {error}") from None
+        return inputs.per_key(sets.with_columns(pl.Series("value", unions, pl.Binary)))
+
+    @property
+    def _not_serialized(self) -> str:
+        return (
+            f"column {self.column!r}: aggregate function {self.name!r} found a value that is "
+            f"no serialized {self.kind} as this function takes them"
+        )
+
+    def library(self) -> Any:
+        """The library that `union` needs, if it is optional. Raises `SetupError` without it."""
+        return None
+
+    def union(self, library: Any, values: Sequence[bytes]) -> bytes:
+        """The bytes of the union."""
+        raise NotImplementedError
+
+
+class RoaringBitmap32(_Serialized):
     """The union of the adds, bitmaps of 32-bit integers in the portable roaring format.
 
     NULL is ignored. Order does not matter, and aggregation can be split up. Equal sets have equal
@@ -34,41 +80,9 @@ class RoaringBitmap32(AggregateFunction):
     """
 
     name: ClassVar[str] = "rbm32"
-    stands_anywhere: ClassVar[bool] = True
+    kind: ClassVar[str] = "roaring bitmap"
 
-    def refusals(self, values: pl.Series, adds: Marks, retracts: Marks) -> Iterator[Refusal]:
-        """Values that are not such a bitmap."""
-        yield Refusal(unsound(values, adds, self._is_sound), self._no_bitmap)
-
-    def fold(self, inputs: Inputs) -> pl.Series:
-        """The unions. Values are decoded one by one, because a bitmap has no columnar form."""
-        bitmaps = inputs.frame().group_by("key", maintain_order=True).agg("value")
-        unions = bitmaps.with_columns(
-            pl.Series("value", [self._union(values) for values in bitmaps["value"]], pl.Binary)
-        )
-        return inputs.per_key(unions)
-
-    def _union(self, values: Sequence[bytes]) -> bytes:
-        try:
-            return self.union(values)
-        except ValueError as error:
-            raise InvalidError(f"{self._no_bitmap}: {error}") from None
-
-    def _is_sound(self, value: bytes) -> bool:
-        try:
-            self.union([value])
-        except ValueError:
-            return False
-        return True
-
-    @property
-    def _no_bitmap(self) -> str:
-        return (
-            f"column {self.column!r}: aggregate function {self.name!r} found a value that is "
-            f"no serialized roaring bitmap as this function takes them"
-        )
-
-    def union(self, values: Sequence[bytes]) -> bytes:
+    def union(self, library: Any, values: Sequence[bytes]) -> bytes:
         """The bytes of the union. Raises `ValueError` for a value that is not such a bitmap."""
         if not all(values):
             raise ValueError("it has no bytes")
@@ -80,7 +94,7 @@ class RoaringBitmap64(RoaringBitmap32):
 
     name: ClassVar[str] = "rbm64"
 
-    def union(self, values: Sequence[bytes]) -> bytes:
+    def union(self, library: Any, values: Sequence[bytes]) -> bytes:
         """The bytes of the union. Raises `ValueError` for a value that is not such a bitmap."""
         return encode_bitmap64(BitMap64.union(*map(decode_bitmap64, values)))
 
@@ -88,52 +102,19 @@ class RoaringBitmap64(RoaringBitmap32):
 # -- approximate sets ------------------------------------------------------------------------------
 
 
-_NO_SKETCH = (IndexError, RuntimeError, ValueError)
-"""The library's error for unknown bytes."""
-
 _THETA_LG_SIZE = 12
 """A theta union keeps 4096 hashes, as in the format's other engines."""
 
 
-class _Sketch(AggregateFunction):
-    stands_anywhere: ClassVar[bool] = True
+class _Sketch(_Serialized):
+    kind: ClassVar[str] = "sketch"
+    errors: ClassVar[tuple[type[Exception], ...]] = (IndexError, RuntimeError, ValueError)
+    """The library's errors for unknown bytes."""
 
-    def refusals(self, values: pl.Series, adds: Marks, retracts: Marks) -> Iterator[Refusal]:
-        """Values that are not such a sketch. Raises `SetupError` without the library."""
-        library = _library(self.name, self.column)
-        is_sound = partial(self._is_sound, library)
-        yield Refusal(unsound(values, adds, is_sound), self._no_sketch)
-
-    def fold(self, inputs: Inputs) -> pl.Series:
-        """The unions. Values are decoded one by one, because a sketch has no columnar form."""
-        library = _library(self.name, self.column)
-        sketches = inputs.frame().group_by("key", maintain_order=True).agg("value")
-        unions = [self._union(library, values) for values in sketches["value"]]
-        return inputs.per_key(sketches.with_columns(pl.Series("value", unions, pl.Binary)))
-
-    def _union(self, library: Any, values: Sequence[bytes]) -> bytes:
-        try:
-            return self.union(library, list(values))
-        except _NO_SKETCH as error:
-            raise InvalidError(f"{self._no_sketch}: {error}") from None
-
-    def _is_sound(self, library: Any, value: bytes) -> bool:
-        try:
-            self.union(library, [value])
-        except _NO_SKETCH:
-            return False
-        return True
-
-    @property
-    def _no_sketch(self) -> str:
-        return (
-            f"column {self.column!r}: aggregate function {self.name!r} found a value that is "
-            f"no serialized sketch as this function takes them"
-        )
-
-    def union(self, library: Any, values: Sequence[bytes]) -> bytes:
-        """The union of the sketches."""
-        raise NotImplementedError
+    def library(self) -> Any:
+        """Apache DataSketches. Raises `SetupError` without it."""
+        needed_for = f"column {self.column!r}: aggregate function {self.name!r}"
+        return library("datasketches", "sketches", needed_for)
 
 
 class HllSketch(_Sketch):
@@ -175,11 +156,6 @@ class ThetaSketch(_Sketch):
         return compact
 
 
-def _library(name: str, column: str) -> Any:
-    needed_for = f"column {column!r}: aggregate function {name!r}"
-    return library("datasketches", "sketches", needed_for)
-
-
 # -- arrays ----------------------------------------------------------------------------------------
 
 
@@ -207,7 +183,17 @@ class Collect(AggregateFunction):
         """The collected arrays."""
         items = inputs.items()
         if self.distinct or inputs.retracts.any():
-            kept = _first_not_taken_back() if self.distinct else _not_taken_back()
+            if self.distinct:
+                # Of equal elements, the first one added after the last removed one. -1 precedes
+                # every position: nothing was removed.
+                taken_back = _PLACE.filter(~_IS_ADD).max().fill_null(-1)
+                kept = _PLACE.filter(_IS_ADD & _PLACE.gt(taken_back)).head(1)
+            else:
+                # Of equal elements, those that remain if each retract removes the oldest one. The
+                # count never decreases below zero: a retract of a missing element has no effect.
+                count = pl.when(_IS_ADD).then(1).otherwise(-1).cum_sum()
+                left = count.last() - pl.min_horizontal(count.min(), 0)
+                kept = _PLACE.filter(_IS_ADD & (_IS_ADD.cum_sum(reverse=True) <= left))
             items = items.group_by("key", "value", maintain_order=True).agg(place=kept)
             items = items.explode("place", empty_as_null=False, keep_nulls=False)
         return inputs.lists_of(items)
@@ -247,24 +233,6 @@ class Union(AggregateFunction):
         only = take(inputs.values, inputs.slices.last_where(present))
         as_they_are: pl.Series = only.zip_with(is_alone, united)
         return as_they_are
-
-
-def _first_not_taken_back() -> pl.Expr:
-    """Of equal elements, the position of the first one added after the last removed one."""
-    # -1 precedes every position: nothing was removed.
-    taken_back = _PLACE.filter(~_IS_ADD).max().fill_null(-1)
-    return _PLACE.filter(_IS_ADD & _PLACE.gt(taken_back)).head(1)
-
-
-def _not_taken_back() -> pl.Expr:
-    """Of equal elements, the positions that remain if each retract removes the oldest one.
-
-    The count increases with adds and decreases with retracts, but never below zero, because a
-    retract of a missing element has no effect.
-    """
-    count = pl.when(_IS_ADD).then(1).otherwise(-1).cum_sum()
-    left = count.last() - pl.min_horizontal(count.min(), 0)
-    return _PLACE.filter(_IS_ADD & (_IS_ADD.cum_sum(reverse=True) <= left))
 
 
 # -- strings ---------------------------------------------------------------------------------------
@@ -470,7 +438,12 @@ class NestedUpdate(_NestedTable):
             taken_back = pl.col("row").filter(~pl.col("is_add")).max().fill_null(-1)
             rows = rows.filter(pl.col("is_add") & (pl.col("row") > taken_back.over(identity)))
         if self.key:
-            rows = self._newest(rows, identity)
+            # The last row of each nested key, at the position of its first one.
+            sequence = [_ROW.field(n).alias(f"sequence_{i}") for i, n in enumerate(self.sequence)]
+            ordered = rows.sort(*sequence, "place", nulls_last=False)
+            rows = ordered.group_by(identity, maintain_order=True).agg(
+                pl.col("place").min(), pl.col("value").last()
+            )
         if self.count_limit is not None:
             # Counted in order of arrival of the keys, so that the first rows are kept.
             rows = rows.sort("key", "place")
@@ -488,23 +461,14 @@ class NestedUpdate(_NestedTable):
         if self.key and not self.sequence and self.count_limit is None:
             return inputs.not_added_again(rows, ["key", *self._key_columns])
         marks = inputs.rows_of(rows.filter(~pl.col("is_add")).group_by("key").agg("row"))
-        return marks if self.count_limit is None else marks | self._exceeding(rows, inputs)
-
-    def _exceeding(self, rows: pl.DataFrame, inputs: Inputs) -> Marks:
-        """The adds with more rows, or more keys, than the limit allows."""
+        if self.count_limit is None:
+            return marks
+        # The adds with more rows, or more keys, than the limit allows.
         adds = rows.filter("is_add").sort("key", "place")
         if self.key:
             adds = adds.unique(["key", *self._key_columns], keep="first", maintain_order=True)
         exceeding = adds.filter(pl.int_range(pl.len()).over("key") >= self.count_limit)
-        return inputs.rows_of(exceeding.group_by("key").agg("row"))
-
-    def _newest(self, rows: pl.DataFrame, identity: list[str]) -> pl.DataFrame:
-        """The last row of each nested key, at the position of its first one."""
-        sequence = [_ROW.field(name).alias(f"sequence_{i}") for i, name in enumerate(self.sequence)]
-        ordered = rows.sort(*sequence, "place", nulls_last=False)
-        return ordered.group_by(identity, maintain_order=True).agg(
-            pl.col("place").min(), pl.col("value").last()
-        )
+        return marks | inputs.rows_of(exceeding.group_by("key").agg("row"))
 
 
 @dataclass(frozen=True)

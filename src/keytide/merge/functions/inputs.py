@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -58,11 +58,6 @@ class Inputs:
         highest = np.iinfo(np.int64).max
         found = np.minimum.reduceat(np.where(marks, self.rank, highest), self.slices.starts)
         return _row_of(np.where(found == highest, _NEVER, found))
-
-    def after(self, rows: Positions) -> Marks:
-        """Which versions follow the given row of their key."""
-        marks: Marks = self.slices.rows > rows[self.slices.keys]
-        return marks
 
     def frame(self) -> pl.DataFrame:
         """The inputs that are not NULL as rows `key`, `row`, `rank`, `is_add`, `value`."""
@@ -249,14 +244,6 @@ def leaves_null(column: str) -> str:
         f"the field '{column}' is NOT NULL, but a retract would leave the value NULL in it; make "
         f"the column nullable"
     )
-
-
-def unsound(values: pl.Series, marks: Marks, is_sound: Callable[[bytes], bool]) -> Marks:
-    """Which of the marked non-NULL values are invalid. Equal values are checked once."""
-    asked = values.filter(pl.Series(marks)).drop_nulls().unique()
-    wrong = asked.filter(pl.Series([not is_sound(value) for value in asked], dtype=pl.Boolean))
-    found: Marks = values.is_in(wrong.implode()).fill_null(value=False).to_numpy() & marks
-    return found
 
 
 def _list_type(dtype: pl.DataType) -> pl.DataType:

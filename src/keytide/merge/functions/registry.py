@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
@@ -93,18 +94,14 @@ def function_names(
     return {column: _stored_name(name) for column, name in names.items() if name is not None}
 
 
-def function_names_in(options: TableOptions) -> set[str]:
-    """All functions that the options use."""
-    default = options.default_aggregate_function
-    names = {*options.by_columns(keys.AGGREGATE_FUNCTION).values(), *([default] if default else ())}
-    return {_stored_name(name) for name in names}
-
-
 def with_stored_names(raw: Mapping[str, str]) -> dict[str, str]:
     """The options with the function names that every engine of the format uses."""
-    return {
-        key: _stored_name(value) if _names_function(key) else value for key, value in raw.items()
-    }
+    named = dict(raw)
+    for key, value in raw.items():
+        is_own = keys.columns_in(keys.AGGREGATE_FUNCTION, key) is not None
+        if is_own or key == keys.DEFAULT_AGGREGATE_FUNCTION:
+            named[key] = _stored_name(value)
+    return named
 
 
 def is_built_in(name: str) -> bool:
@@ -170,37 +167,29 @@ def _stored_name(name: str) -> str:
     return plain if plain in _FUNCTIONS else _OTHER_NAMES.get(plain.lower(), name)
 
 
-def _names_function(key: str) -> bool:
-    own = keys.columns_in(keys.AGGREGATE_FUNCTION, key)
-    return own is not None or key == keys.DEFAULT_AGGREGATE_FUNCTION
-
-
+@dataclass(frozen=True)
 class _Options:
     """The options `fields.<column>.*` of one column."""
 
-    def __init__(self, column: str, raw: Mapping[str, str]) -> None:
-        self.column = column
-        self._raw = raw
+    column: str
+    raw: Mapping[str, str]
 
     def key(self, option: str) -> str:
         return keys.key_of(option, self.column)
-
-    def is_set(self, option: str) -> bool:
-        return self.key(option) in self._raw
 
     def value(self, option: str) -> Any:
         """The typed value, or the default if the option is not set."""
         row = option_of(option)
         assert row is not None
         key = self.key(option)
-        return row.parse(key, self._raw[key]) if key in self._raw else row.default_value
+        return row.parse(key, self.raw[key]) if key in self.raw else row.default_value
 
     def members(self, option: str, known: Collection[str]) -> tuple[str, ...]:
         """The fields of a nested ROW that an option names."""
         names: tuple[str, ...] = self.value(option)
         if not set(names) <= set(known):
             raise InvalidError(
-                f"option {self.key(option)!r} has the value {self._raw[self.key(option)]!r}; "
+                f"option {self.key(option)!r} has the value {self.raw[self.key(option)]!r}; "
                 f"expected fields of the nested ROW: {', '.join(known)}"
             )
         return names
@@ -318,7 +307,7 @@ def _nested_members(name: str, field: Field) -> Collection[str]:
 
 
 def _null_strategy(options: _Options, key: tuple[str, ...]) -> str:
-    if options.is_set(keys.NESTED_KEY_NULL_STRATEGY) and not key:
+    if options.key(keys.NESTED_KEY_NULL_STRATEGY) in options.raw and not key:
         raise _needs_nested_key(options, keys.NESTED_KEY_NULL_STRATEGY)
     strategy: str = options.value(keys.NESTED_KEY_NULL_STRATEGY)
     return strategy
@@ -455,4 +444,6 @@ def registered_functions(options: TableOptions) -> Mapping[str, MergeFunction]:
     """The registered functions that a table's options use."""
     with _lock:
         known = dict(_registered)
-    return {name: known[name] for name in sorted(function_names_in(options) & known.keys())}
+    default = options.default_aggregate_function
+    names = {*options.by_columns(keys.AGGREGATE_FUNCTION).values(), *([default] if default else ())}
+    return {name: known[name] for name in sorted({*map(_stored_name, names)} & known.keys())}

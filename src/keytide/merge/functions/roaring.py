@@ -86,7 +86,11 @@ def encode_bitmap64(bitmap: BitMap64) -> bytes:
     """The bytes of the set. Equal sets have equal bytes."""
     bitmap = bitmap.copy()
     bitmap.run_optimize()
-    containers = [_without_vain_runs(c) for c in _containers(_Reader(bitmap.serialize()))]
+    reader = _Reader(bitmap.serialize())
+    containers = []
+    for _ in range(reader.number("Q")):
+        read = _portable_containers(reader, reader.number("I"))
+        containers += [_without_vain_runs(container) for container in read]
     if not containers:
         return b"\x00"
     count = len(containers)
@@ -100,12 +104,12 @@ def encode_bitmap64(bitmap: BitMap64) -> bytes:
     return b"".join(parts)
 
 
+@dataclass
 class _Reader:
     """Bytes and the current read position."""
 
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.position = 0
+    data: bytes
+    position: int = 0
 
     def unpack(self, layout: str) -> tuple[int, ...]:
         values = struct.unpack_from(f"<{layout}", self.data, self.position)
@@ -132,7 +136,18 @@ def _read(reader: _Reader) -> Iterator[_Container]:
         raise ValueError(f"it begins with {filled}, not with 0 or 1")
     if not filled:
         return
-    leaves = _leaves(reader, reader.number("Q"))
+    count = reader.number("Q")
+    # Inner nodes are only followed.
+    leaves: list[tuple[bytes, int]] = []
+    while len(leaves) < count:
+        node, _, prefix_length = reader.unpack("BHB")
+        if node > _LEAF:
+            raise ValueError(f"it has a node of unknown type {node}")
+        reader.take(prefix_length)
+        body = reader.take(_BODY_BYTES[node])
+        if node == _LEAF:
+            leaves.append((body[:6], int.from_bytes(body[6:], "little")))
+
     stored: dict[int, tuple[int, int, bytes]] = {}
     for array in range(reader.number("I")):
         if reader.number("B") != _NOT_TRIMMED:
@@ -147,20 +162,6 @@ def _read(reader: _Reader) -> Iterator[_Container]:
         if number not in stored:
             raise ValueError(f"container {number} is missing")
         yield _Container(upper, *stored[number])
-
-
-def _leaves(reader: _Reader, count: int) -> list[tuple[bytes, int]]:
-    """Upper bits and containers. Inner nodes are only followed."""
-    leaves: list[tuple[bytes, int]] = []
-    while len(leaves) < count:
-        type_, _, prefix_length = reader.unpack("BHB")
-        if type_ > _LEAF:
-            raise ValueError(f"it has a node of unknown type {type_}")
-        reader.take(prefix_length)
-        body = reader.take(_BODY_BYTES[type_])
-        if type_ == _LEAF:
-            leaves.append((body[:6], int.from_bytes(body[6:], "little")))
-    return leaves
 
 
 def _payload(reader: _Reader, type_: int, cardinality: int) -> bytes:
@@ -198,30 +199,22 @@ def _nodes(leaves: Sequence[tuple[bytes, int]], depth: int) -> Iterator[bytes]:
     ]
     type_ = next(type_ for type_, most in enumerate(_CHILDREN_MAX) if len(groups) <= most)
     yield struct.pack("<BHB", type_, len(groups), len(prefix)) + prefix
-    yield _body(type_, [key for key, _ in groups])
+    if type_ == 3:
+        yield sum(1 << key for key, _ in groups).to_bytes(32, "little")
+    else:
+        if type_ == 2:
+            table = bytearray([_NO_CHILD] * 256)
+            for number, (key, _) in enumerate(groups):
+                table[key] = number
+        else:
+            table = bytearray(key for key, _ in groups).ljust(_BODY_BYTES[type_], b"\x00")
+        word = min(8, len(table))
+        yield b"".join(bytes(table[i : i + word][::-1]) for i in range(0, len(table), word))
     for _, group in groups:
         yield from _nodes(group, place + 1)
 
 
-def _body(type_: int, keys: Sequence[int]) -> bytes:
-    if type_ == 3:
-        return sum(1 << key for key in keys).to_bytes(32, "little")
-    if type_ == 2:
-        table = bytearray([_NO_CHILD] * 256)
-        for number, key in enumerate(keys):
-            table[key] = number
-    else:
-        table = bytearray(keys).ljust(_BODY_BYTES[type_], b"\x00")
-    word = min(8, len(table))
-    return b"".join(bytes(table[i : i + word][::-1]) for i in range(0, len(table), word))
-
-
 # -- the portable layout ---------------------------------------------------------------------------
-
-
-def _containers(reader: _Reader) -> Iterator[_Container]:
-    for _ in range(reader.number("Q")):
-        yield from _portable_containers(reader, reader.number("I"))
 
 
 def _portable_containers(reader: _Reader, high: int) -> Iterator[_Container]:

@@ -6,11 +6,10 @@ The functions that pick one input return the first or the last, with or without 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +17,7 @@ import pyarrow.compute as pc
 from keytide.errors import InvalidError
 from keytide.merge.functions.inputs import AggregateFunction, Inputs
 from keytide.merge.refusal import Refusal
-from keytide.merge.windows import KeySlices, Marks, Positions, take
+from keytide.merge.windows import KeySlices, Marks, take
 from keytide.options import keys
 
 # -- numbers, booleans and ordered types -----------------------------------------------------------
@@ -54,7 +53,7 @@ class Sum(AggregateFunction):
             total = pl.when(_VALUE.count() > 0).then(_VALUE.sum()).alias("value")
             sums = _by_key(inputs.slices, values, total, shadow)
             exact = sums["value"].to_physical().abs()
-            limit = _UNSCALED_SUM_MAX / 10 ** _scale(values.dtype)
+            limit = _UNSCALED_SUM_MAX / 10 ** getattr(values.dtype, "scale", 0)
             if (sums["shadow"].abs() > limit).any() or (
                 exact >= pl.Series([10**38], dtype=pl.Int128)
             ).any():
@@ -89,7 +88,12 @@ class Product(AggregateFunction):
         """The products. Raises `InvalidError` if one does not fit, and for a division by zero."""
         if inputs.values.dtype.is_decimal() or inputs.retracts.any():
             # Process the second inputs of all keys together, then the third ones, and so on.
-            rows, starts, lengths = _inputs_from_first_add(inputs)
+            keys = inputs.slices.keys
+            first = inputs.slices.first_where(inputs.adds & inputs.is_present)
+            begun = (first[keys] >= 0) & (inputs.slices.rows >= first[keys])
+            rows = np.flatnonzero(begun & inputs.is_present & (inputs.adds | inputs.retracts))
+            lengths = np.bincount(keys[rows], minlength=inputs.slices.count)
+            starts = np.cumsum(lengths) - lengths
             # Keys sorted by decreasing number of inputs. Those with an input at a given depth then
             # come first.
             longest_first = np.argsort(-lengths, kind="stable")
@@ -113,8 +117,8 @@ class Product(AggregateFunction):
         if not divisors.dtype.is_float() and (divisors == 0).any():
             raise InvalidError(self._no_division)
         try:
-            products = _times(state.filter(~by_division), values.filter(~by_division))
-            quotients = _over(state.filter(by_division), divisors)
+            products = _product(state.filter(~by_division), values.filter(~by_division))
+            quotients = _product(state.filter(by_division), divisors, divides=True)
         except (pl.exceptions.InvalidOperationError, pa.ArrowInvalid):
             raise self.does_not_fit(state.dtype) from None
         places = np.where(divides, len(products) + np.cumsum(divides), np.cumsum(~divides)) - 1
@@ -192,19 +196,18 @@ def _reduced(
         if reduce is np.add:
             signed += 0  # -0.0 becomes 0.0, so a retracted zero gives zero
         results = reduce.reduceat(signed, slices.starts)
-        if values.dtype.is_integer() and not _cannot_wrap(reduce, numbers, slices):
+        # Sums certainly fit in 64 bits if so many of the farthest number do, as nearly always.
+        fits = False
+        if values.dtype.is_integer() and reduce is np.add:
+            farthest = max(int(numbers.max()), -int(numbers.min()))
+            fits = farthest * int(slices.lengths.max()) < 2**62
+        if values.dtype.is_integer() and not fits:
             # Integers can overflow silently. The floating-point result then differs a lot.
             shadow = reduce.reduceat(numbers.astype(np.float64) * signs, slices.starts)
             distance = np.abs(np.nan_to_num(shadow, nan=0.0) - results)
             if (distance > 2.0**62).any():
                 raise function.does_not_fit(values.dtype)
     return _fitted(function, _null_unless(pl.Series(results), takes_part, slices), values.dtype)
-
-
-def _cannot_wrap(reduce: np.ufunc, numbers: npt.NDArray[np.int64], slices: KeySlices) -> bool:
-    """Whether sums certainly fit in 64 bits, as nearly all do."""
-    farthest = max(int(numbers.max()), -int(numbers.min()))
-    return reduce is np.add and farthest * int(slices.lengths.max()) < 2**62
 
 
 def _null_unless(results: pl.Series, marks: Marks, slices: KeySlices) -> pl.Series:
@@ -220,21 +223,19 @@ def _extreme(inputs: Inputs, pick: np.ufunc, pick_any: pl.Expr) -> pl.Series:
     plain = values.to_physical()
     if not (plain.dtype.is_integer() or plain.dtype.is_float()) or plain.dtype == pl.Int128:
         return _by_key(inputs.slices, values, pick_any)["value"]
-    # NULLs are replaced by a value that never wins.
+    # NULLs are replaced by a value that never wins. For floats, the minimum ignores NaN.
+    loser: float
+    if plain.dtype.is_float():
+        loser = -math.inf if pick is np.maximum else math.nan
+    else:
+        bounds = np.iinfo(plain.clear().to_numpy().dtype)
+        loser = int(bounds.min if pick is np.maximum else bounds.max)
     present = values.is_not_null().to_numpy()
-    filled = plain.fill_null(_loser(plain.dtype, pick)).to_numpy()
+    filled = plain.fill_null(loser).to_numpy()
     picked = pick.reduceat(filled, inputs.slices.starts)
     extremes = _null_unless(pl.Series(picked, dtype=plain.dtype), present, inputs.slices)
     in_type: pl.Series = extremes.cast(values.dtype)
     return in_type
-
-
-def _loser(dtype: pl.DataType, pick: np.ufunc) -> float | int:
-    """A value that never wins against any other. For floats, the minimum ignores NaN."""
-    if dtype.is_float():
-        return -math.inf if pick is np.maximum else math.nan
-    bounds = np.iinfo(pl.Series(dtype=dtype).to_numpy().dtype)
-    return int(bounds.min if pick is np.maximum else bounds.max)
 
 
 def _fitted(function: AggregateFunction, results: pl.Series, dtype: pl.DataType) -> pl.Series:
@@ -245,64 +246,28 @@ def _fitted(function: AggregateFunction, results: pl.Series, dtype: pl.DataType)
     return fitted
 
 
-def _inputs_from_first_add(inputs: Inputs) -> tuple[Positions, Positions, Positions]:
-    """The rows that count in a product, the start of each key among them, and their number."""
-    keys = inputs.slices.keys
-    first = inputs.slices.first_where(inputs.adds & inputs.is_present)
-    begun = (first[keys] >= 0) & (inputs.slices.rows >= first[keys])
-    rows = np.flatnonzero(begun & inputs.is_present & (inputs.adds | inputs.retracts))
-    lengths = np.bincount(keys[rows], minlength=inputs.slices.count)
-    return rows, np.cumsum(lengths) - lengths, lengths
-
-
-def _times(values: pl.Series, factors: pl.Series) -> pl.Series:
+def _product(values: pl.Series, operands: pl.Series, *, divides: bool = False) -> pl.Series:
+    """The products or quotients, rounded half up to the scale of decimals."""
     dtype = values.dtype
-    product: pl.Series
     if dtype.is_decimal():
-        return _computed(pc.multiply, values, factors)
-    if dtype.is_integer():
-        product = values.cast(pl.Int128) * factors.cast(pl.Int128)
-    else:
-        product = values * factors
-    stepped: pl.Series = product.cast(dtype)
-    return stepped
-
-
-def _over(values: pl.Series, divisors: pl.Series) -> pl.Series:
-    dtype = values.dtype
-    quotient: pl.Series
-    if dtype.is_decimal():
-        return _computed(pc.divide, values, divisors)
-    if dtype.is_integer():
-        wide, by = values.cast(pl.Int128), divisors.cast(pl.Int128)
+        # Arrow computes in 256 bits but refuses types with more than 76 digits, so one digit less
+        # is used.
+        digits, scale = 38, getattr(dtype, "scale", 0)
+        wide = values.to_arrow().cast(pa.decimal256(digits, scale))
+        by = operands.to_arrow().cast(pa.decimal256(digits - 1, scale))
+        outcome = pc.divide(wide, by) if divides else pc.multiply(wide, by)
+        rounded = pc.round(outcome, ndigits=scale, round_mode="half_towards_infinity")
+        exact = pl.Series(rounded.cast(pa.decimal128(digits, scale)))
+    elif dtype.is_integer() and divides:
+        whole, by = values.cast(pl.Int128), operands.cast(pl.Int128)
         # Java's division truncates towards zero, but Polars rounds down.
-        quotient = wide.abs() // by.abs() * wide.sign() * by.sign()
+        exact = whole.abs() // by.abs() * whole.sign() * by.sign()
+    elif dtype.is_integer():
+        exact = values.cast(pl.Int128) * operands.cast(pl.Int128)
     else:
-        quotient = values / divisors
-    stepped: pl.Series = quotient.cast(dtype)
-    return stepped
-
-
-def _computed(
-    compute: Callable[[pa.Array, pa.Array], pa.Array], values: pl.Series, operands: pl.Series
-) -> pl.Series:
-    """The result for decimals, rounded half up to their scale.
-
-    Arrow computes in 256 bits but refuses types with more than 76 digits, so one digit less is
-    used.
-    """
-    digits, scale = 38, _scale(values.dtype)
-    wide = values.to_arrow().cast(pa.decimal256(digits, scale))
-    outcome = compute(wide, operands.to_arrow().cast(pa.decimal256(digits - 1, scale)))
-    rounded = pc.round(outcome, ndigits=scale, round_mode="half_towards_infinity")
-    exact = pl.Series(rounded.cast(pa.decimal128(digits, scale)))
-    computed: pl.Series = exact.cast(values.dtype)
-    return computed
-
-
-def _scale(dtype: pl.DataType) -> int:
-    scale: int = getattr(dtype, "scale", 0)
-    return scale
+        exact = values / operands if divides else values * operands
+    in_type: pl.Series = exact.cast(dtype)
+    return in_type
 
 
 # -- choice of one input ---------------------------------------------------------------------------
@@ -355,13 +320,14 @@ class LastNonNullValue(AggregateFunction):
         adds = inputs.adds & inputs.is_present
         if inputs.retracts.any():
             taken_back = inputs.slices.last_where(inputs.retracts & inputs.is_present)
-            adds &= inputs.after(taken_back)
+            adds &= inputs.slices.rows > taken_back[inputs.slices.keys]
         return take(inputs.values, inputs.latest(adds))
 
     def needs_older(self, inputs: Inputs) -> Marks:
         """Retracts that leave NULL."""
         last_add = inputs.slices.last_where(inputs.adds & inputs.is_present)
-        return inputs.retracts & inputs.is_present & inputs.after(last_add)
+        is_after = inputs.slices.rows > last_add[inputs.slices.keys]
+        return inputs.retracts & inputs.is_present & is_after
 
 
 class FirstValue(AggregateFunction):

@@ -249,7 +249,14 @@ class _Trials:
         self.type = type_
         self.field = Field(-1, "value", type_.with_nullable(True))
         self.random = np.random.default_rng(_SEED)
-        self.examples = self._fitting(examples)
+        try:
+            given = pa.table({"value": pa.array(examples, self.field.to_arrow().type)})
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise InvalidError(
+                f"merge function {function.name!r}: the examples must be values of "
+                f"{type_.sql()}, and one is not: {error}"
+            ) from error
+        self.examples = from_arrow(given)["value"].to_list()
 
     def check_grouping(self, lists: list[list[Any]]) -> None:
         """Check that aggregating partial aggregates gives the same result."""
@@ -261,24 +268,19 @@ class _Trials:
         at_once = self.folds(lists)
         for fold_lone in (True, False):
             # The aggregates of the groups of each list. Empty groups are skipped.
-            groups = [group for groups in grouped for group in groups]
-            folded = iter(self.folds(groups))
-            results = []
+            folded = iter(self.folds([part for parts in grouped for part in parts]))
+            partly = []
             for parts in grouped:
                 pairs = [(part, next(folded)) for part in parts]
-                results.append(
-                    [
-                        part[0] if len(part) == 1 and not fold_lone else fold
-                        for part, fold in pairs
-                        if part
-                    ]
+                partly.append(
+                    [p[0] if len(p) == 1 and not fold_lone else fold for p, fold in pairs if p]
                 )
-            partly = results
             refolded = self.folds(partly)
             for i, values in enumerate(lists):
                 if not _is_same(at_once[i], refolded[i]):
+                    groups = " and ".join(str(list(part)) for part in grouped[i] if part)
                     raise self._broken(
-                        f"{values} folds to {at_once[i]}, but in groups {_shown(grouped[i])} to "
+                        f"{values} folds to {at_once[i]}, but in groups {groups} to "
                         f"{partly[i]} and then to {refolded[i]}"
                     )
 
@@ -308,16 +310,18 @@ class _Trials:
 
     def lists(self, shortest: int, longest: int, *, large: bool = False) -> list[list[Any]]:
         """Lists of values, some of them NULL."""
-        lengths = self.random.integers(shortest, longest + 1, _TRIALS)
-        return [[self.value(large) for _ in range(length)] for length in lengths]
-
-    def value(self, large: bool) -> Any:
-        """One of the examples, a generated value or NULL."""
-        if self.random.random() < _NULL_SHARE:
-            return None
-        if self.examples and self.random.random() < 0.5:
-            return self.examples[self.random.integers(len(self.examples))]
-        return _value(self.type, self.random, large)
+        lists = []
+        for length in self.random.integers(shortest, longest + 1, _TRIALS):
+            values: list[Any] = []
+            for _ in range(length):
+                if self.random.random() < _NULL_SHARE:
+                    values.append(None)
+                elif self.examples and self.random.random() < 0.5:
+                    values.append(self.examples[self.random.integers(len(self.examples))])
+                else:
+                    values.append(_value(self.type, self.random, large))
+            lists.append(values)
+        return lists
 
     # -- aggregation -----------------------------------------------------------------------------
 
@@ -344,17 +348,6 @@ class _Trials:
         table = arrow_schema([self.field]).empty_table()
         shape = from_arrow(table)["value"]
         return pl.Series("value", values, dtype=shape.dtype, strict=False)
-
-    def _fitting(self, examples: Sequence[Any]) -> list[Any]:
-        type_ = self.field.to_arrow().type
-        try:
-            given = pa.table({"value": pa.array(examples, type_)})
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise InvalidError(
-                f"merge function {self.function.name!r}: the examples must be values of "
-                f"{self.type.sql()}, and one is not: {error}"
-            ) from error
-        return from_arrow(given)["value"].to_list()
 
     def _broken(self, example: str) -> InvalidError:
         return InvalidError(
@@ -417,10 +410,6 @@ def _atom(type_: AtomicType, random: np.random.Generator, large: bool) -> Any:
 
 def _sums(one: Sequence[list[Any]], other: Sequence[list[Any]]) -> list[list[Any]]:
     return [a + b for a, b in zip(one, other, strict=True)]
-
-
-def _shown(groups: Sequence[Sequence[Any]]) -> str:
-    return " and ".join(str(list(group)) for group in groups if group)
 
 
 def _is_same(one: Any, other: Any) -> bool:
