@@ -124,7 +124,10 @@ class Marker:
 
     def _folded(self, window: list[pl.DataFrame]) -> list[pl.DataFrame]:
         """The part of a window that must be written. Rows that die are marked."""
-        counted = self._effective_versions(window)
+        # The versions that count, of keys that are new or in files that are rewritten.
+        key, filled = self._view.order.key, [p for p in self._section.upper if window[p].width]
+        counted = without_outlived(window, filled, key, IS_DEAD)
+        counted = without_contained(counted, self._section.containing, key)
         frames = [frame for frame in counted if frame.height]
         if not frames:
             return []
@@ -145,12 +148,6 @@ class Marker:
             return merged
         self._mark(staying, [self._of(piece, stays=True).filter(IS_ADD) for piece in merged])
         return [self._of(piece, stays=False) for piece in merged]
-
-    def _effective_versions(self, window: list[pl.DataFrame]) -> list[pl.DataFrame]:
-        """The versions that count, of keys that are new or in files that are rewritten."""
-        key, upper = self._view.order.key, [p for p in self._section.upper if window[p].width]
-        counted = without_outlived(window, upper, key, IS_DEAD)
-        return without_contained(counted, self._section.containing, key)
 
     def _of(self, rows: pl.DataFrame, *, stays: bool) -> pl.DataFrame:
         """The rows in files that stay in place, or in the others."""

@@ -65,22 +65,17 @@ def refuse_unmergeable(
     named = named_rows(rows.slice(first, 1), key or view.schema.names)
     done = "merged" if view.kind.keeps_versions else "stored"
     refusal = next(r for r in refusals if r.reason == why[first] and r.rows[first])
+    others = ""
+    if refusal.columns:
+        # The number of rows that are refused for it, and the values that are the reason in some.
+        alike = rows.filter(pl.Series(refusal.rows))
+        do = "row does" if alike.height == 1 else "rows do"
+        columns = tuple(dict.fromkeys((*key, *refusal.columns)))
+        others = f"; {alike.height:,} {do}: {named_rows(alike, columns)}"
     raise InvalidError(
         f"table {view.name}: {rows.height - why.null_count()} of {rows.height} rows cannot be "
-        f"{done}, the first with {named}: {refusal.reason}{_others(refusal, rows, key)}"
+        f"{done}, the first with {named}: {refusal.reason}{others}"
     )
-
-
-def _others(refusal: Refusal, rows: pl.DataFrame, key: Sequence[str]) -> str:
-    """The number of rows that are refused for a reason, and the values that are the reason in
-    some.
-    """
-    if not refusal.columns:
-        return ""
-    alike = rows.filter(pl.Series(refusal.rows))
-    do = "row does" if alike.height == 1 else "rows do"
-    columns = tuple(dict.fromkeys((*key, *refusal.columns)))
-    return f"; {alike.height:,} {do}: {named_rows(alike, columns)}"
 
 
 def why_refused(rows: pl.DataFrame, view: TableView, known: Sequence[Refusal] = ()) -> pl.Series:
