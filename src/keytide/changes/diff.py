@@ -189,7 +189,12 @@ def plan_diff(
     if before.view.kind is not after.view.kind:
         return [_converted_task(pair, compared) for pair in pairs]
     if after.view.kind.has_key_index:
-        indexed = (_indexed_task(pair, compared) for pair in pairs)
+        indexed = []
+        for pair in pairs:
+            rows = [*_append_tasks(pair)]
+            gone = tuple(task for task in rows if task.kind is RowKind.DELETE)
+            came = tuple(task for task in rows if task.kind is RowKind.INSERT)
+            indexed.append(IndexedDiffTask(pair.after.view, gone, came, pair.lane, compared))
         return [task for task in indexed if task.files]
     if not after.view.kind.keeps_versions:
         return [task for pair in pairs for task in _append_tasks(pair)]
@@ -320,13 +325,6 @@ def _diff_task(pair: _Pair, lifetime: Lifetime | None, *, alike: bool) -> DiffTa
         for side in (before, after)
     ]
     return DiffTask(sides[0], sides[1], tuple(changed), pair.lane)
-
-
-def _indexed_task(pair: _Pair, compared: frozenset[str] | None) -> IndexedDiffTask:
-    tasks = [*_append_tasks(pair)]
-    gone = tuple(task for task in tasks if task.kind is RowKind.DELETE)
-    came = tuple(task for task in tasks if task.kind is RowKind.INSERT)
-    return IndexedDiffTask(pair.after.view, gone, came, pair.lane, compared)
 
 
 def _converted_task(pair: _Pair, compared: frozenset[str] | None) -> IndexedDiffTask:

@@ -218,10 +218,17 @@ def fill_lowest_level(
     buckets = 0 if view.schema.partition_keys else max(0, view.options.bucket)  # 0: unknown
     enough = min(_FILE_BYTES_MIN, FileSize.of(view).piled_bytes, filling.piece_bytes)
     if buckets > 0 and filling.piece_bytes // buckets >= enough:
-        with suppress(OutOfOrderError):
-            transaction.collect(filling.in_arrival_order(buckets))
+        with suppress(OutOfOrderError):  # in the order of reading
+            placing = transaction.task().layout.begin()
+            in_order = InOrder(view, placing)
+            stream = (part for rows in filling.rows() for part in in_order.of(rows))
+            transaction.collect(filling.as_files(placing, stream, buckets))
             return
-    transaction.collect(filling.sorted())
+    placing = transaction.task().layout.begin()
+    held = SortedRows(view, placing, view.options.read_memory_bytes, origin)
+    for rows in filling.rows():
+        held.add(rows)
+    transaction.collect(filling.as_files(placing, prefetched(held.in_order()), 1))
 
 
 @dataclass(frozen=True)
@@ -232,27 +239,12 @@ class _BulkLoad:
     read: Callable[[], Iterable[pa.Table]]
     origin: str
 
-    def in_arrival_order(self, buckets: int) -> TaskResult:
-        """The rows in the order of reading. Raises `OutOfOrderError`, with nothing left behind."""
-        placing = self.transaction.task().layout.begin()
-        in_order = InOrder(self._view, placing)
-        stream = (part for rows in self._rows() for part in in_order.of(rows))
-        return self._stream_as_files(placing, stream, buckets)
-
-    def sorted(self) -> TaskResult:
-        """The rows sorted by bucket and key."""
-        placing = self.transaction.task().layout.begin()
-        memory_bytes = self._view.options.read_memory_bytes
-        held = SortedRows(self._view, placing, memory_bytes, self.origin)
-        for rows in self._rows():
-            held.add(rows)
-        return self._stream_as_files(placing, prefetched(held.in_order()), 1)
-
     @property
     def _view(self) -> TableView:
         return self.transaction.view
 
-    def _rows(self) -> Iterator[Rows]:
+    def rows(self) -> Iterator[Rows]:
+        """The rows to write, checked and converted."""
         view = self._view
         for given in prefetched(iter(self.read())):
             rows = incoming_rows(given, view.schema, view.options, view.name)
@@ -264,7 +256,7 @@ class _BulkLoad:
         """How much is collected before it is written: smaller files would be too small."""
         return max(_PIECE_BYTES_MIN, self._view.options.read_memory_bytes // COPIES)
 
-    def _stream_as_files(self, placing: Placing, stream: _Stream, at_once: int) -> TaskResult:
+    def as_files(self, placing: Placing, stream: _Stream, at_once: int) -> TaskResult:
         """The rows of a stream as files. Rows of `at_once` buckets arrive at a time."""
         if self._view.kind.has_key_index:
             return self._indexed(stream)

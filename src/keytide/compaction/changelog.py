@@ -71,14 +71,15 @@ class ChangelogWriter:
 
     def has_unemitted_rows(self, section: Section) -> bool:
         """Whether a section has rows that were not emitted before."""
-        return not all(map(self._is_emitted, section.runs))
+        return any(run[0].meta.level < self._lowest_told for run in section.runs)
 
     def emit_window(self, section: Section, window: Window, narrow: Collection[int] = ()) -> None:
         """Emit the changes of those keys in a window that are below the already emitted levels.
 
         `narrow` are the positions of runs that contain only these keys.
         """
-        told = {place for place, run in enumerate(section.runs) if self._is_emitted(run)}
+        levels = enumerate(run[0].meta.level for run in section.runs)
+        told = {place for place, level in levels if level >= self._lowest_told}
         new = [rows for place, rows in enumerate(window.runs) if place not in told]
         images = window.counted if self._looks_up else window.runs
         if told <= set(narrow):
@@ -123,9 +124,6 @@ class ChangelogWriter:
         """After an error, wait until no file is being written any more."""
         if self._under_way is not None:
             wait([self._under_way])
-
-    def _is_emitted(self, run: Run) -> bool:
-        return run[0].meta.level >= self._lowest_told
 
     def emit(self, before: Sequence[pl.DataFrame], after: Sequence[pl.DataFrame]) -> None:
         """Emit the changes of keys after all those before, given all their versions."""

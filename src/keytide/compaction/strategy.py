@@ -163,8 +163,14 @@ def _split_large_runs(unit: Unit, rules: Rules) -> list[Unit]:
     They get the levels from the unit's level downwards, as long as one is left for the others.
     """
     runs, level, moved = unit.runs, unit.output_level, list[Unit]()
-    while level > 1 and (oldest := _oldest_of_level_0(runs)):
-        newer = runs[: len(runs) - len(oldest)]
+    while level > 1 and runs[-1].level == 0:
+        # The files of the oldest sorted run. A large run is stored as several files, and all of its
+        # rows have the number of their write.
+        numbers, count = _numbers_of(runs[-1]), 1
+        if numbers[0] == numbers[1]:
+            while count < len(runs) and _numbers_of(runs[-count - 1]) == numbers:
+                count += 1
+        newer, oldest = runs[:-count], runs[-count:]
         size = sum(run.size for run in oldest)
         least = rules.moved_bytes_min
         if least is None or not newer or size < max(least, sum(run.size for run in newer) + 1):
@@ -174,19 +180,6 @@ def _split_large_runs(unit: Unit, rules: Rules) -> list[Unit]:
     if not moved:
         return [unit]
     return [Unit(runs, level, is_whole=False), *reversed(moved)]
-
-
-def _oldest_of_level_0(runs: tuple[SortedRun, ...]) -> tuple[SortedRun, ...]:
-    """The files of the oldest sorted run, if it is on level 0.
-
-    A large run is stored as several files. All of its rows have the number of their write.
-    """
-    if runs[-1].level > 0:
-        return ()
-    numbers = _numbers_of(runs[-1])
-    same = itertools.takewhile(lambda run: _numbers_of(run) == numbers, reversed(runs))
-    oldest = tuple(same) if numbers[0] == numbers[1] else runs[-1:]
-    return oldest[::-1]
 
 
 def _numbers_of(run: SortedRun) -> tuple[int, int]:

@@ -334,7 +334,12 @@ def rename_branch(table: StoredTable, name: str, new_name: str) -> StoredTable:
         return open_branch(table, new_name)
     main = main_store(table.store)
     renaming = _Rename(table, BranchStore(main, name), BranchStore(main, new_name))
-    if not renaming.is_half_done():
+    marks = []
+    for store in (renaming.old, renaming.new):
+        path = paths.unfinished_path(store.branch)
+        marks.append(main.read(path) if main.exists(path) else b"")
+    # If the new branch exists, a process may have died before it deleted the old one.
+    if not (has_branch(renaming.new, new_name) and marks[0] == marks[1] != b""):
         open_branch(table, name)
         renaming.copy()
     renaming.leave()
@@ -348,14 +353,6 @@ class _Rename:
     table: StoredTable
     old: BranchStore
     new: BranchStore
-
-    def is_half_done(self) -> bool:
-        """Whether the new branch exists, and a process died before the old one was deleted."""
-        marks = []
-        for store in (self.old, self.new):
-            path = paths.unfinished_path(store.branch)
-            marks.append(store.main.read(path) if store.main.exists(path) else b"")
-        return has_branch(self.new, self.new.branch) and marks[0] == marks[1] != b""
 
     # -- the new name -----------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ from keytide.definition.option_changes import refuse_changes
 from keytide.errors import ConflictError, DataError, InvalidError, KeytideError, UnsupportedError
 from keytide.format import paths
 from keytide.format.index_files import DELETION_VECTORS, IndexFile
-from keytide.format.manifest_entry import ManifestEntry
+from keytide.format.manifest_entry import Identity, ManifestEntry
 from keytide.format.paths import FileNames
 from keytide.format.snapshot import Snapshot
 from keytide.maintenance.background import BACKGROUND
@@ -82,7 +82,18 @@ class FileRestore:
         """
         view, names = self.view, FileNames()
         moved = moved_files(self.files, live)
-        copies = {entry.identity: _copy_of(entry, names, view) for entry in moved}
+        copies: dict[Identity, ManifestEntry] = {}
+        for entry in moved:
+            old = entry.file.file_name
+            new = names.data_file(old.rpartition(".")[2], view.options.data_file_prefix)
+            # Files that belong to a data file are named after it. If one is not, its name is
+            # appended.
+            extra = tuple(
+                f"{new}{name.removeprefix(old)}" if name.startswith(old) else f"{new}-{name}"
+                for name in entry.file.extra_files
+            )
+            file = replace(entry.file, file_name=new, extra_files=extra)
+            copies[entry.identity] = replace(entry, file=file)
         pairs = [
             pair
             for entry, copy in zip(moved, copies.values(), strict=True)
@@ -115,18 +126,6 @@ class FileRestore:
             if index.index_type != DELETION_VECTORS or (index.partition, index.bucket) not in dead
         )
         return RestoredFiles(kept, indexes, by_index_key(dead))
-
-
-def _copy_of(entry: ManifestEntry, names: FileNames, view: TableView) -> ManifestEntry:
-    """A file, and the files that belong to it, under a new name."""
-    old = entry.file.file_name
-    new = names.data_file(old.rpartition(".")[2], view.options.data_file_prefix)
-    # Files that belong to a data file are named after it. If one is not, its name is appended.
-    extra = tuple(
-        f"{new}{name.removeprefix(old)}" if name.startswith(old) else f"{new}-{name}"
-        for name in entry.file.extra_files
-    )
-    return replace(entry, file=replace(entry.file, file_name=new, extra_files=extra))
 
 
 # -- the restore -----------------------------------------------------------------------------------
