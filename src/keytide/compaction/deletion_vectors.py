@@ -121,12 +121,10 @@ class Marker:
     def _folded(self, window: list[pl.DataFrame]) -> list[pl.DataFrame]:
         """The part of a window that must be written. Rows that die are marked."""
         # The versions that count, of keys that are new or in files that are rewritten.
-        key, filled = (
-            self._view.order.key,
-            [p for p in self.lookup.section.upper if window[p].width],
-        )
+        section, key = self.lookup.section, self._view.order.key
+        filled = [place for place in section.upper if window[place].width]
         counted = without_outlived(window, filled, key, IS_DEAD)
-        counted = without_contained(counted, self.lookup.section.containing, key)
+        counted = without_contained(counted, section.containing, key)
         frames = [frame for frame in counted if frame.height]
         if not frames:
             return []
