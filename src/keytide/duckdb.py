@@ -315,7 +315,12 @@ def register(
     what `scan` raises. A query raises DuckDB errors, which contain the message of errors in
     reading.
     """
-    names = _names(lake) if tables is None else list(dict.fromkeys(tables))
+    names = list(dict.fromkeys(tables or ()))
+    if tables is None:
+        names += lake.tables() if lake.exists else []
+        for attached in lake.attached:
+            known = tables_of(lake.catalog.attached[attached])
+            names += [f"{attached}.{table}" for table in sorted(known.tables if known else ())]
     scans = {each: lake.table(each).scan() for each in names}
     for each, scan in scans.items():
         _check_names(each, scan)
@@ -325,14 +330,6 @@ def register(
     if tables is None:
         views.drop_others(names)
     return names
-
-
-def _names(lake: Lake) -> list[str]:
-    found = lake.tables() if lake.exists else []
-    for attached in lake.attached:
-        known = tables_of(lake.catalog.attached[attached])
-        found += [f"{attached}.{table}" for table in sorted(known.tables if known else ())]
-    return found
 
 
 def _check_names(table: str, scan: _AnyScan) -> None:
@@ -349,11 +346,20 @@ class _Views:
 
     def make(self, table: str, scan: _AnyScan, fresh: bool) -> None:
         """Create or replace the view of a table. Raises `InvalidError`."""
-        split = None if fresh else _split(scan)
-        look = partial(_open_scan, self.lake, table) if fresh else lambda: scan
+        split = None
+        # A condition that belongs to the table, on the age of rows, can only be applied by a scan.
+        if not fresh and isinstance(scan, Scan) and scan.predicate is None:
+            split = split_for_duckdb(scan)
+        look = (lambda: self.lake.table(table).scan()) if fresh else (lambda: scan)
         try:
-            view = self._place(table)
-            if isinstance(scan, Scan) and split is not None:
+            # In an in-memory database.
+            database, _, view_name = table.partition(".")
+            taken = self.con.execute(_NAMES_IN_USE, [database, database]).fetchall()
+            if taken:
+                raise _refused(table, f"{database} is already {taken[0][0]} of this connection")
+            self.con.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {name(database)} (READ_WRITE)")
+            view = f"{name(database)}.main.{name(view_name)}"
+            if isinstance(scan, Scan) and split is not None and split.plain:
                 query = self._union_query(table, scan, split)
             else:
                 query = self._dataset_query(table, scan, look)
@@ -376,20 +382,13 @@ class _Views:
     def _comment(self) -> str:
         return f"a table of {self.lake.uri}, by keytide"
 
-    def _place(self, table: str) -> str:
-        """The name of a table's view, in an in-memory database. Raises `InvalidError`."""
-        database, _, view = table.partition(".")
-        taken = self.con.execute(_NAMES_IN_USE, [database, database]).fetchall()
-        if taken:
-            raise _refused(table, f"{database} is already {taken[0][0]} of this connection")
-        self.con.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {name(database)} (READ_WRITE)")
-        return f"{name(database)}.main.{name(view)}"
-
     def _dataset_query(self, table: str, scan: _AnyScan, look: Callable[[], _AnyScan]) -> str:
         """A query of all rows of the scan that `look` returns, through a dataset."""
 
         def narrowed(columns: Sequence[str], where: Predicate | None) -> _AnyScan:
-            return _narrowed(look(), columns, where)
+            scan = look()
+            terms = [term for term in (scan.predicate, where) if term is not None]
+            return replace(scan, columns=tuple(columns), predicate=conjunction(terms))
 
         rows = TableRows(table, scan.fields, narrowed)
         source = self._source(f"keytide {table}", rows)
@@ -414,24 +413,6 @@ class _Views:
     def _source(self, source: str, rows: Any) -> str:
         self.con.register(source, rows)
         return f"temp.main.{name(source)}"
-
-
-def _open_scan(lake: Lake, table: str) -> _AnyScan:
-    return lake.table(table).scan()
-
-
-def _narrowed(scan: _AnyScan, columns: Sequence[str], where: Predicate | None) -> _AnyScan:
-    terms = [term for term in (scan.predicate, where) if term is not None]
-    return replace(scan, columns=tuple(columns), predicate=conjunction(terms))
-
-
-def _split(scan: _AnyScan) -> PlainSplit | None:
-    """The plain files of a scan and the others. None if all rows must be streamed."""
-    # A condition that belongs to the table, on the age of rows, can only be applied by a scan.
-    if not isinstance(scan, Scan) or scan.predicate is not None:
-        return None
-    split = split_for_duckdb(scan)
-    return split if split.plain else None
 
 
 def _refused(table: str, reason: str) -> InvalidError:

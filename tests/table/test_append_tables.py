@@ -226,7 +226,7 @@ def test_row_that_changes_another_is_refused_before_anything_is_written(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = new_table()
-    monkeypatch.setattr(BucketWriter, "_write_batches", None)
+    monkeypatch.setattr(BucketWriter, "_write_batch", None)
     rows = [{**row, "_row_kind": k} for row, k in zip(parsed("a1x b2y"), ["+I", kind], strict=True)]
     with pytest.raises(kt.InvalidError, match=rf"1 of 2 rows cannot be stored, .*\{kind} changes"):
         table.write(rows)

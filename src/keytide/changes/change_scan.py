@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -30,7 +30,7 @@ from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.gate import refuse_readers
 from keytide.read.key_index_rebuild import settled_state
 from keytide.read.scan import RowSource
-from keytide.show.elements import Cell, columns_of, notebook, paragraph, rows_of
+from keytide.show.elements import columns_of, notebook, paragraph, rows_of
 from keytide.show.explanations import ChangedRow, ChangedRows
 from keytide.snapshot.live_files import files_of
 from keytide.snapshot.metadata import TableMetadata
@@ -214,13 +214,19 @@ def changes_of(
             f"table {table.name}: changes after snapshot {start_id} up to {end_id}: the start is "
             "later than the end; swap them"
         )
-    shown = None if columns is None else frozenset(columns)
-    source = (
-        _comparison(table, first, last, schema, shown)
-        if mode == "diff"
-        else _commit_changes(table, table.view(schema), start_id, last, mode)
+    if mode == "diff":
+        shown = None if columns is None else frozenset(columns)
+        comparison = _comparison(table, first, last, schema, shown)
+        return Changes(comparison, mode, start_id, end_id)
+    metadata, view = table.metadata, table.view(schema)
+    snapshots = [
+        snapshot_or_changelog(metadata, number, mode, view.options.changelog_producer)
+        for number in range(start_id + 1, end_id + 1)
+    ]
+    commits = (
+        deltas(metadata, snapshots) if mode == "delta" else changelogs(metadata, snapshots, view)
     )
-    return Changes(source, mode, start_id, end_id)
+    return Changes(CommitChanges(view, tuple(commits)), mode, start_id, end_id)
 
 
 def full_rows(
@@ -241,8 +247,19 @@ def full_rows(
         return found
     assert isinstance(found.source, SnapshotComparison)
     before, after = found.source.before, found.source.after
-    if mode == "changelog" and after.view.options.compactions_tell:
-        return replace(found, source=replace(found.source, after=_emitted(after)))
+    options, snapshot = after.view.options, after.snapshot
+    if mode == "changelog" and options.compactions_tell:
+        if snapshot is None:
+            return found
+        # Only those files whose rows the changelog has emitted until now.
+        is_emitted = pl.col("_LEVEL") > 0
+        if options.changelog_producer == "full-compaction":
+            highest = pl.col("_LEVEL").max().over("_PARTITION", "_BUCKET")
+            is_emitted &= pl.col("_LEVEL") == highest
+        files = after.live.files
+        emitted = files.columns("_PARTITION", "_BUCKET", "_LEVEL").select(is_emitted).to_series()
+        after = replace(after, live=files_of(snapshot, files.filter(emitted)))
+        return replace(found, source=replace(found.source, after=after))
     return replace(found, source=replace(found.source, before=before.merging, after=after.merging))
 
 
@@ -289,13 +306,18 @@ def _comparison(
         first, last = _without_compactions(table.metadata, first, last)
     known = table.in_kind_at(schema, last)
     own = known if first is None else table.metadata.schema(first.schema_id)
-    before = settled_state(
-        table.state(own, first)
-    )  # first, because the files of the end are derived from it
+    # First, because the files of the end are derived from it.
+    before = settled_state(table.state(own, first))
     after = settled_state(table.state(schema, last))
-    return SnapshotComparison(
-        after if _was_converted(table, before, after) else before, after, columns
-    )
+    made = after.snapshot
+    is_other_kind = before.view.kind is not after.view.kind
+    if is_other_kind and made is not None and made.commit_kind is CommitKind.COMPACT:
+        # If one state is the result of converting the other, it shows the same rows.
+        changed = table.metadata.entries(table.metadata.delta_manifests(made))
+        taken = {entry.identity for entry in changed if entry.kind is FileKind.DELETE}
+        if taken == before.live.by_identity.keys():
+            before = after
+    return SnapshotComparison(before, after, columns)
 
 
 def _without_compactions(
@@ -338,48 +360,6 @@ def _snapshot_if_there(metadata: TableMetadata, snapshot_id: int) -> Snapshot | 
         return None
 
 
-def _was_converted(table: StoredTable, before: TableState, after: TableState) -> bool:
-    """Whether one state is the result of converting the other, so that it shows the same rows."""
-    made = after.snapshot
-    if before.view.kind is after.view.kind or made is None:
-        return False
-    if made.commit_kind is not CommitKind.COMPACT:
-        return False
-    changed = table.metadata.entries(table.metadata.delta_manifests(made))
-    taken = {entry.identity for entry in changed if entry.kind is FileKind.DELETE}
-    return taken == before.live.by_identity.keys()
-
-
-def _commit_changes(
-    table: StoredTable, view: TableView, start_id: int, last: Snapshot | None, mode: str
-) -> CommitChanges:
-    metadata, producer = table.metadata, view.options.changelog_producer
-    ids = range(start_id + 1, 1 + (0 if last is None else last.id))
-    snapshots = [snapshot_or_changelog(metadata, number, mode, producer) for number in ids]
-    commits = (
-        deltas(metadata, snapshots) if mode == "delta" else changelogs(metadata, snapshots, view)
-    )
-    return CommitChanges(view, tuple(commits))
-
-
-def _emitted(state: TableState) -> TableState:
-    """The state with only those files whose rows the changelog has emitted until now.
-
-    Changelogs stored by writes do not correspond to a set of files. For them, and without a
-    changelog, all files.
-    """
-    options = state.view.options
-    if state.snapshot is None or not options.compactions_tell:
-        return state
-    level = pl.col("_LEVEL")
-    is_emitted = level > 0
-    if options.changelog_producer == "full-compaction":
-        is_emitted &= level == level.max().over("_PARTITION", "_BUCKET")
-    files = state.live.files
-    emitted = files.columns("_PARTITION", "_BUCKET", "_LEVEL").select(is_emitted).to_series()
-    return replace(state, live=files_of(state.snapshot, files.filter(emitted)))
-
-
 # -- the first rows for a page ---------------------------------------------------------------------
 
 
@@ -400,35 +380,26 @@ def first_changes(
     changes: RowSource, start: str, end: str, mode: str, found_by: str, most: int = ROWS_MAX
 ) -> ChangedRows:
     """The first of some rows with their kinds. Raises like `RowSource.to_batches`."""
-    first, has_more = _first(changes.to_batches(), changes.schema, most)
-    place = first.schema.get_field_index(ROW_KIND)
-    kinds = first.column(place).to_pylist()
-    values = first.remove_column(place)
-    rows = tuple(_rows(kinds, rows_of(values)))
-    return ChangedRows(
-        start, end, mode, columns_of(values.schema), rows,
-        tuple(sorted(Counter(kinds).items())), has_more, found_by,
-    )  # fmt: skip
-
-
-def _first(
-    batches: Iterator[pa.RecordBatch], schema: pa.Schema, most: int
-) -> tuple[pa.Table, bool]:
     taken, left = list[pa.RecordBatch](), most + 1
-    for batch in batches:
+    for batch in changes.to_batches():
         taken.append(batch.slice(0, left))
         left -= min(left, batch.num_rows)
         if not left:
             break
-    rows = pa.Table.from_batches(taken, schema)
-    return rows.slice(0, most), rows.num_rows > most
+    found = pa.Table.from_batches(taken, changes.schema)
+    first = found.slice(0, most)
+    place = first.schema.get_field_index(ROW_KIND)
+    kinds = first.column(place).to_pylist()
+    values = first.remove_column(place)
 
-
-def _rows(kinds: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Iterator[ChangedRow]:
-    """The rows. In an after image, the cells are marked that differ from the before image."""
-    before: tuple[Cell, ...] | None = None
-    for kind, cells in zip(kinds, rows, strict=True):
+    # In an after image, the cells are marked that differ from the before image.
+    rows, before = list[ChangedRow](), None
+    for kind, cells in zip(kinds, rows_of(values), strict=True):
         compared = before if kind == "+U" and before is not None else cells
         marks = tuple(old != new for old, new in zip(compared, cells, strict=True))
-        yield ChangedRow(kind, cells, marks)
+        rows.append(ChangedRow(kind, cells, marks))
         before = cells if kind == "-U" else None
+    return ChangedRows(
+        start, end, mode, columns_of(values.schema), tuple(rows),
+        tuple(sorted(Counter(kinds).items())), found.num_rows > most, found_by,
+    )  # fmt: skip

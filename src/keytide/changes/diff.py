@@ -12,7 +12,7 @@ because there was a conversion in between, all rows of both are compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
@@ -42,7 +42,6 @@ from keytide.predicate.predicate import Predicate
 from keytide.read.lookup import find, key_range, keys_in
 from keytide.read.merged_versions import Lifetime, rows_in
 from keytide.read.plan import plan_files
-from keytide.read.runs import FoundVersions
 from keytide.read.sections import BucketPlan, PlannedFile, decoded, is_out_of_order
 from keytide.snapshot.state import TableState, TableView
 
@@ -143,7 +142,12 @@ class DiffTask:
         key = self.view.schema.trimmed_primary_keys
         keys = self._changed_keys(memory_bytes // _KEYS_SHARE)
         # Both snapshots have most files in common, so the versions in these files are found once.
-        found = None if keys is None else self._versions_of_keys(keys, memory_bytes // 2)
+        found = None
+        if keys is not None:
+            files = {file.entry.identity: file for file in self.files}.values()
+            rows = rows_in(memory_bytes // 2, self.files, self.view.schema.fields)
+            if sum(min(file.meta.row_count, keys.height) for file in files) <= rows:
+                found = find(self.view, files, keys, rows // _SHARE_OF_FILE)
         before = self.before.runs(memory_bytes // 2, keys, found)
         after = self.after.runs(memory_bytes // 2, keys, found)
         for window in key_windows([*before, *after], key):
@@ -169,13 +173,6 @@ class DiffTask:
         found = pl.concat(self.view.store.together(calls))
         return found.unique().sort(key, nulls_last=False)
 
-    def _versions_of_keys(self, keys: pl.DataFrame, memory_bytes: int) -> FoundVersions | None:
-        """The versions of the keys in files, if they fit in the memory."""
-        files = {file.entry.identity: file for file in self.files}.values()
-        rows = rows_in(memory_bytes, self.files, self.view.schema.fields)
-        most = sum(min(file.meta.row_count, keys.height) for file in files)
-        return find(self.view, files, keys, rows // _SHARE_OF_FILE) if most <= rows else None
-
 
 def plan_diff(
     before: TableState, after: TableState, compared: frozenset[str] | None = None
@@ -192,7 +189,12 @@ def plan_diff(
     if before.view.kind is not after.view.kind:
         return [_converted_task(pair, compared) for pair in pairs]
     if after.view.kind.has_key_index:
-        indexed = (_indexed_task(pair, compared) for pair in pairs)
+        indexed = []
+        for pair in pairs:
+            rows = [*_append_tasks(pair)]
+            gone = tuple(task for task in rows if task.kind is RowKind.DELETE)
+            came = tuple(task for task in rows if task.kind is RowKind.INSERT)
+            indexed.append(IndexedDiffTask(pair.after.view, gone, came, pair.lane, compared))
         return [task for task in indexed if task.files]
     if not after.view.kind.keeps_versions:
         return [task for pair in pairs for task in _append_tasks(pair)]
@@ -264,8 +266,22 @@ class _Pair:
 
 def _pairs(before: TableState, after: TableState, *, differing: bool) -> list[_Pair]:
     """Both sides of each lane. With `differing`, only lanes whose files differ."""
-    lane_of = lanes(after.view.schema, _bucket_counts(before, after))
-    sides = [_by_lane(state, lane_of) for state in (after, before)]
+    # The numbers of buckets of each partition in the states.
+    counts: dict[bytes, set[int]] = {}
+    for state in (before, after):
+        for partition, count in state.live.partition_buckets.items():
+            counts.setdefault(partition, set()).add(count)
+    lane_of, sides = lanes(after.view.schema, counts), list[dict[Lane, _Files]]()
+    for state in (after, before):
+        entries: dict[Lane, list[ManifestEntry]] = {}
+        vectors: dict[Lane, list[IndexFile]] = {}
+        for entry in state.live.entries:
+            entries.setdefault(lane_of(entry.partition, entry.bucket), []).append(entry)
+        for file in state.vector_files:
+            vectors.setdefault(lane_of(file.partition, file.bucket), []).append(file)
+        sides.append(
+            {lane: (tuple(own), tuple(vectors.get(lane, ()))) for lane, own in entries.items()}
+        )
     pairs = []
     for lane in dict.fromkeys(lane for side in sides for lane in side):
         now, then = (side.get(lane, ((), ())) for side in sides)
@@ -280,25 +296,6 @@ _Files: TypeAlias = "tuple[tuple[ManifestEntry, ...], tuple[IndexFile, ...]]"
 def _names(files: _Files) -> tuple[set[Identity], set[str]]:
     entries, vector_files = files
     return {entry.identity for entry in entries}, {file.file_name for file in vector_files}
-
-
-def _by_lane(state: TableState, lane_of: Callable[[bytes, int], Lane]) -> dict[Lane, _Files]:
-    entries: dict[Lane, list[ManifestEntry]] = {}
-    vectors: dict[Lane, list[IndexFile]] = {}
-    for entry in state.live.entries:
-        entries.setdefault(lane_of(entry.partition, entry.bucket), []).append(entry)
-    for file in state.vector_files:
-        vectors.setdefault(lane_of(file.partition, file.bucket), []).append(file)
-    return {lane: (tuple(own), tuple(vectors.get(lane, ()))) for lane, own in entries.items()}
-
-
-def _bucket_counts(*states: TableState) -> dict[bytes, set[int]]:
-    """The numbers of buckets of each partition in the states."""
-    counts: dict[bytes, set[int]] = {}
-    for state in states:
-        for partition, count in state.live.partition_buckets.items():
-            counts.setdefault(partition, set()).add(count)
-    return counts
 
 
 # -- tasks -----------------------------------------------------------------------------------------
@@ -330,29 +327,20 @@ def _diff_task(pair: _Pair, lifetime: Lifetime | None, *, alike: bool) -> DiffTa
     return DiffTask(sides[0], sides[1], tuple(changed), pair.lane)
 
 
-def _indexed_task(pair: _Pair, compared: frozenset[str] | None) -> IndexedDiffTask:
-    tasks = [*_append_tasks(pair)]
-    gone = tuple(task for task in tasks if task.kind is RowKind.DELETE)
-    came = tuple(task for task in tasks if task.kind is RowKind.INSERT)
-    return IndexedDiffTask(pair.after.view, gone, came, pair.lane, compared)
-
-
 def _converted_task(pair: _Pair, compared: frozenset[str] | None) -> IndexedDiffTask:
     """The task for two different kinds of tables: all rows are compared, because they share no
     files.
     """
-    gone, came = (
-        _every_row(side, pair.after.view, pair.lane) for side in (pair.before, pair.after)
-    )
-    return IndexedDiffTask(pair.after.view, (gone,), (came,), pair.lane, compared)
-
-
-def _every_row(side: _Side, target: TableView, lane: Lane) -> FilesTask | ImagesTask:
-    if side.view.kind.keeps_versions:
-        return ImagesTask(Images(side.view, target, side.plan()))
-    schema = as_kind_of(target.schema, side.view.schema)
-    view = replace(side.view, schema=schema, options=TableOptions.parse(schema.options))
-    return FilesTask(view, tuple(side.shown.values()), lane, RowKind.INSERT)
+    target, tasks = pair.after.view, list[FilesTask | ImagesTask]()
+    for side in (pair.before, pair.after):
+        if side.view.kind.keeps_versions:
+            tasks.append(ImagesTask(Images(side.view, target, side.plan())))
+        else:
+            schema = as_kind_of(target.schema, side.view.schema)
+            view = replace(side.view, schema=schema, options=TableOptions.parse(schema.options))
+            files = tuple(side.shown.values())
+            tasks.append(FilesTask(view, files, pair.lane, RowKind.INSERT))
+    return IndexedDiffTask(target, (tasks[0],), (tasks[1],), pair.lane, compared)
 
 
 def _append_tasks(pair: _Pair) -> Iterator[FilesTask]:

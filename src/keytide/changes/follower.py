@@ -100,7 +100,12 @@ def start_of(
                 f"table {table.name}: start is {start!r}, but as_of also selects a snapshot; "
                 "give only one of them"
             )
-        return Start.at(_newest_at(table.metadata, moment_ms))
+        try:
+            return Start.at(table.metadata.snapshot_as_of(moment_ms))
+        except NotFoundError:
+            if table.metadata.earliest_snapshot_id() in (None, 1):
+                return Start.at(None)
+            raise
     start = "full" if start is None else start
     if isinstance(start, str):
         if start not in ("latest", "full"):
@@ -128,15 +133,6 @@ def follow(
     position = None if consumer is None else StoredPosition(table.live.metadata, consumer, mode)
     known = None if position is None else position.start()
     return _Follower(table, mode, pace, position).batches(known or start)
-
-
-def _newest_at(metadata: TableMetadata, moment_ms: int) -> Snapshot | None:
-    try:
-        return metadata.snapshot_as_of(moment_ms)
-    except NotFoundError:
-        if metadata.earliest_snapshot_id() in (None, 1):
-            return None
-        raise
 
 
 @dataclass(frozen=True)
@@ -193,7 +189,7 @@ class _Follower:
         Each is one read, so that it belongs to the same table as the previous one.
         """
         place, table = start, self.table
-        place.check(table, max(place.after_id, self._newest(table)))
+        place.check(table, max(place.after_id, table.metadata.latest_snapshot_id() or 0))
         if start.is_full:
             yield from self._batches(full_rows(table, place.after_id, self.mode), place.after_id)
         is_stopped = self.pace.stop.is_set
@@ -201,7 +197,7 @@ class _Follower:
             self._keep(place)
         quiet_since = time.monotonic()
         while not is_stopped():
-            newest = self._newest(table)
+            newest = table.metadata.latest_snapshot_id() or 0
             place.check(table, newest)
             if place.after_id < newest:
                 number = place.after_id + 1
@@ -226,9 +222,6 @@ class _Follower:
     def _keep(self, place: Start) -> None:
         if self.position is not None:
             self.position.keep(place)
-
-    def _newest(self, table: PinnedTable) -> int:
-        return table.metadata.latest_snapshot_id() or 0
 
 
 def _snapshot(table: StoredTable, snapshot_id: int) -> Snapshot | None:

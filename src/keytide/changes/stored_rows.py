@@ -22,7 +22,6 @@ from typing import ClassVar, TypeAlias
 
 import polars as pl
 
-from keytide.base.process import cached_property
 from keytide.base.row_kind import RETRACTS, ROW_KIND, RowKind
 from keytide.definition.kind import kind_of
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
@@ -169,12 +168,10 @@ class _TurnTask(FilesTask):
 
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         """The rows, with `_row_kind` as the first column."""
-        if self._retracts(_rows_in(memory_bytes)):
-            yield from self._rows_of_turn(memory_bytes)
-        elif RowKind.INSERT in self.ends_with:
-            yield from super().frames(memory_bytes)
-
-    def _rows_of_turn(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
+        if not self._retracts(_rows_in(memory_bytes)):
+            if RowKind.INSERT in self.ends_with:
+                yield from super().frames(memory_bytes)
+            return
         names, key = self.view.schema.names, self.view.order.key
         rows_max = _rows_in(memory_bytes // len(self.files))
         shown = Rows(self.view, names)
@@ -322,11 +319,20 @@ def changelogs(
     lacks it, and `UnsupportedError` for files with the changelogs of several buckets.
     """
     producer = view.options.changelog_producer
-    reason = _why_no_changelog(view)
+    # Why the table stores no changelog, if it does not. Another engine may have stored one.
+    reason = None
+    if producer == "none":
+        reason = f"'{keys.CHANGELOG_PRODUCER}' is 'none'"
+    elif view.options.compactions_tell and view.engine.why_kept_apart is not None:
+        reason = (
+            "compactions would create it, but they merge nothing in this table: "
+            f"{view.engine.why_kept_apart}"
+        )
     if reason is not None and all(each.changelog_manifest_list is None for each in snapshots):
         raise InvalidError(f"table {view.name} stores no changelog: {reason}. {_WAY_OUT}")
     for snapshot in snapshots:
-        if producer == "input" and _lacks_changelog(snapshot):
+        is_told = snapshot.changelog_manifest_list is not None or snapshot.delta_record_count <= 0
+        if producer == "input" and snapshot.commit_kind is CommitKind.APPEND and not is_told:
             raise NotFoundError(
                 f"table {view.name} has no changelog of snapshot {snapshot.id}: it was committed "
                 f"before '{keys.CHANGELOG_PRODUCER}' was set, or by a writer that stores none. "
@@ -340,27 +346,6 @@ def changelogs(
                     f"several buckets, which this release cannot read. {_WAY_OUT}"
                 )
         yield _commit(snapshot, entries, metadata)
-
-
-def _why_no_changelog(view: TableView) -> str | None:
-    """Why a table stores no changelog, if it does not. Another engine may have stored one."""
-    producer = view.options.changelog_producer
-    if producer == "none":
-        return f"'{keys.CHANGELOG_PRODUCER}' is 'none'"
-    if not view.options.compactions_tell or view.engine.why_kept_apart is None:
-        return None
-    return (
-        "compactions would create it, but they merge nothing in this table: "
-        f"{view.engine.why_kept_apart}"
-    )
-
-
-def _lacks_changelog(snapshot: Snapshot) -> bool:
-    return (
-        snapshot.commit_kind is CommitKind.APPEND
-        and snapshot.changelog_manifest_list is None
-        and snapshot.delta_record_count > 0
-    )
 
 
 def _commit(
@@ -421,15 +406,16 @@ class Images:
         With `keys`, only these keys, for which files have the versions in `found`. Otherwise all.
         The runs together fit in about `memory_bytes`.
         """
-        chains = [chain for bucket in self.buckets for chain in self._chains(bucket)]
+        chains = list(self.buckets)
+        if not self.view.options.merges_on_read:
+            # In parts whose sections were split by key.
+            chains = [
+                BucketPlan(bucket.partition, bucket.bucket, (section,))
+                for bucket in self.buckets
+                for section in bucket.sections
+            ]
         share = memory_bytes // max(1, len(chains))
         return [self._run(chain, share, keys, found) for chain in chains]
-
-    def _chains(self, bucket: BucketPlan) -> list[BucketPlan]:
-        """The bucket in parts whose sections were split by key."""
-        if self.view.options.merges_on_read:
-            return [bucket]
-        return [BucketPlan(bucket.partition, bucket.bucket, (each,)) for each in bucket.sections]
 
     def _run(
         self,
@@ -438,32 +424,24 @@ class Images:
         keys: pl.DataFrame | None,
         found: FoundVersions | None,
     ) -> Iterator[Batch]:
-        columns = (*self._common_columns, VALUE_KIND)
+        own, wanted = self.view.schema.fields, self.target.schema.fields
+        was, ids = {field.id: field for field in own}, {field.id for field in wanted}
+        # The columns that both have.
+        columns = (*(field.name for field in own if field.id in ids), VALUE_KIND)
         versions = MergedVersions(
             self.view, columns, self.condition, tells_kinds=False, found_versions=found
         )
-        shown = Rows(self.target, self.target.schema.names)
+        names = self.target.schema.names
+        shown = Rows(self.target, names)
         for frame in versions.in_order(chain, memory_bytes, keys):
-            rows = shown.shown(self._with_target_columns(frame))
+            as_wanted = frame
+            if own != wanted:
+                evolved = [evolved_column(f, was.get(f.id), frame.schema) for f in wanted]
+                # Not `select` alone: a frame of only constants would have one row.
+                as_wanted = frame.with_columns(evolved).select(*names, VALUE_KIND)
+            rows = shown.shown(as_wanted)
             young = rows if self.lifetime is None else rows.filter(~self.lifetime.has_expired)
             yield Batch(young)
-
-    @cached_property
-    def _common_columns(self) -> tuple[str, ...]:
-        """The columns of `view` that `target` has too."""
-        wanted = {field.id for field in self.target.schema.fields}
-        return tuple(field.name for field in self.view.schema.fields if field.id in wanted)
-
-    def _with_target_columns(self, versions: pl.DataFrame) -> pl.DataFrame:
-        if self.view.schema.fields == self.target.schema.fields:
-            return versions
-        was = {field.id: field for field in self.view.schema.fields}
-        columns = [
-            evolved_column(field, was.get(field.id), versions.schema)
-            for field in self.target.schema.fields
-        ]
-        # Not `select` alone: a frame of only constants would have one row.
-        return versions.with_columns(columns).select(*self.target.schema.names, VALUE_KIND)
 
 
 @dataclass(frozen=True)

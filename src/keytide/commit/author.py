@@ -116,11 +116,6 @@ class Progress:
     stands_alone: bool = True
     """Whether it is worth a commit without rows."""
 
-    def first_conflict(self, current: Mapping[str, str]) -> str | None:
-        """The first property that somebody else has set since then. None if there is none."""
-        changed = (name for name, value in self.before.items() if current.get(name) != value)
-        return next(changed, None)
-
 
 def current_progress(
     metadata: TableMetadata, newest: Snapshot | None, names: Collection[str]

@@ -9,7 +9,7 @@ In tables with dynamic buckets, a key may be in another bucket by the time of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -73,34 +73,21 @@ def moved_keys(
     buckets: dict[bytes, set[int]] = {}
     for entry in made.entries:
         buckets.setdefault(entry.partition, set()).add(entry.bucket)
-    return [
-        _moved_keys_of(view, partition, touched, made.placed, before, now)
-        for partition, touched in buckets.items()
-        if before.get(partition, {}) != now.get(partition, {})
-    ]
-
-
-def _moved_keys_of(
-    view: TableView,
-    partition: bytes,
-    touched: Collection[int],
-    placed: Mapping[BucketId, Hashes],
-    before: HashFiles,
-    now: HashFiles,
-) -> MovedKeys:
-    known = [f for b, f in before.get(partition, {}).items() if b in touched]
-    return MovedKeys(
-        _previous_places(view, known),
-        {bucket: hashes for (where, bucket), hashes in placed.items() if where == partition},
-        load_places(view.store, now.get(partition, {}).values(), view.name),
-    )
-
-
-def _previous_places(view: TableView, files: Iterable[IndexFile]) -> KeyPlaces | None:
-    try:
-        return load_places(view.store, files, view.name)
-    except DataError:  # expired with the snapshots that named them
-        return None
+    found = []
+    for partition, touched in buckets.items():
+        known, present = before.get(partition, {}), now.get(partition, {})
+        if known == present:
+            continue
+        try:
+            files = [file for bucket, file in known.items() if bucket in touched]
+            previous = load_places(view.store, files, view.name)
+        except DataError:  # expired with the snapshots that named them
+            previous = None
+        placed = {bucket: hashes for (where, bucket), hashes in made.placed.items()
+                  if where == partition}  # fmt: skip
+        current = load_places(view.store, present.values(), view.name)
+        found.append(MovedKeys(previous, placed, current))
+    return found
 
 
 # -- changes and conflicts -------------------------------------------------------------------------
@@ -124,11 +111,6 @@ class RestoredFiles:
     files: tuple[ManifestEntry, ...] = ()
     indexes: tuple[IndexFile, ...] = ()
     rewritten_indexes: Mapping[IndexKey, BucketIndex] = field(default_factory=dict)
-
-    @property
-    def has_indexes(self) -> bool:
-        """Whether an index comes back with the files."""
-        return bool(self.indexes or self.rewritten_indexes)
 
 
 NOTHING_RESTORED = RestoredFiles()
@@ -190,10 +172,6 @@ class Change:
     def changelog(self) -> tuple[ManifestEntry, ...]:
         """The files of its changelog. Their sequence numbers never change."""
         return self.result.changelog
-
-    def with_entries(self, entries: Iterable[ManifestEntry]) -> Change:
-        """The same change with other files."""
-        return replace(self, result=replace(self.result, entries=tuple(entries)))
 
     def onto(self, present: Mapping[BucketId, DeadRows]) -> Change:
         """The same change on top of the present dead rows of the buckets that it depends on."""

@@ -33,7 +33,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ from typing import TypeAlias
 from keytide.base.text import counted
 from keytide.commit.author import current_progress
 from keytide.commit.change import Change, MovedKeys, moved_keys, new_data_files
-from keytide.commit.conflicts import Conflict, Restamp, decide
+from keytide.commit.conflicts import Conflict, Decision, Restamp, decide
 from keytide.commit.snapshot_files import (
     NewSnapshot,
     SnapshotBuilder,
@@ -156,7 +156,8 @@ class Committer:
 
     def _published(self, attempt: _Attempt, redo: Redo | None) -> Committed | Conflict | None:
         options = self.view.options
-        waits = _backoff(options.commit_retry_wait_ms_min, options.commit_retry_wait_ms_max)
+        # At least a millisecond. Otherwise a table with waits of 0 would loop without a pause.
+        limit_ms = max(1, options.commit_retry_wait_ms_min)
         tries = options.commit_retries_max + 1
         # The known state was just read, so the next read can run in parallel with the first
         # attempt.
@@ -177,7 +178,9 @@ class Committer:
                 if not attempt.begin_again(redo):
                     return None
             elif tries_left:
-                wait_ms = next(waits)
+                # Waits double up to a limit, with jitter to separate competing writers.
+                wait_ms = random.uniform(0, limit_ms)
+                limit_ms = min(limit_ms * 2, max(1, options.commit_retry_wait_ms_max))
                 message = "table %s: another commit came first; try %d of %d in %d ms"
                 _LOG.info(message, self.view.name, tries - tries_left + 1, tries, wait_ms)
                 self.wait(wait_ms / 1000)
@@ -221,7 +224,12 @@ class _Attempt:
                 return Committed(own, self._live, self._change, is_new=own.uuid in self._tried)
             if not self._in_doubt or self._has_not_landed():
                 self._in_doubt = False
-                self._discard_lost()
+                if self._described and self._tried_id is not None:
+                    # Delete the files of a snapshot whose id was taken by another writer.
+                    with suppress(NotFoundError):
+                        if self._metadata.snapshot(self._tried_id).uuid not in self._tried:
+                            self._metadata.store.discard(self._described)
+                            self._described = []
                 return None
         raise self._unknown_outcome(self._tried_id, "snapshots go while they are looked at")
 
@@ -256,15 +264,6 @@ class _Attempt:
             "repeat the write with the same commit user and identifier"
         )
 
-    def _discard_lost(self) -> None:
-        """Delete the files of a snapshot whose id was taken by another writer."""
-        if not self._described or self._tried_id is None:
-            return
-        with suppress(NotFoundError):
-            if self._metadata.snapshot(self._tried_id).uuid not in self._tried:
-                self._metadata.store.discard(self._described)
-                self._described = []
-
     def run_beside_look(self) -> Committed | Conflict | None:
         """Try on top of the known state, if nobody has changed it.
 
@@ -291,14 +290,13 @@ class _Attempt:
         try:
             return self._try(is_outdated)
         except (DataError, NotFoundError) as error:
-            if is_gone(error) and self._has_expired():
+            if not is_gone(error):
+                raise
+            # The known state may be gone because others have created newer snapshots.
+            newest, seen = self._metadata.latest_snapshot_id(), self._latest
+            if newest is not None and seen is not None and newest > seen.id:
                 return None
             raise
-
-    def _has_expired(self) -> bool:
-        """Whether the known state may be gone because others have created newer snapshots."""
-        newest, seen = self._metadata.latest_snapshot_id(), self._latest
-        return newest is not None and seen is not None and newest > seen.id
 
     def _try(self, is_outdated: Callable[[], bool]) -> Committed | Conflict | None:
         if not self._change.converts and not self._metadata.has_kind_of(
@@ -309,12 +307,7 @@ class _Attempt:
         if overtaken is not None:
             return overtaken
         present = self._dead_rows()
-        if self._has_other_indexes():
-            return Conflict(
-                "another commit changed an index that this commit extends; run the operation "
-                "again on the latest snapshot"
-            )
-        decision = decide(self._beyond_compactions(), self._live, self._moved_keys(), present)
+        decision = self._decide(present)
         if isinstance(decision, Conflict):
             return decision
         if isinstance(decision, Restamp):
@@ -351,6 +344,27 @@ class _Attempt:
             new.snapshot, self._live.advance(new.snapshot, new.changed_entries), self._change
         )
 
+    def _decide(self, present: Mapping[BucketId, DeadRows]) -> Decision:
+        """Whether the change fits with the present state, in which these rows are dead."""
+        if self._has_other_indexes():
+            return Conflict(
+                "another commit changed an index that this commit extends; run the operation "
+                "again on the latest snapshot"
+            )
+        change, view, moved = self._change, self._view, list[MovedKeys]()
+        # The change as one to the present live rows, if only compactions came since. These do not
+        # change rows, except for rows that are hidden until they are compacted. An index says in
+        # which files rows are. For it, and for another compaction, files matter.
+        goes_by_rows = view.kind.keeps_versions and view.options.merges_on_read
+        source = None if change.kind is CommitKind.COMPACT or not goes_by_rows else change.source
+        if source is not None and has_same_rows(self._metadata, source, self._live):
+            change = replace(change, source=self._live)
+        # Partitions whose index of dynamic buckets differs from the one that it was based on.
+        if view.has_dynamic_buckets and change.kind is CommitKind.APPEND:
+            files = () if self._latest is None else self._metadata.index_files(self._latest)
+            moved = moved_keys(view, change.result, change.indexed, hash_files(files))
+        return decide(change, self._live, moved, present)
+
     def _refuse_another_table(self, read: Callable[[], TableSchema]) -> None:
         """Raise `ConflictError` if the table was dropped, whether or not another one was created.
 
@@ -382,7 +396,9 @@ class _Attempt:
         if progress is None:
             return None
         current = current_progress(self._metadata, self._latest, progress.before)
-        name = progress.first_conflict(current)
+        # The first property that somebody else has set since then.
+        changed = (name for name, value in progress.before.items() if current.get(name) != value)
+        name = next(changed, None)
         if name is None:
             return None
         return Conflict(
@@ -392,19 +408,6 @@ class _Attempt:
             "one process per table",
             is_final=True,
         )
-
-    def _beyond_compactions(self) -> Change:
-        """The change as one to the present live rows, if only compactions came since.
-
-        Compactions do not change rows, except for rows that are hidden until they are compacted. An
-        index says in which files rows are. For it, and for another compaction, files matter.
-        """
-        change, view = self._change, self._view
-        goes_by_rows = view.kind.keeps_versions and view.options.merges_on_read
-        if change.source is None or change.kind is CommitKind.COMPACT or not goes_by_rows:
-            return change
-        is_same = has_same_rows(self._metadata, change.source, self._live)
-        return replace(change, source=self._live) if is_same else change
 
     def _is_beside_the_table(self, new: NewSnapshot) -> bool:
         """Whether the base of a created snapshot is not part of the table.
@@ -429,21 +432,20 @@ class _Attempt:
                 return False
             if self._is_of_another_table(self._read_schema):
                 return True
-            return max(ids) > new.snapshot.id and not self._is_followed(new, ids)
+            following = new.snapshot.id + 1
+            if max(ids) < following:
+                return False
+            if following not in ids:
+                return True
+            # Whether the snapshot after this one is based on another one.
+            metadata = self._metadata
+            before = metadata.entries(metadata.base_manifests(metadata.snapshot(following)))
+            live = files_of(new.snapshot, before.filter(is_live(before)))
+            added = {entry.identity for entry in new.changed_entries if entry.kind is FileKind.ADD}
+            deleted = {entry.identity for entry in new.changed_entries} - added
+            return not live.present(added) and bool(added or live.present(deleted))
         except (DataError, NotFoundError):
             return False  # the commit is made, and this unlikely case cannot be checked
-
-    def _is_followed(self, new: NewSnapshot, ids: Collection[int]) -> bool:
-        """Whether the snapshot after a new one is based on it, and not on another one."""
-        following = new.snapshot.id + 1
-        if following not in ids:
-            return False
-        metadata = self._metadata
-        before = metadata.entries(metadata.base_manifests(metadata.snapshot(following)))
-        live = files_of(new.snapshot, before.filter(is_live(before)))
-        added = {entry.identity for entry in new.changed_entries if entry.kind is FileKind.ADD}
-        deleted = {entry.identity for entry in new.changed_entries} - added
-        return bool(live.present(added)) or not (added or live.present(deleted))
 
     def _withdraw(self, snapshot: Snapshot) -> None:
         """Remove a commit before others build on it. Raises `DataError` if it cannot be removed."""
@@ -459,16 +461,6 @@ class _Attempt:
             self._metadata.store.discard([hint])
         else:
             self._metadata.hint_latest(newest_id)
-
-    def _moved_keys(self) -> list[MovedKeys]:
-        """Partitions whose index of dynamic buckets differs from the one that the change was based
-        on.
-        """
-        change, view = self._change, self._view
-        if not view.has_dynamic_buckets or change.kind is not CommitKind.APPEND:
-            return []
-        files = () if self._latest is None else self._metadata.index_files(self._latest)
-        return moved_keys(view, change.result, change.indexed, hash_files(files))
 
     def _has_other_indexes(self) -> bool:
         """Whether an index that the change adds to has been replaced."""
@@ -494,16 +486,14 @@ class _Attempt:
         if not dead:
             return {}
         known = () if self._latest is None else self._metadata.index_files(self._latest)
-        files = vector_files_by_bucket(known)
-        return {
-            bucket: self._present_dead_rows(rows, files.get(bucket, ()))
-            for bucket, rows in dead.items()
-        }
-
-    def _present_dead_rows(self, before: DeadRows, files: tuple[IndexFile, ...]) -> DeadRows:
-        if before.observed is None or before.stored == files:
-            return DeadRows(files)
-        return load_dead_rows(self._metadata.store, files, self._view.name)
+        by_bucket, present = vector_files_by_bucket(known), dict[BucketId, DeadRows]()
+        for bucket, before in dead.items():
+            files = by_bucket.get(bucket, ())
+            if before.observed is None or before.stored == files:
+                present[bucket] = DeadRows(files)
+            else:
+                present[bucket] = load_dead_rows(self._metadata.store, files, self._view.name)
+        return present
 
     def begin_again(self, redo: Redo) -> bool:
         """Make the change again, because it did not fit.
@@ -550,7 +540,8 @@ class _Attempt:
                 self._superseded += self._view.stored_paths(old)
         finally:
             # After an error too: this change must clean up the files that were created.
-            self._change = self._change.with_entries(entries)
+            result = replace(self._change.result, entries=tuple(entries))
+            self._change = replace(self._change, result=result)
 
     def _create(self, new: NewSnapshot) -> bool:
         try:
@@ -559,14 +550,3 @@ class _Attempt:
             )
         except UnknownOutcomeError as error:
             raise self._unknown_outcome(new.snapshot.id, error) from error.__cause__
-
-
-def _backoff(wait_ms_min: int, wait_ms_max: int) -> Iterator[float]:
-    """Waits in milliseconds that double up to a limit, with jitter to separate competing
-    writers.
-    """
-    # At least a millisecond. Otherwise a table with waits of 0 would loop without a pause.
-    limit = max(1, wait_ms_min)
-    while True:
-        yield random.uniform(0, limit)
-        limit = min(limit * 2, max(1, wait_ms_max))

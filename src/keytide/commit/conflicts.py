@@ -6,13 +6,13 @@ A change fits on top of the live files, fits if its rows get higher sequence num
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
 from keytide.commit.change import NOTHING_DEAD, Change, MovedKeys, moved_files
-from keytide.format.manifest_entry import FileKind, Identity, ManifestEntry
+from keytide.format.manifest_entry import FileKind
 from keytide.format.snapshot import CommitKind
 from keytide.snapshot.live_files import BucketId, DeadRows, LiveFiles, number_after
 
@@ -109,10 +109,24 @@ def _conflicting_files(change: Change, live: LiveFiles) -> Iterator[str]:
     deleted = {entry.identity for entry in change.entries if entry.kind is FileKind.DELETE}
     marked = {entry.identity for entry in change.marked_files}
     present = live.present(deleted | marked)
+    replaced = change.replaces or (lambda _: False)
     for entry in change.entries:
-        reason = _conflict_of_entry(entry, change, live, present)
-        if reason is not None:
-            yield reason
+        if entry.kind is FileKind.DELETE:
+            if entry.identity not in present:
+                yield (
+                    f"another commit replaced file {entry.file.file_name} of bucket "
+                    f"{entry.bucket}, which this commit replaces too; run the operation again on "
+                    "the latest snapshot"
+                )
+        # Postponed rows fit any number of buckets, and a replaced partition gets a new number.
+        elif entry.bucket >= 0 and not replaced(entry.partition):
+            found = live.partition_buckets.get(entry.partition, entry.total_buckets)
+            if found != entry.total_buckets:
+                yield (
+                    f"Try to write partition/table with a new bucket num {entry.total_buckets}, "
+                    f"but the previous bucket num is {found}; another writer created the partition "
+                    "meanwhile. Run the write again"
+                )
     if not marked <= present:
         yield (
             "this commit marks rows of a file as deleted, but another commit replaced the file; "
@@ -134,8 +148,23 @@ def _conflicting_rows(
     """What happened to the rows that a change was made from, to the keys that it places, and to
     dead rows.
     """
-    if change.source is not None and _has_changed(change, change.source, live):
-        yield "another writer changed rows that this commit is based on; run the operation again"
+    source = change.source
+    if source is not None and source.snapshot != live.snapshot:
+        # Files that were added to or removed from a bucket of the change, or a partition that it
+        # watches. Files are never changed, so every change of rows adds or removes files.
+        buckets = {(entry.partition, entry.bucket) for entry in change.entries}
+        watched = change.watched_partitions or (lambda _: False)
+        before, now = source.by_identity, live.by_identity
+        others = (before.get(identity) or now[identity] for identity in before.keys() ^ now.keys())
+        lowest = 1 if change.kind is CommitKind.COMPACT else 0
+        if any(
+            ((entry.partition, entry.bucket) in buckets or watched(entry.partition))
+            and entry.file.level >= lowest
+            for entry in others
+        ):
+            yield (
+                "another writer changed rows that this commit is based on; run the operation again"
+            )
     if any(each.is_conflict() for each in moved):
         yield (
             "another writer put keys of this commit into other buckets, or replaced the rows of "
@@ -148,45 +177,3 @@ def _conflicting_rows(
             "another commit changed a deletion vector that this commit also changes; run the "
             "operation again on the latest snapshot"
         )
-
-
-def _conflict_of_entry(
-    entry: ManifestEntry, change: Change, live: LiveFiles, present: Collection[Identity]
-) -> str | None:
-    if entry.kind is FileKind.DELETE:
-        if entry.identity in present:
-            return None
-        return (
-            f"another commit replaced file {entry.file.file_name} of bucket {entry.bucket}, "
-            "which this commit replaces too; run the operation again on the latest snapshot"
-        )
-    if entry.bucket < 0 or (change.replaces is not None and change.replaces(entry.partition)):
-        # Postponed rows fit any number of buckets, and a replaced partition gets a new number.
-        return None
-    found = live.partition_buckets.get(entry.partition, entry.total_buckets)
-    if found == entry.total_buckets:
-        return None
-    return (
-        f"Try to write partition/table with a new bucket num {entry.total_buckets}, but the "
-        f"previous bucket num is {found}; another writer created the partition meanwhile. Run "
-        "the write again"
-    )
-
-
-def _has_changed(change: Change, source: LiveFiles, live: LiveFiles) -> bool:
-    """Whether files were added to or removed from a bucket of the change or a partition that it
-    watches.
-    """
-    if source.snapshot == live.snapshot:
-        return False
-    buckets = {(entry.partition, entry.bucket) for entry in change.entries}
-    watched = change.watched_partitions or (lambda _: False)
-    before, now = source.by_identity, live.by_identity
-    # Files are never changed, so every change of rows adds or removes files.
-    moved = (before.get(identity) or now[identity] for identity in before.keys() ^ now.keys())
-    lowest = 1 if change.kind is CommitKind.COMPACT else 0
-    return any(
-        ((entry.partition, entry.bucket) in buckets or watched(entry.partition))
-        and entry.file.level >= lowest
-        for entry in moved
-    )

@@ -43,7 +43,7 @@ from keytide.format.paths import FileNames, MetadataFile
 from keytide.format.snapshot import Snapshot
 from keytide.options import TableOptions
 from keytide.snapshot.authority import PartitionChange
-from keytide.snapshot.live_files import BucketIndex, EncodedIndex, LiveFiles
+from keytide.snapshot.live_files import BucketIndex, LiveFiles
 from keytide.snapshot.metadata import TableMetadata, sized_indexes, sized_list, sized_manifest
 from keytide.snapshot.state import TableView
 
@@ -98,7 +98,7 @@ def pick_all(manifests: Sequence[ManifestFileMeta], rules: MergeRules) -> Rewrit
     places = tuple(
         place
         for place, manifest in enumerate(manifests)
-        if manifest.num_deleted_files or _is_small(manifest, rules)
+        if manifest.num_deleted_files or manifest.file_size < rules.target_bytes
     )
     has_gain = any(stop - start > 1 for start, stop in runs_of(places)) or any(
         manifests[place].num_deleted_files for place in places
@@ -118,43 +118,33 @@ def runs_of(places: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _minor(manifests: Sequence[ManifestFileMeta], rules: MergeRules) -> list[int]:
-    """Adjacent manifests that reach the target size together, and the newest ones if there are
-    many.
+    """Adjacent manifests that reach the target size together, and the newest ones when there are
+    `count_min` of one size class.
+
+    Classes grow by the factor `count_min`. A merge takes the newest manifests that are smaller than
+    the limit of their class, and may fill the next class in turn. So an entry is rewritten only a
+    logarithmic number of times, and the list of manifests stays short.
     """
     found: list[int] = []
     group: list[int] = []
     for place, manifest in enumerate(manifests):
-        if not _is_small(manifest, rules):
+        if manifest.file_size >= rules.target_bytes:
             group = []  # files stay in the order of their commits
             continue
         group.append(place)
         if len(group) > 1 and sum(manifests[p].file_size for p in group) >= rules.target_bytes:
             found += group
             group = []
-    return found + _many(manifests, group, rules.count_min)
-
-
-def _many(manifests: Sequence[ManifestFileMeta], group: Sequence[int], count_min: int) -> list[int]:
-    """The newest manifests of a group, when there are `count_min` of one size class.
-
-    Classes grow by the factor `count_min`. A merge takes the newest manifests that are smaller than
-    the limit of their class, and may fill the next class in turn. So an entry is rewritten only a
-    logarithmic number of times, and the list of manifests stays short.
-    """
     sizes = [manifests[p].num_added_files + manifests[p].num_deleted_files for p in group]
-    start, limit = len(group), count_min
+    start, limit = len(group), rules.count_min
     while start > 0:
         newer = start
         while start > 0 and sizes[start - 1] < limit:
             start -= 1
-        if newer - start >= count_min:
-            return list(group[start:])
-        limit *= count_min
-    return []
-
-
-def _is_small(manifest: ManifestFileMeta, rules: MergeRules) -> bool:
-    return manifest.file_size < rules.target_bytes
+        if newer - start >= rules.count_min:
+            return found + group[start:]
+        limit *= rules.count_min
+    return found
 
 
 # -- merging of manifests --------------------------------------------------------------------------
@@ -182,12 +172,27 @@ class ManifestMerger:
         """
         opened = self._opened(manifests, rewrite.places)
         if rewrite.is_full:
-            opened |= self._added_by(manifests, opened)
-        runs = runs_of(sorted(opened))
+            # Those of the other manifests that add a file which the opened ones delete.
+            entries = _entries_of(opened.values())
+            unmatched = entries.filter(without_pairs(entries))
+            is_delete = unmatched.column("_KIND") == FileKind.DELETE
+            names = unmatched.filter(is_delete).column("_FILE_NAME")
+            others = [place for place in range(len(manifests)) if place not in opened]
+            for place, records in self._opened(manifests, others if len(names) else ()).items():
+                if records.columns.select(_NAME.is_in(names.implode()).any()).item():
+                    opened[place] = records
+
+        # Matching adds and deletes in any of them cancel out.
+        places = sorted(opened)
+        entries = _entries_of(opened[place] for place in places)
+        stays, first = without_pairs(entries, forget=rewrite.is_full), 0
+        remaining = []
+        for start, stop in runs_of(places):
+            run = EncodedRecords.together([opened[place] for place in range(start, stop)])
+            remaining.append((start, stop, run.filter(stays[first : first + len(run)])))
+            first += len(run)
         merged = list(manifests)
-        for (start, stop), left in reversed(
-            list(zip(runs, _remaining_entries(opened, rewrite), strict=True))
-        ):
+        for start, stop, left in reversed(remaining):
             merged[start:stop] = self._new_manifests(left, files) if len(left) else []
         return merged
 
@@ -197,41 +202,20 @@ class ManifestMerger:
         opened = self.metadata.open_manifests([manifests[place] for place in places])
         return dict(zip(places, opened, strict=True))
 
-    def _added_by(
-        self, manifests: Sequence[ManifestFileMeta], opened: dict[int, EncodedRecords]
-    ) -> dict[int, EncodedRecords]:
-        """Those of the other manifests that add a file which the opened ones delete."""
-        entries = _entries_of(opened.values())
-        left = entries.filter(without_pairs(entries))
-        names = left.filter(left.column("_KIND") == FileKind.DELETE).column("_FILE_NAME")
-        if names.is_empty():
-            return {}
-        places = [place for place in range(len(manifests)) if place not in opened]
-        others = self._opened(manifests, places)
-        return {
-            place: records
-            for place, records in others.items()
-            if records.columns.select(_NAME.is_in(names.implode()).any()).item()
-        }
-
     def _new_manifests(
         self, entries: EncodedRecords, files: dict[str, bytes]
     ) -> list[ManifestFileMeta]:
         """The entries as manifests of at least the target size, except for a single one."""
         whole = copy_manifest(entries)
         count = int(len(whole) / (_ROOM * self.view.options.manifest_target_bytes))
-        if count < 2:
-            return [self._new_manifest(entries, whole, files)]
-        pieces = entries.pieces(count)
-        return [self._new_manifest(piece, copy_manifest(piece), files) for piece in pieces]
-
-    def _new_manifest(
-        self, entries: EncodedRecords, data: bytes, files: dict[str, bytes]
-    ) -> ManifestFileMeta:
         types = [f.type for f in self.view.schema.partition_fields()]
-        name = self.names.metadata(MetadataFile.MANIFEST)
-        files[paths.manifest_path(name)] = data
-        return summarize_encoded(entries, name, len(data), self.view.schema.id, types)
+        made = []
+        for piece in [entries] if count < 2 else entries.pieces(count):
+            data = whole if count < 2 else copy_manifest(piece)
+            name = self.names.metadata(MetadataFile.MANIFEST)
+            files[paths.manifest_path(name)] = data
+            made.append(summarize_encoded(piece, name, len(data), self.view.schema.id, types))
+        return made
 
 
 _NAME = pl.col("_FILE").struct.field("_FILE_NAME")
@@ -239,22 +223,6 @@ _NAME = pl.col("_FILE").struct.field("_FILE_NAME")
 
 def _entries_of(opened: Iterable[EncodedRecords]) -> Entries:
     return Entries.stored(pl.concat([records.columns for records in opened]))
-
-
-def _remaining_entries(
-    opened: dict[int, EncodedRecords], rewrite: Rewrite
-) -> Iterator[EncodedRecords]:
-    """The remaining entries of each run of manifests, after matching adds and deletes in any of
-    them cancel out.
-    """
-    places = sorted(opened)
-    entries = _entries_of(opened[place] for place in places)
-    left = without_pairs(entries, forget=rewrite.is_full)
-    first = 0
-    for start, stop in runs_of(places):
-        run = EncodedRecords.together([opened[place] for place in range(start, stop)])
-        yield run.filter(left[first : first + len(run)])
-        first += len(run)
 
 
 # -- the files of a commit -------------------------------------------------------------------------
@@ -415,7 +383,7 @@ class SnapshotBuilder:
         name = None if latest is None else latest.index_manifest
         made = {key: index for key, index in change.result.indexes.items() if index.has_changed}
         back = change.restored
-        has_new = made or back.has_indexes
+        has_new = made or back.indexes or back.rewritten_indexes
         if not has_new and (name is None or change.replaces is None):
             return name
         known = [] if latest is None else self._metadata.index_files(latest)
@@ -443,22 +411,21 @@ class SnapshotBuilder:
         before: dict[IndexKey, list[IndexFile]] = {}
         for file in known:
             before.setdefault(file.key, []).append(file)
+        store, kept_bytes_max = self._metadata.store, self._view.options.lookup_cache_bytes_max
         for key, index in made.items():
             encoded = index.encoded(self._view.store, before.get(key, ()), self._view.name)
             if encoded is not None:
                 name = self._names.metadata(MetadataFile.INDEX)
-                files[paths.index_path(name)] = encoded.data
+                path = paths.index_path(name)
+                files[path] = encoded.data
                 for beside, data in encoded.more_files.items():
                     files[paths.index_path(beside)] = data
-                files.indexes += self._cache_callbacks(encoded, paths.index_path(name))
+                # On local disk, a file is mapped and found by the name in its folder.
+                if encoded.remember is not None and store.local_path(path) is None:
+                    remember = partial(encoded.remember, store, path, kept_bytes_max)
+                    files.indexes.append(remember)
                 size = len(encoded.data)
                 yield IndexFile(*key, name, size, encoded.row_count, encoded.ranges)
-
-    def _cache_callbacks(self, encoded: EncodedIndex, path: str) -> list[Callable[[], None]]:
-        store, kept_bytes_max = self._metadata.store, self._view.options.lookup_cache_bytes_max
-        if encoded.remember is None or store.local_path(path) is not None:
-            return []  # on local disk, a file is mapped and found by the name in its folder
-        return [partial(encoded.remember, store, path, kept_bytes_max)]
 
     def _manifest_list(
         self, manifests: Sequence[ManifestFileMeta], files: _Files
@@ -482,7 +449,16 @@ def _properties(change: Change, latest: Snapshot | None) -> Mapping[str, str] | 
 
 def partition_changes(view: TableView, entries: Sequence[ManifestEntry]) -> list[PartitionChange]:
     """The changes of manifest entries. For a table without partitions, there is one."""
-    counted = _partition_counts(Entries.of(entries))
+    names = "_KIND", "_PARTITION", "_TOTAL_BUCKETS", "_ROW_COUNT", "_FILE_SIZE", "_CREATION_TIME"
+    sign = pl.when(pl.col("_KIND") == FileKind.ADD.value).then(1).otherwise(-1)
+    by_partition = Entries.of(entries).columns(*names).group_by("_PARTITION", maintain_order=True)
+    counted = by_partition.agg(
+        pl.col("_TOTAL_BUCKETS").last(),
+        rows=(sign * pl.col("_ROW_COUNT")).sum(),
+        files=sign.sum(),
+        file_bytes=(sign * pl.col("_FILE_SIZE")).sum(),
+        newest=pl.col("_CREATION_TIME").max(),
+    )
     values = _values(view, counted["_PARTITION"].to_list())
     return [
         PartitionChange(
@@ -495,22 +471,6 @@ def partition_changes(view: TableView, entries: Sequence[ManifestEntry]) -> list
         )
         for each, row in zip(values, counted.iter_rows(named=True), strict=True)
     ]
-
-
-def _partition_counts(entries: Entries) -> pl.DataFrame:
-    names = "_KIND", "_PARTITION", "_TOTAL_BUCKETS", "_ROW_COUNT", "_FILE_SIZE", "_CREATION_TIME"
-    sign = pl.when(pl.col("_KIND") == FileKind.ADD.value).then(1).otherwise(-1)
-    return (
-        entries.columns(*names)
-        .group_by("_PARTITION", maintain_order=True)
-        .agg(
-            pl.col("_TOTAL_BUCKETS").last(),
-            rows=(sign * pl.col("_ROW_COUNT")).sum(),
-            files=sign.sum(),
-            file_bytes=(sign * pl.col("_FILE_SIZE")).sum(),
-            newest=pl.col("_CREATION_TIME").max(),
-        )
-    )
 
 
 def _values(view: TableView, partitions: Sequence[bytes]) -> list[dict[str, str]]:

@@ -10,7 +10,7 @@ be stored about them while all goes well.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -52,7 +52,15 @@ def check_shared(view: TableView, written: Iterable[TaskResult]) -> None:
     parts = [part for part in written if new_data_files(part.entries)]
     lasts = [new_data_files(part.entries)[-1] for part in parts]
     are_here = view.store.together([partial(_is_file_here, view, last) for last in lasts])
-    _refuse(view, [part for part, is_here in zip(parts, are_here, strict=True) if not is_here])
+    lacking = [part for part, is_here in zip(parts, are_here, strict=True) if not is_here]
+    if lacking:
+        hosts = ", ".join(sorted({part.host for part in lacking}))
+        lost = new_data_files(lacking[0].entries)[-1]
+        raise SetupError(
+            f"table {view.name}: tasks on {hosts} wrote files into {view.store.uri} that do not "
+            f"exist for the driver on {this_host()}, such as {view.file_path(lost)}. "
+            f"{HOW_TO_SHARE} Nothing was committed"
+        )
 
 
 def _is_file_here(view: TableView, entry: ManifestEntry) -> bool:
@@ -60,18 +68,6 @@ def _is_file_here(view: TableView, entry: ManifestEntry) -> bool:
         return view.store.size(view.file_path(entry)) == entry.file.file_size
     except DataError:
         return False
-
-
-def _refuse(view: TableView, lacking: Sequence[TaskResult]) -> None:
-    if not lacking:
-        return
-    hosts = ", ".join(sorted({part.host for part in lacking}))
-    lost = new_data_files(lacking[0].entries)[-1]
-    raise SetupError(
-        f"table {view.name}: tasks on {hosts} wrote files into {view.store.uri} that do not exist "
-        f"for the driver on {this_host()}, such as {view.file_path(lost)}. {HOW_TO_SHARE} "
-        "Nothing was committed"
-    )
 
 
 # -- unreported files of a statement ---------------------------------------------------------------

@@ -27,7 +27,7 @@ from keytide.compaction.rewrite import CompactedBucket
 from keytide.errors import InvalidError, NotFoundError
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
-from keytide.format.manifest_entry import DataFileMeta, FileKind, FileSource, ManifestEntry
+from keytide.format.manifest_entry import FileKind, FileSource, ManifestEntry
 from keytide.format.schema import TableSchema
 from keytide.read.merged_versions import rows_in
 from keytide.read.plan import plan_files
@@ -68,17 +68,7 @@ def z_order(dimensions: Sequence[Places], bits: int) -> Places:
 def hilbert(dimensions: Sequence[Places], bits: int) -> Places:
     """The number of each point along Hilbert's curve. Coordinates are below 2 ** bits."""
     axes = [dimension.copy() for dimension in dimensions]
-    _unrotate(axes, bits)
-    for one, other in itertools.pairwise(axes):
-        other ^= one
-    flips = np.zeros_like(axes[0])
-    for bit in reversed(range(1, bits)):
-        flips ^= np.where(_has(axes[-1], bit), np.uint64((1 << bit) - 1), np.uint64(0))
-    return z_order([axis ^ flips for axis in axes], bits)
-
-
-def _unrotate(axes: list[Places], bits: int) -> None:
-    """Undo the rotations of the curve, from the coarsest cube to the finest."""
+    # Undo the rotations of the curve, from the coarsest cube to the finest.
     first = axes[0]
     for bit in reversed(range(1, bits)):
         below = np.uint64((1 << bit) - 1)
@@ -87,6 +77,12 @@ def _unrotate(axes: list[Places], bits: int) -> None:
             exchanged = np.where(has_bit, np.uint64(0), (first ^ axis) & below)
             first ^= np.where(has_bit, below, exchanged)
             axis ^= exchanged
+    for one, other in itertools.pairwise(axes):
+        other ^= one
+    flips = np.zeros_like(axes[0])
+    for bit in reversed(range(1, bits)):
+        flips ^= np.where(_has(axes[-1], bit), np.uint64((1 << bit) - 1), np.uint64(0))
+    return z_order([axis ^ flips for axis in axes], bits)
 
 
 def _has(axis: Places, bit: int) -> npt.NDArray[np.bool_]:
@@ -130,7 +126,17 @@ class Clustering:
         if not 0 < len(columns) <= BITS_MAX or len(set(columns)) < len(columns):
             raise InvalidError(f"table {table}: order_by is {list(columns)}; name each column once")
         for name in columns:
-            _check_column(name, schema, table)
+            if name not in schema.by_name:
+                raise NotFoundError(
+                    f"table {table}: order_by names the column {name!r}, which does not exist; "
+                    f"columns: {', '.join(schema.names)}"
+                )
+            kind = schema.field(name).type
+            if not isinstance(kind, AtomicType) or kind.root == "VARIANT":
+                raise InvalidError(
+                    f"table {table}: order_by names the column {name!r} of type {kind.sql()}, "
+                    "which cannot be sorted; use a column of a simple type"
+                )
         return cls(strategy, tuple(columns))
 
     def ranges(self, sample: pl.DataFrame) -> Ranges:
@@ -172,20 +178,6 @@ def _cuts(values: pl.Series, ranges: int) -> pl.Series:
     return cuts
 
 
-def _check_column(name: str, schema: TableSchema, table: str) -> None:
-    if name not in schema.by_name:
-        raise NotFoundError(
-            f"table {table}: order_by names the column {name!r}, which does not exist; columns: "
-            f"{', '.join(schema.names)}"
-        )
-    kind = schema.field(name).type
-    if not isinstance(kind, AtomicType) or kind.root == "VARIANT":
-        raise InvalidError(
-            f"table {table}: order_by names the column {name!r} of type {kind.sql()}, which "
-            "cannot be sorted; use a column of a simple type"
-        )
-
-
 # -- compaction ------------------------------------------------------------------------------------
 
 
@@ -223,13 +215,32 @@ def pack_tasks(
     files of any size with dead rows are included. Raises `DataError` for a deletion vector that
     cannot be read.
     """
-    tasks = []
+    tasks, target = [], state.view.options.target_file_size_bytes
     for bucket, files in _buckets(state, fits):
-        target = state.view.options.target_file_size_bytes
-        groups = list(_groups(files, target, picks, full=full))
-        if groups:
+        small = {
+            file.meta.file_name for file in files
+            if (file.meta.file_size * 100 < target * _LARGE_PERCENT
+                or (full and file.dead_rows is not None))
+            and file.meta.file_name not in picks.excluded
+        }  # fmt: skip
+        taken = picks.included if len(small) < (1 if full else _FEW) else picks.included | small
+        # Groups of adjacent files, which become one file each.
+        groups: list[list[PlannedFile]] = [[]]
+        for file in files:
+            if file.meta.file_name not in taken:
+                continue
+            size = sum(f.meta.file_size for f in (*groups[-1], file))
+            if groups[-1] and size > target:
+                groups.append([])
+            groups[-1].append(file)
+        worth = [
+            tuple(group)
+            for group in groups
+            if len(group) > 1 or any(file.dead_rows is not None for file in group)
+        ]
+        if worth:
             dead = _dead_rows(state, bucket)
-            tasks.append(PackTask(state.view, bucket, tuple(groups), dead, memory_bytes))
+            tasks.append(PackTask(state.view, bucket, tuple(worth), dead, memory_bytes))
     return tasks
 
 
@@ -249,33 +260,6 @@ def _buckets(
     for plan in plan_files(state.view, state.live.files, None, state.vector_files).buckets:
         if fits(plan.partition):
             yield (plan.partition, plan.bucket), plan.files
-
-
-def _groups(
-    files: Sequence[PlannedFile], target_bytes: int, picks: Picks, *, full: bool
-) -> Iterator[tuple[PlannedFile, ...]]:
-    """Groups of files that become one file each. A group contains adjacent files."""
-    small = {
-        file.meta.file_name for file in files
-        if (file.meta.file_size * 100 < target_bytes * _LARGE_PERCENT
-            or (full and file.dead_rows is not None))
-        and file.meta.file_name not in picks.excluded
-    }  # fmt: skip
-    taken = picks.included if len(small) < (1 if full else _FEW) else picks.included | small
-    group: list[PlannedFile] = []
-    for file in files:
-        if file.meta.file_name not in taken:
-            continue
-        if group and sum(f.meta.file_size for f in group) + file.meta.file_size > target_bytes:
-            yield from _groups_worth_packing(group)
-            group = []
-        group.append(file)
-    yield from _groups_worth_packing(group)
-
-
-def _groups_worth_packing(group: Sequence[PlannedFile]) -> Iterator[tuple[PlannedFile, ...]]:
-    if len(group) > 1 or any(file.dead_rows is not None for file in group):
-        yield tuple(group)
 
 
 def _dead_rows(state: TableState, bucket: BucketId) -> DeadRows:
@@ -353,34 +337,30 @@ class ClusterTask:
         parts = stored.of_lone_files(self.planned, _SAMPLE_ROWS * step)
         sample = pl.concat([part.gather_every(step) for part in parts])
         ranges = self.clustering.ranges(sample)
-        for low, high in self._slices(ranges, sample):
-            found = [_between(f, ranges, low, high) for f in rewriting.rows(self.planned)]
+
+        # Ranges of numbers, end excluded, whose rows fit in memory as far as possible.
+        fitting = max(1, rows_in(self.memory_bytes, self.planned, self.view.schema.fields))
+        numbers = np.sort(ranges.numbers(sample))
+        count = min(-(-total // fitting), max(1, len(numbers)))
+        inner = numbers[np.linspace(0, len(numbers), count + 1)[1:-1].astype(np.int64)]
+        ends = [0, *np.unique(inner[inner > 0]).tolist(), _NUMBERS_END]
+        for low, high in itertools.pairwise(ends):
+            found = []
+            for frame in rewriting.rows(self.planned):
+                if (low, high) == (0, _NUMBERS_END):
+                    found.append(frame)
+                else:
+                    own = ranges.numbers(frame)
+                    found.append(frame.filter(pl.Series((own >= low) & (own <= high - 1))))
             rows = pl.concat(found)
             number = pl.Series(_NUMBER, ranges.numbers(rows))
             order = self.clustering.columns
             by = order if self.clustering.strategy == "order" else (_NUMBER, *order)
             yield rows.with_columns(number).sort(by, nulls_last=False).drop(_NUMBER)
 
-    def _slices(self, ranges: Ranges, sample: pl.DataFrame) -> Iterator[tuple[int, int]]:
-        """Ranges of numbers, end excluded, whose rows fit in memory as far as possible."""
-        rows = sum(file.meta.row_count for file in self.planned)
-        fitting = max(1, rows_in(self.memory_bytes, self.planned, self.view.schema.fields))
-        numbers = np.sort(ranges.numbers(sample))
-        count = min(-(-rows // fitting), max(1, len(numbers)))
-        inner = numbers[np.linspace(0, len(numbers), count + 1)[1:-1].astype(np.int64)]
-        ends = [0, *np.unique(inner[inner > 0]).tolist(), _NUMBERS_END]
-        return itertools.pairwise(ends)
-
 
 _NUMBER = "number of the row"
 _NUMBERS_END = 1 << 64
-
-
-def _between(rows: pl.DataFrame, ranges: Ranges, low: int, high: int) -> pl.DataFrame:
-    if (low, high) == (0, _NUMBERS_END):
-        return rows
-    numbers = ranges.numbers(rows)
-    return rows.filter(pl.Series((numbers >= low) & (numbers <= high - 1)))
 
 
 @dataclass(frozen=True)
@@ -403,50 +383,42 @@ class BucketRewrite:
         self, parts: Iterable[tuple[Sequence[PlannedFile], Iterator[pl.DataFrame]]], dead: DeadRows
     ) -> CompactedBucket:
         """Write the new files, part by part. `parts` has the old files and the new rows of each."""
-        new = NewFiles(self.view)
-        entries: list[ManifestEntry] = []
+        view, new, entries = self.view, NewFiles(self.view), list[ManifestEntry]()
+        options, schema = view.options, stored_schema(view)
+        directory, writer = view.bucket_directory(*self.bucket), run_writer(view)
         try:
             for files, frames in parts:
-                old = [file.entry for file in files]
-                entries += [replace(entry, kind=FileKind.DELETE) for entry in old]
-                made = self._new_files(files, frames, new)
-                entries += [added_file(self.bucket, old[0].total_buckets, meta) for meta in made]
+                names = new.of(view.new_names(), options.data_file_prefix, options.file_format)
+                names_here = names(self.bucket)
+                entries += [replace(file.entry, kind=FileKind.DELETE) for file in files]
+                # The number of rows for a file near the target size, based on their present size.
+                stored_bytes = sum(file.meta.file_size for file in files)
+                count = max(1, round(stored_bytes / writer.target_file_size_bytes))
+                rows_each = max(1, -(-sum(file.meta.row_count for file in files) // count))
+                first = min(file.meta.min_sequence_number for file in files)
+                for frame in _rolled(frames, rows_each):
+                    rows = frame.with_columns(
+                        pl.Series(SEQUENCE_NUMBER, np.arange(first, first + frame.height)),
+                        pl.lit(int(RowKind.INSERT), pl.Int8).alias(VALUE_KIND),
+                    )
+                    first += frame.height
+                    table, path = to_arrow(rows, schema), f"{directory}/{next(names_here)}"
+                    meta = writer.write_file(table, path, source=self.source)
+                    rows_done(table.num_rows)
+                    total = files[0].entry.total_buckets
+                    entries.append(added_file(self.bucket, total, meta))
         except BaseException:
-            self.view.store.discard(new.names)
+            view.store.discard(new.names)
             raise
         gone = {entry.file.file_name for entry in entries if entry.kind is FileKind.DELETE}
         # Rows that die in the meantime would come back, so the absence of vectors must be recorded
         # too.
         marks = (
             {self.bucket: dead.about(gone).without(gone)}
-            if dead.stored or self.view.options.deletion_vectors_enabled
+            if dead.stored or options.deletion_vectors_enabled
             else {}
         )
         return CompactedBucket(self.bucket, TaskResult(tuple(entries), indexes=by_index_key(marks)))
-
-    def _new_files(
-        self, files: Sequence[PlannedFile], frames: Iterator[pl.DataFrame], new: NewFiles
-    ) -> Iterator[DataFileMeta]:
-        prefix, file_format = self.view.options.data_file_prefix, self.view.options.file_format
-        names = new.of(self.view.new_names(), prefix, file_format)(self.bucket)
-        directory, writer = self.view.bucket_directory(*self.bucket), run_writer(self.view)
-        first = min(file.meta.min_sequence_number for file in files)
-        for frame in _rolled(frames, _rows_of_a_file(files, writer.target_file_size_bytes)):
-            rows = frame.with_columns(
-                pl.Series(SEQUENCE_NUMBER, np.arange(first, first + frame.height)),
-                pl.lit(int(RowKind.INSERT), pl.Int8).alias(VALUE_KIND),
-            )
-            first += frame.height
-            table, path = to_arrow(rows, stored_schema(self.view)), f"{directory}/{next(names)}"
-            yield writer.write_file(table, path, source=self.source)
-            rows_done(table.num_rows)
-
-
-def _rows_of_a_file(files: Sequence[PlannedFile], target_bytes: int) -> int:
-    """The number of rows for a new file near the target size, based on the present size of rows."""
-    rows = sum(file.meta.row_count for file in files)
-    count = max(1, round(sum(file.meta.file_size for file in files) / target_bytes))
-    return max(1, -(-rows // count))
 
 
 def _rolled(frames: Iterator[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]:

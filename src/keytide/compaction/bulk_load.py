@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeAlias
 import polars as pl
 import pyarrow as pa
 
-from keytide.base.process import begin, cached_property
+from keytide.base.process import begin
 from keytide.commit.snapshot_files import wall_clock_ms
 from keytide.commit.transaction import Transaction
 from keytide.compaction.compact import local_runner, memory_of
@@ -35,7 +35,7 @@ from keytide.compaction.strategy import Rules, pick_all, sorted_runs
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND
-from keytide.format.manifest_entry import DataFileMeta, FileKind, FileSource, ManifestEntry
+from keytide.format.manifest_entry import FileKind, FileSource, ManifestEntry
 from keytide.merge.order import IS_ADD
 from keytide.options import keys
 from keytide.read.runs import prefetched
@@ -81,6 +81,7 @@ class LevelFiles:
         self._placing = placing
         self._pile_bytes = pile_bytes
         self._at_once = at_once
+        self._schema = stored_schema(view)
         self._files = NewFiles(view)
         self._piles: dict[BucketId, Pile] = {}
         self._under_way: deque[tuple[int, Future[_StoredRun]]] = deque()
@@ -119,12 +120,14 @@ class LevelFiles:
         self._wait_for_room(-1)
         entries = tuple(entry for each in self._stored for entry in each.entries)
         placed = {bucket: PlacedKeys(hashes) for bucket, hashes in self._placing.placed.items()}
-        indexes = {**by_index_key(placed), **by_index_key(self._dead())}
+        wide = self._view.options.deletion_vectors_bitmap64
+        dead: dict[BucketId, DeadRows] = {}
+        for each in self._stored:
+            if each.marks.positions:
+                before = dead.get(each.bucket, DeadRows())
+                dead[each.bucket] = before.marking(each.marks.by_file, wide=wide)
+        indexes = {**by_index_key(placed), **by_index_key(dead)}
         return TaskResult(entries, self._rows, indexes=indexes)
-
-    @cached_property
-    def _schema(self) -> pa.Schema:
-        return stored_schema(self._view)
 
     def _end(self, bucket: BucketId) -> None:
         for run in self._piles.pop(bucket).remaining():
@@ -153,20 +156,16 @@ class LevelFiles:
             level=level,
             source=FileSource.COMPACT,
         )
-        marks = Marks()
+        marks, start = Marks(), 0
         if view.options.deletion_vectors_enabled:
-            metas = list(_with_marked_deletes(metas, run, marks))
+            # Deletes are marked as dead.
+            for meta in metas:
+                kinds = run.column(VALUE_KIND).slice(start, meta.row_count)
+                marks.add(meta.file_name, retracts_of(pl.Series(kinds)))
+                start += meta.row_count
+            metas = [replace(meta, delete_row_count=0) for meta in metas]
         total = self._placing.total_buckets(bucket[0])
         return _StoredRun(bucket, [added_file(bucket, total, meta) for meta in metas], marks)
-
-    def _dead(self) -> dict[BucketId, DeadRows]:
-        wide = self._view.options.deletion_vectors_bitmap64
-        dead: dict[BucketId, DeadRows] = {}
-        for each in self._stored:
-            if each.marks.positions:
-                before = dead.get(each.bucket, DeadRows())
-                dead[each.bucket] = before.marking(each.marks.by_file, wide=wide)
-        return dead
 
 
 class _StoredRun(NamedTuple):
@@ -175,18 +174,6 @@ class _StoredRun(NamedTuple):
     bucket: BucketId
     entries: list[ManifestEntry]
     marks: Marks
-
-
-def _with_marked_deletes(
-    metas: Sequence[DataFileMeta], run: pa.Table, marks: Marks
-) -> Iterator[DataFileMeta]:
-    """Consecutive files of a run, with their deletes marked as dead."""
-    start = 0
-    for meta in metas:
-        kinds = run.column(VALUE_KIND).slice(start, meta.row_count)
-        marks.add(meta.file_name, retracts_of(pl.Series(kinds)))
-        start += meta.row_count
-        yield replace(meta, delete_row_count=0)
 
 
 # -- bulk loads ------------------------------------------------------------------------------------
@@ -227,11 +214,21 @@ def fill_lowest_level(
             f"written, but these rows already exist; set a '{keys.WATERMARK_KEY}' instead"
         )
     filling = _BulkLoad(transaction, read, origin)
-    if filling.may_pass_straight:
-        with suppress(OutOfOrderError):
-            transaction.collect(filling.in_arrival_order())
+    # Files of all buckets can be written at the same time, if they are large enough.
+    buckets = 0 if view.schema.partition_keys else max(0, view.options.bucket)  # 0: unknown
+    enough = min(_FILE_BYTES_MIN, FileSize.of(view).piled_bytes, filling.piece_bytes)
+    if buckets > 0 and filling.piece_bytes // buckets >= enough:
+        with suppress(OutOfOrderError):  # in the order of reading
+            placing = transaction.task().layout.begin()
+            in_order = InOrder(view, placing)
+            stream = (part for rows in filling.rows() for part in in_order.of(rows))
+            transaction.collect(filling.as_files(placing, stream, buckets))
             return
-    transaction.collect(filling.sorted())
+    placing = transaction.task().layout.begin()
+    held = SortedRows(view, placing, view.options.read_memory_bytes, origin)
+    for rows in filling.rows():
+        held.add(rows)
+    transaction.collect(filling.as_files(placing, prefetched(held.in_order()), 1))
 
 
 @dataclass(frozen=True)
@@ -243,66 +240,28 @@ class _BulkLoad:
     origin: str
 
     @property
-    def may_pass_straight(self) -> bool:
-        """Whether files of all buckets can be written at the same time, and are large enough."""
-        buckets = self._buckets
-        enough = min(_FILE_BYTES_MIN, self._file_bytes, self._piece_bytes)
-        return buckets > 0 and self._piece_bytes // buckets >= enough
-
-    def in_arrival_order(self) -> TaskResult:
-        """The rows in the order of reading. Raises `OutOfOrderError`, with nothing left behind."""
-        placing = self._begin()
-        in_order = InOrder(self._view, placing)
-        stream = (part for rows in self._rows() for part in in_order.of(rows))
-        return self._stream_as_files(placing, stream, self._buckets)
-
-    def sorted(self) -> TaskResult:
-        """The rows sorted by bucket and key."""
-        placing = self._begin()
-        memory_bytes = self._view.options.read_memory_bytes
-        held = SortedRows(self._view, placing, memory_bytes, self.origin)
-        for rows in self._rows():
-            held.add(rows)
-        return self._stream_as_files(placing, prefetched(held.in_order()), 1)
-
-    # -- reading -------------------------------------------------------------------------------
-
-    @property
     def _view(self) -> TableView:
         return self.transaction.view
 
-    def _rows(self) -> Iterator[Rows]:
+    def rows(self) -> Iterator[Rows]:
+        """The rows to write, checked and converted."""
         view = self._view
         for given in prefetched(iter(self.read())):
             rows = incoming_rows(given, view.schema, view.options, view.name)
             refuse_unmergeable(rows.frame, view, rows.refusals)
             yield rows
 
-    # -- writing -------------------------------------------------------------------------------
-
-    def _begin(self) -> Placing:
-        return self.transaction.task().layout.begin()
-
     @property
-    def _buckets(self) -> int:
-        """The number of buckets. 0 if it is unknown."""
-        return 0 if self._view.schema.partition_keys else max(0, self._view.options.bucket)
-
-    @property
-    def _piece_bytes(self) -> int:
+    def piece_bytes(self) -> int:
         """How much is collected before it is written: smaller files would be too small."""
         return max(_PIECE_BYTES_MIN, self._view.options.read_memory_bytes // COPIES)
 
-    @property
-    def _file_bytes(self) -> int:
-        return FileSize.of(self._view).piled_bytes
-
-    def _stream_as_files(self, placing: Placing, stream: _Stream, at_once: int) -> TaskResult:
+    def as_files(self, placing: Placing, stream: _Stream, at_once: int) -> TaskResult:
         """The rows of a stream as files. Rows of `at_once` buckets arrive at a time."""
         if self._view.kind.has_key_index:
             return self._indexed(stream)
         view = self.transaction.task_here(self.transaction.task()).view
-        pile_bytes = min(self._piece_bytes // at_once, self._file_bytes)
+        pile_bytes = min(self.piece_bytes // at_once, FileSize.of(self._view).piled_bytes)
         with LevelFiles(view, placing, pile_bytes, at_once) as files:
             for bucket, frame in stream:
                 files.add(bucket, frame)
@@ -317,7 +276,7 @@ class _BulkLoad:
         task = self.transaction.task_here(task_of_stored(self.transaction.state))
         schema = view.schema.arrow_schema().append(pa.field(VALUE_KIND, pa.int8()))
         tables = (to_arrow(frame, schema) for frame in counted.frames())
-        size_bytes = min(view.options.write_buffer_bytes, self._piece_bytes)
+        size_bytes = min(view.options.write_buffer_bytes, self.piece_bytes)
         written = task.feed(piled(tables, size_bytes), 0)
         vectors = (vector for each in written.dead.values() for vector in each.vectors.values())
         again = sum(map(len, vectors)) - counted.deletes
@@ -368,15 +327,6 @@ def raise_replacement(transaction: Transaction, runner: TaskRunner | None = None
     transaction.results = [*kept, *raised]
 
 
-def raise_quietly(
-    view: TableView, files: Sequence[ManifestEntry], runner: TaskRunner,
-    take: Callable[[TaskResult], None],
-) -> None:  # fmt: skip
-    """As `raise_files`, but the changelog does not emit the rows."""
-    options = replace(view.options, changelog_producer="none")
-    raise_files(replace(view, options=options), files, runner, take)
-
-
 def raise_files(
     view: TableView, files: Sequence[ManifestEntry], runner: TaskRunner,
     take: Callable[[TaskResult], None],
@@ -397,20 +347,14 @@ def raise_files(
         take(TaskResult(tuple(made), changelog=compacted.result.changelog))
 
     try:
-        if buckets:
-            runner.each(_tasks(view, list(buckets.values())), take_made)
+        # New files have no dead rows.
+        plain = replace(view, options=replace(view.options, deletion_vectors_enabled=False))
+        memory, now_ms = memory_of(view, len(buckets)), wall_clock_ms()
+        rules = Rules.of(view.options, only_whole=False, moves=False)
+        units = (pick_all(sorted_runs(each), rules) for each in buckets.values())
+        tasks = [CompactTask(plain, unit, now_ms, memory) for unit in units if unit is not None]
+        if tasks:
+            runner.each(tasks, take_made)
     finally:
         passed = (entry for entry in files if entry.file.file_name not in kept)
         view.store.discard([path for entry in passed for path in view.stored_paths(entry)])
-
-
-def _tasks(view: TableView, buckets: list[list[ManifestEntry]]) -> list[CompactTask]:
-    """Tasks that merge the files of buckets on the highest level. New files have no dead rows."""
-    plain = replace(view, options=replace(view.options, deletion_vectors_enabled=False))
-    memory, now_ms, rules = (
-        memory_of(view, len(buckets)),
-        wall_clock_ms(),
-        Rules.of(view.options, only_whole=False, moves=False),
-    )
-    units = (pick_all(sorted_runs(files), rules) for files in buckets)
-    return [CompactTask(plain, unit, now_ms, memory) for unit in units if unit is not None]

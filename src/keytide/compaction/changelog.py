@@ -57,6 +57,9 @@ class ChangelogWriter:
         self._bucket = (first.partition, first.bucket)
         self._buckets = first.total_buckets
         self._lowest_told = _lowest_emitted_level_of(view.options, unit)
+        self.is_silent = not self._lowest_told  # the compaction emits nothing
+        ignored = view.options.row_deduplicate_ignore_fields
+        self._compared = frozenset(view.schema.names) - set(ignored)
         self._looks_up = view.options.changelog_producer == "lookup"
         self._level = unit.output_level
         self._writer = changelog_writer(view)
@@ -66,25 +69,21 @@ class ChangelogWriter:
         self._entries: list[ManifestEntry] = []
         self._under_way: Future[DataFileMeta] | None = None
 
-    @property
-    def is_silent(self) -> bool:
-        """Whether the compaction emits nothing."""
-        return not self._lowest_told
-
     def has_unemitted_rows(self, section: Section) -> bool:
         """Whether a section has rows that were not emitted before."""
-        return not all(map(self._is_emitted, section.runs))
+        return any(run[0].meta.level < self._lowest_told for run in section.runs)
 
     def emit_window(self, section: Section, window: Window, narrow: Collection[int] = ()) -> None:
         """Emit the changes of those keys in a window that are below the already emitted levels.
 
         `narrow` are the positions of runs that contain only these keys.
         """
-        told = {place for place, run in enumerate(section.runs) if self._is_emitted(run)}
+        levels = enumerate(run[0].meta.level for run in section.runs)
+        told = {place for place, level in levels if level >= self._lowest_told}
         new = [rows for place, rows in enumerate(window.runs) if place not in told]
         images = window.counted if self._looks_up else window.runs
         if told <= set(narrow):
-            self._add([images[place] for place in told], window.merged)
+            self.emit([images[place] for place in told], window.merged)
             return
         wide = [images[place] for place in told if place not in narrow]
         self.emit_versions(
@@ -109,11 +108,7 @@ class ChangelogWriter:
         key = self._view.order.key
         keys = pl.concat([rows.select(key) for rows in filled])
         own = [[with_keys(rows, keys) for rows in _non_empty(side)] for side in (before, after)]
-        self._add([*own[0], *narrow], own[1])
-
-    def emit_new(self, rows: Sequence[pl.DataFrame]) -> None:
-        """Emit new keys: nothing was emitted for them before, nor for any later keys."""
-        self._add((), rows)
+        self.emit([*own[0], *narrow], own[1])
 
     def end(self) -> None:
         """Start to write what is left, when no more changes follow."""
@@ -130,10 +125,8 @@ class ChangelogWriter:
         if self._under_way is not None:
             wait([self._under_way])
 
-    def _is_emitted(self, run: Run) -> bool:
-        return run[0].meta.level >= self._lowest_told
-
-    def _add(self, before: Sequence[pl.DataFrame], after: Sequence[pl.DataFrame]) -> None:
+    def emit(self, before: Sequence[pl.DataFrame], after: Sequence[pl.DataFrame]) -> None:
+        """Emit the changes of keys after all those before, given all their versions."""
         options = self._view.options
         filled = [*_non_empty(before), *_non_empty(after)]
         if not filled:
@@ -168,11 +161,6 @@ class ChangelogWriter:
             meta = self._under_way.result()
             self._under_way = None
             self._entries.append(added_file(self._bucket, self._buckets, meta))
-
-    @cached_property
-    def _compared(self) -> frozenset[str]:
-        ignored = self._view.options.row_deduplicate_ignore_fields
-        return frozenset(self._view.schema.names) - set(ignored)
 
 
 def _non_empty(frames: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
@@ -253,8 +241,13 @@ class Lookup:
         reading = self._reading(self.columns)
         for runs in self._windows(reading):
             counted = without_contained(runs, reading.containing, self.view.order.key)
+            order, engine, section = self.view.order, self.view.engine, self.section
+            merging = counted
+            if section.arrival_decides and engine.newest_decides:
+                # Keys that are looked up have a newer version.
+                merging = [rows for p, rows in enumerate(counted) if p not in self.narrow]
             with self.view.reading():
-                merged = self._merged(counted)
+                merged = merge_runs(merging, order, engine, arrival_decides=section.arrival_decides)
             yield Window(runs, counted, merged)
 
     @cached_property
@@ -262,16 +255,6 @@ class Lookup:
         """The positions of the runs that contribute only keys that are on level 0."""
         runs = enumerate(self.section.runs)
         return frozenset(place for place, run in runs if self.is_looked_up(run))
-
-    def to_write(self, window: Window) -> list[pl.DataFrame]:
-        """The part of a merged window that must be written: rows that never change exist
-        already.
-        """
-        if not self.view.engine.keeps_rows:
-            return window.merged
-        names = self.section.upper
-        there = [window.runs[p] for p in names if self.stays(self.section.runs[p][0])]
-        return [without_keys(rows, there, self.view.order.key) for rows in window.merged]
 
     def stays(self, file: PlannedFile) -> bool:
         """Whether a file stays in place."""
@@ -289,34 +272,21 @@ class Lookup:
         return _LookupReading(self, staying_columns, shaped, rows)
 
     def _windows(self, reading: _LookupReading) -> Iterator[list[pl.DataFrame]]:
-        together = self.view.store.together
-        for window in key_windows(reading.runs(), self.view.order.key, together):
-            yield window if reading.knows_keys else self._narrowed(window)
-
-    def _merged(self, counted: list[pl.DataFrame]) -> list[pl.DataFrame]:
-        """The merged result of versions that no other version contains."""
-        order, engine, section = self.view.order, self.view.engine, self.section
-        if section.arrival_decides and engine.newest_decides:
-            # Keys that are looked up have a newer version.
-            counted = [rows for place, rows in enumerate(counted) if place not in self.narrow]
-        return merge_runs(counted, order, engine, arrival_decides=section.arrival_decides)
-
-    def _narrowed(self, window: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
-        """A window in which files that stay above level 0 have only the keys that are on level
-        0.
-        """
-        narrowed = list(window)
-        upper = [place for place in self.section.upper if window[place].width]
-        new = [
-            rows.select(self.view.order.key)
-            for place, rows in enumerate(window)
-            if rows.height and place not in upper
-        ]
-        for place in upper:
-            if self.is_looked_up(self.section.runs[place]):
-                rows = narrowed[place]
-                narrowed[place] = with_keys(rows, pl.concat(new)) if new else rows.clear()
-        return narrowed
+        together, key = self.view.store.together, self.view.order.key
+        for window in key_windows(reading.runs(), key, together):
+            if reading.keys is None:
+                # Files that stay above level 0 contribute only the keys that are on level 0.
+                upper = [place for place in self.section.upper if window[place].width]
+                new = [
+                    rows.select(key)
+                    for place, rows in enumerate(window)
+                    if rows.height and place not in upper
+                ]
+                for place in upper:
+                    if self.is_looked_up(self.section.runs[place]):
+                        rows = window[place]
+                        window[place] = with_keys(rows, pl.concat(new)) if new else rows.clear()
+            yield window
 
 
 @dataclass(frozen=True)
@@ -341,11 +311,6 @@ class _LookupReading:
         return [found.get(place) or self._run(place, held[place]) for place in places]
 
     @property
-    def knows_keys(self) -> bool:
-        """Whether runs that are looked up contribute only the new keys."""
-        return self._keys is not None
-
-    @property
     def _runs(self) -> tuple[Run, ...]:
         return self.lookup.section.runs
 
@@ -359,8 +324,13 @@ class _LookupReading:
     @property
     def containing(self) -> tuple[int, ...]:
         """The positions of the runs that may have keys in common, as in `Section.containing`."""
-        each_once = self._holds_new and self._finds_each_once and self._knows_all_above
-        return self._above if each_once else self.lookup.section.containing
+        others = self.lookup.section.containing
+        if not (self._holds_new and self._finds_each_once):
+            return others
+        # The runs that are looked up contribute no keys that those above have, if all are known.
+        are_all = len(self._above) + len(self._looked_up) == len(others)
+        is_known = are_all and all(known is not None for known in self._known_above)
+        return self._above if is_known else others
 
     # -- new versions ---------------------------------------------------------------------------
 
@@ -385,7 +355,7 @@ class _LookupReading:
         return {file.meta.file_name: rows for file, rows in zip(self._new, found, strict=True)}
 
     @cached_property
-    def _keys(self) -> pl.DataFrame | None:
+    def keys(self) -> pl.DataFrame | None:
         """The keys on level 0, each once and sorted, if they fit in memory."""
         key = self.lookup.view.order.key
         if self._holds_new:
@@ -409,22 +379,6 @@ class _LookupReading:
         return bool(self.lookup.section.containing) and not has_vectors
 
     @cached_property
-    def _keys_to_look_up(self) -> pl.DataFrame:
-        """The new keys without those in a run that is rewritten, as far as it is known.
-
-        The version in such a run contains everything below it.
-        """
-        keys, key = self._keys, self.lookup.view.order.key
-        assert keys is not None
-        if not self._finds_each_once:
-            return keys
-        for known in self._known_above:
-            if known is not None:
-                there = [rows.select(key) for rows in known.frames]
-                keys = without_keys(keys, there, key)
-        return keys
-
-    @cached_property
     def _above(self) -> tuple[int, ...]:
         """The positions of the runs above level 0 that are rewritten, if they come before all
         others.
@@ -438,18 +392,17 @@ class _LookupReading:
         files = itertools.chain.from_iterable(self._runs[place] for place in self._above)
         return [self._laid_out(file) for file in files]
 
-    @property
-    def _knows_all_above(self) -> bool:
-        """Whether the runs that are looked up contribute no keys that these runs have."""
-        count = len(self._above) + len(self._looked_up)
-        are_all = count == len(self.lookup.section.containing)
-        return are_all and all(known is not None for known in self._known_above)
-
     def _versions_of_new_keys(self) -> dict[int, Iterator[Batch]]:
         """The versions of the new keys in the runs that are looked up, by the positions of the
         runs.
         """
-        wanted, asked = self._keys_to_look_up, 0
+        key, wanted, asked = self.lookup.view.order.key, self.keys, 0
+        assert wanted is not None
+        # Without the keys in a run that is rewritten, as far as it is known: the version in such a
+        # run contains everything below it.
+        for known in self._known_above if self._finds_each_once else ():
+            if known is not None:
+                wanted = without_keys(wanted, [rows.select(key) for rows in known.frames], key)
         missing = wanted
 
         def of(number: int, file: PlannedFile) -> list[pl.DataFrame]:
@@ -461,7 +414,7 @@ class _LookupReading:
             rows = [*self._of_keys(file, keys)]
             if is_next:
                 if rows and self._finds_each_once:
-                    missing = without_keys(keys, rows, self.lookup.view.order.key)
+                    missing = without_keys(keys, rows, key)
                 asked += 1
             return rows
 
@@ -504,9 +457,9 @@ class _LookupReading:
                 yield Batch(batch.rows, is_last=batch.is_last and file is run[-1])
 
     def _batches(self, file: PlannedFile, place: int, rows_max: int) -> Iterator[Batch]:
-        if place in self._looked_up and self._keys is not None:
+        if place in self._looked_up and self.keys is not None:
             # Small frames combined: fewer frames make fewer windows.
-            frames = self._of_keys(file, self._keys, rows_max)
+            frames = self._of_keys(file, self.keys, rows_max)
             pile: list[pl.DataFrame] = []
             for rows in frames:
                 if pile and sum(map(len, pile)) + rows.height > rows_max:
@@ -524,7 +477,8 @@ class _LookupReading:
     def _versions(self, file: PlannedFile, rows_max: int) -> Iterator[Batch]:
         known = self._laid_out(file)
         if known is None:
-            columns = self._columns_of(file)
+            is_staying = self.lookup.stays(file)
+            columns = self.staying_columns if is_staying else self.lookup.columns
             stored = StoredVersions(self.lookup.view, self.lookup.partition, columns)
             yield from stored.of_run((file,), rows_max)
             return
@@ -536,8 +490,5 @@ class _LookupReading:
         """The lookup file for what is read of a data file, if it exists."""
         if file.dead_rows is not None:
             return None
-        columns = self._columns_of(file)
+        columns = self.staying_columns if self.lookup.stays(file) else self.lookup.columns
         return PartitionLookupFiles(self.lookup.view, self.lookup.partition, columns).existing(file)
-
-    def _columns_of(self, file: PlannedFile) -> tuple[str, ...]:
-        return self.staying_columns if self.lookup.stays(file) else self.lookup.columns

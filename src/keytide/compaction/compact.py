@@ -11,7 +11,6 @@ import math
 import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from keytide.base.process import cached_property
 from keytide.base.record import Record
@@ -25,7 +24,6 @@ from keytide.compaction.changelog import emits_changes
 from keytide.compaction.rewrite import CompactedBucket, CompactTask
 from keytide.compaction.strategy import (
     Rules,
-    SortedRun,
     Unit,
     pick,
     pick_all,
@@ -82,12 +80,19 @@ class Planner:
 
         With `waits` false, includes compactions that create a changelog and could be postponed.
         """
-        now_ms = local_wall_clock_ms()
-        found = (
-            self._due_units_of(sorted_runs(files), now_ms, waits=waits)
-            for files in _by_bucket(live, buckets)
-        )
-        return self._with_all_told(list(chain.from_iterable(found)), live)
+        now_ms, found = local_wall_clock_ms(), list[Unit]()
+        is_told_of = self.view.options.changelog_producer == "lookup" and not waits
+        for files in _by_bucket(live, buckets):
+            runs = sorted_runs(files)
+            if self._stays_apart:
+                units = [pick_apart(runs, self._rules, now_ms)]
+            else:
+                units = [*pick(runs, self._rules, now_ms)]
+                least = 1 if is_told_of else self._new_runs
+                if not units and sum(run.level == 0 for run in runs) >= least:
+                    units = [pick_new(runs, self._rules)]
+            found += [unit for unit in units if unit is not None]
+        return self._with_all_told(found, live)
 
     def whole_units(
         self, live: LiveFiles, buckets: Collection[BucketId] | None = None
@@ -95,7 +100,7 @@ class Planner:
         """All runs of each bucket for which a compaction would help."""
         picked = pick_all_apart if self._stays_apart else pick_all
         found = (
-            picked(sorted_runs(files), self._rules, again=self._has_more_to_gain(files))
+            picked(sorted_runs(files), self._rules, again=self._may_shrink(files))
             for files in _by_bucket(live, buckets)
         )
         return self._with_all_told([unit for unit in found if unit is not None], live)
@@ -170,18 +175,6 @@ class Planner:
             return math.inf
         return options.lookup_runs_max
 
-    def _due_units_of(self, runs: Sequence[SortedRun], now_ms: int, *, waits: bool) -> list[Unit]:
-        if self._stays_apart:
-            unit = pick_apart(runs, self._rules, now_ms)
-            return [] if unit is None else [unit]
-        units = pick(runs, self._rules, now_ms)
-        is_told_of = self.view.options.changelog_producer == "lookup" and not waits
-        least = 1 if is_told_of else self._new_runs
-        if not units and sum(run.level == 0 for run in runs) >= least:
-            new = pick_new(runs, self._rules)
-            return [] if new is None else [new]
-        return units
-
     def _with_all_told(self, units: list[Unit], live: LiveFiles) -> list[Unit]:
         """The units.
 
@@ -199,13 +192,10 @@ class Planner:
                 telling.setdefault(unit.bucket, unit)
         return list(({unit.bucket: unit for unit in units} | telling).values())
 
-    def _has_more_to_gain(self, files: Sequence[ManifestEntry]) -> bool:
+    def _may_shrink(self, files: Sequence[ManifestEntry]) -> bool:
         """Whether something may be left out of a bucket that is already one run."""
-        bucket = (files[0].partition, files[0].bucket)
-        return bucket in self.buckets_with_dead_rows or self._may_forget(files)
-
-    def _may_forget(self, files: Iterable[ManifestEntry]) -> bool:
-        """Whether there may be rows to forget, if nothing else would improve."""
+        if (files[0].partition, files[0].bucket) in self.buckets_with_dead_rows:
+            return True
         view, retention_ms = self.view, self.view.options.tombstone_retention_ms
         if Lifetime.of(view) is not None and drops_expired(view):
             return True
@@ -370,23 +360,18 @@ def _tasks(state: TableState, units: list[Unit]) -> Sequence[CompactTask] | Sequ
         return [ThinTask(view, unit, now_ms, memory) for unit in units]
     if not compacts_by_lookup(view.options):
         return [CompactTask(view, unit, now_ms, memory) for unit in units]
-    beside, vectors = _staying_files(state, units), vector_files_by_bucket(state.vector_files)
-    return [
-        CompactTask(view, unit, now_ms, memory, beside[unit.bucket], vectors.get(unit.bucket, ()))
-        for unit in units
-    ]
-
-
-def _staying_files(
-    state: TableState, units: list[Unit]
-) -> dict[BucketId, tuple[ManifestEntry, ...]]:
-    """The files above level 0 that stay in place in the buckets to compact."""
+    # The files above level 0 that stay in place in the buckets to compact.
     beside: dict[BucketId, list[ManifestEntry]] = {unit.bucket: [] for unit in units}
     compacted = {entry.identity for unit in units for entry in unit.files}
     for entry in state.live.files_in(beside):
         if entry.file.level > 0 and entry.identity not in compacted:
             beside[entry.partition, entry.bucket].append(entry)
-    return {bucket: tuple(files) for bucket, files in beside.items()}
+    vectors = vector_files_by_bucket(state.vector_files)
+    tasks = []
+    for unit in units:
+        staying, dead = tuple(beside[unit.bucket]), vectors.get(unit.bucket, ())
+        tasks.append(CompactTask(view, unit, now_ms, memory, staying, dead))
+    return tasks
 
 
 def memory_of(view: TableView, tasks: int) -> int:

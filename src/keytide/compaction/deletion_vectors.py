@@ -27,7 +27,7 @@ from keytide.format.data_file import IS_DEAD, POSITION
 from keytide.merge.layers import merge_runs, without_contained, without_outlived
 from keytide.merge.order import IS_ADD
 from keytide.read.runs import PLACE_COLUMNS, SYSTEM_COLUMNS, table_columns
-from keytide.read.sections import PlannedFile, Section
+from keytide.read.sections import PlannedFile
 from keytide.snapshot.state import TableView
 
 # -- level 0 on top of a table with deletion vectors -----------------------------------------------
@@ -90,10 +90,6 @@ class Marker:
     def _view(self) -> TableView:
         return self.lookup.view
 
-    @property
-    def _section(self) -> Section:
-        return self.lookup.section
-
     # -- reading --------------------------------------------------------------------------------
 
     def _shaped(self, file: PlannedFile, rows: pl.DataFrame) -> pl.DataFrame:
@@ -113,18 +109,22 @@ class Marker:
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
-        return {file.meta.file_name: n for n, file in enumerate(self._section.files)}
+        return {file.meta.file_name: n for n, file in enumerate(self.lookup.section.files)}
 
     # -- merging --------------------------------------------------------------------------------
 
     @property
     def _finds_winners(self) -> bool:
         """Whether the result for a key is one of its versions, wherever that is."""
-        return self._view.engine.picks_a_version or not self._section.needs_merge
+        return self._view.engine.picks_a_version or not self.lookup.section.needs_merge
 
     def _folded(self, window: list[pl.DataFrame]) -> list[pl.DataFrame]:
         """The part of a window that must be written. Rows that die are marked."""
-        counted = self._effective_versions(window)
+        # The versions that count, of keys that are new or in files that are rewritten.
+        section, key = self.lookup.section, self._view.order.key
+        filled = [place for place in section.upper if window[place].width]
+        counted = without_outlived(window, filled, key, IS_DEAD)
+        counted = without_contained(counted, section.containing, key)
         frames = [frame for frame in counted if frame.height]
         if not frames:
             return []
@@ -136,7 +136,7 @@ class Marker:
 
         # Emit the changes of keys that are new.
         if not self.changelog.is_silent:
-            upper = self._section.upper
+            upper = section.upper
             shown = [counted[p].filter(~pl.col(IS_DEAD)) for p in upper if counted[p].height]
             new = [rows for place, rows in enumerate(counted) if place not in upper]
             self.changelog.emit_versions(new, shown, merged)
@@ -145,12 +145,6 @@ class Marker:
             return merged
         self._mark(staying, [self._of(piece, stays=True).filter(IS_ADD) for piece in merged])
         return [self._of(piece, stays=False) for piece in merged]
-
-    def _effective_versions(self, window: list[pl.DataFrame]) -> list[pl.DataFrame]:
-        """The versions that count, of keys that are new or in files that are rewritten."""
-        key, upper = self._view.order.key, [p for p in self._section.upper if window[p].width]
-        counted = without_outlived(window, upper, key, IS_DEAD)
-        return without_contained(counted, self._section.containing, key)
 
     def _of(self, rows: pl.DataFrame, *, stays: bool) -> pl.DataFrame:
         """The rows in files that stay in place, or in the others."""

@@ -96,16 +96,13 @@ class PlaceTask:
         stored = StoredVersions(view, self.files[0].partition, (*view.schema.names, VALUE_KIND))
         for entry in self.files:
             for batch in stored.of_run((PlannedFile(entry),), _BATCH_ROWS):
-                yield self._given(batch.rows)
-
-    def _given(self, rows: pl.DataFrame) -> pa.Table:
-        """Rows in the form that a writer receives, with their kinds if these are in no column."""
-        view = self.task.view
-        table = to_arrow(rows, view.schema.arrow_schema())
-        if view.options.rowkind_field:
-            return table
-        kinds = rows[VALUE_KIND].replace_strict(_SHORT, return_dtype=pl.String)
-        return table.append_column(ROW_KIND, kinds.to_arrow(compat_level=pl.CompatLevel.oldest()))
+                # In the form that a writer receives, with kinds if these are in no column.
+                table = to_arrow(batch.rows, view.schema.arrow_schema())
+                if not view.options.rowkind_field:
+                    kinds = batch.rows[VALUE_KIND].replace_strict(_SHORT, return_dtype=pl.String)
+                    level = pl.CompatLevel.oldest()
+                    table = table.append_column(ROW_KIND, kinds.to_arrow(compat_level=level))
+                yield table
 
 
 _SHORT: dict[int, str] = {int(kind): kind.short for kind in RowKind}

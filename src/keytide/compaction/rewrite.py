@@ -37,7 +37,7 @@ from keytide.format.data_file import SEQUENCE_NUMBER, VALUE_KIND, read_note
 from keytide.format.index_files import IndexFile, VectorPlace, dead_positions
 from keytide.format.manifest_entry import DataFileMeta, FileKind, FileSource, ManifestEntry
 from keytide.merge.engines import compacts_by_lookup
-from keytide.merge.layers import OlderVersionsNeededError
+from keytide.merge.layers import OlderVersionsNeededError, without_keys
 from keytide.merge.order import sorted_by_key
 from keytide.read.lookup import (
     PartitionLookupFiles,
@@ -247,24 +247,27 @@ class CompactTask:
         """Whether a section is one file that reads the same at the new level."""
         if len(section.files) > 1 or not self._is_sorted(section):
             return False
-        (file,) = section.files
-        if not self._is_in_format(file):
+        (file,), level, engine = section.files, self.unit.output_level, self.view.engine
+        must_fit = self.view.options.file_formats_by_level and file.meta.level != level
+        if must_fit and not file.meta.file_name.endswith(f".{format_of_level(self.view, level)}"):
             return False
-        if self._marks_rows and not self._may_stay_marked(section):
+        if not self._marks_rows:
+            if self._looks_up(section) and not engine.newest_decides:
+                return False
+        elif file.meta.level == 0:
+            # A row that is merged from several versions must be written.
+            if not engine.picks_a_version and self._overlapping_files(section):
+                return False
+        elif self.unit.is_whole and file.dead_rows is not None:
+            dead = dead_positions(self.view.store, file.dead_rows)
+            if len(dead) != self._count_of_retracts(file):
+                return False
+        # Tombstones that this compaction forgets.
+        forgotten = self._is_forgotten if self.unit.is_whole else None
+        may_have = file.may_retract or file.dead_rows is not None
+        if forgotten is not None and may_have and self._kinds(file).select(forgotten.any()).item():
             return False
-        if not self._marks_rows and self._looks_up(section) and not self.view.engine.newest_decides:
-            return False
-        return not (self._forgets_of(file) or self._lacks_notes(file) or self._has_expired(file))
-
-    def _is_in_format(self, file: PlannedFile) -> bool:
-        """Whether a file has the format for the new level, if one is required."""
-        if not self.view.options.file_formats_by_level or file.meta.level == self.unit.output_level:
-            return True
-        return file.meta.file_name.endswith(f".{self._file_format}")
-
-    @property
-    def _file_format(self) -> str:
-        return format_of_level(self.view, self.unit.output_level)
+        return not (self._lacks_notes(file) or self._has_expired(file))
 
     def _done(self, sections: Sequence[Section], output: _Output) -> list[ManifestEntry]:
         """The entries that put the sections on the new level."""
@@ -279,7 +282,7 @@ class CompactTask:
                 meta = file.meta
                 if meta.level == 0:
                     self._mark(file, output)
-                    meta = _without_retracts(meta)
+                    meta = replace(meta, delete_row_count=0)  # none is ever shown
                 raised = replace(file.entry, file=replace(meta, level=self.unit.output_level))
                 return [replace(file.entry, kind=FileKind.DELETE), raised]
             if output.changelog.has_unemitted_rows(section):
@@ -292,7 +295,8 @@ class CompactTask:
         total = old[0].total_buckets
 
         prefix = self.view.options.data_file_prefix
-        names = output.files.of(self.view.new_names(), prefix, self._file_format)(self.bucket)
+        file_format = format_of_level(self.view, self.unit.output_level)
+        names = output.files.of(self.view.new_names(), prefix, file_format)(self.bucket)
         schema = stored_schema(self.view)
         frames = self._frames(sections, output)
         rows = (to_arrow(frame, schema) for frame in frames if frame.height)
@@ -301,16 +305,6 @@ class CompactTask:
         return [*(replace(entry, kind=FileKind.DELETE) for entry in old), *made]
 
     # -- deletion vectors -----------------------------------------------------------------------
-
-    def _may_stay_marked(self, section: Section) -> bool:
-        """Whether a file may stay as it is, except for marks on some of its rows."""
-        (file,) = section.files
-        if file.meta.level == 0:
-            # A row that is merged from several versions must be written.
-            return self.view.engine.picks_a_version or not self._overlapping_files(section)
-        if not self.unit.is_whole or file.dead_rows is None:
-            return True
-        return len(dead_positions(self.view.store, file.dead_rows)) == self._count_of_retracts(file)
 
     def _mark(self, file: PlannedFile, output: _Output) -> None:
         """Mark the rows of a level-0 file that stays, and of others, that lost or are
@@ -334,7 +328,8 @@ class CompactTask:
 
     def _looks_up(self, section: Section) -> bool:
         """Whether keys of a section may have versions in files that are not compacted."""
-        return _has_new(section) and bool(self._overlapping_files(section))
+        has_new = any(file.meta.level == 0 for file in section.files)
+        return has_new and bool(self._overlapping_files(section))
 
     def _lookup(
         self, section: Section, columns: tuple[str, ...], staying: str | None = None
@@ -373,7 +368,12 @@ class CompactTask:
         # A write waits for it, and below the highest level it is soon rewritten.
         awaited = self.view.options.changelog_producer == "lookup" and not self.unit.is_whole
         writer = run_writer(self.view, self.unit.output_level)
-        writer = replace(writer, notes=self._notes(rows), awaited=awaited)
+        # The record of a new file about the age of its versions.
+        notes, retention_ms = dict[str, str](), self.view.options.tombstone_retention_ms
+        if retention_ms is not None:
+            highest = pc.max(rows.column(SEQUENCE_NUMBER)).as_py()
+            notes = self._ages.for_new_file(highest, self.now_ms, retention_ms).notes
+        writer = replace(writer, notes=notes, awaited=awaited)
         path = f"{self.view.bucket_directory(*self.bucket)}/{next(names)}"
         meta = writer.write_file(
             rows, path, level=self.unit.output_level, source=FileSource.COMPACT
@@ -385,27 +385,28 @@ class CompactTask:
         if not self._marks_rows:
             return meta
         output.marks.add(meta.file_name, retracts_of(pl.Series(rows.column(VALUE_KIND))))
-        return _without_retracts(meta)
+        return replace(meta, delete_row_count=0)  # all are marked dead, so none is ever shown
 
     def _frames(self, sections: Sequence[Section], output: _Output) -> Iterator[pl.DataFrame]:
         """The merged versions of some sections, in key order, without what is forgotten."""
         for window in self._windows(sections, output):
-            for frame in self._in_key_order(window, sections):
-                # The versions without the tombstones that are forgotten.
-
-                # The versions, with deletes in place of expired ones.
-                if self._lifetime is None:
-                    versions = frame
-                else:
-                    kind = pl.col(VALUE_KIND)
-                    is_over = self._lifetime.has_expired & ~kind.is_in(list(RETRACTS))
-                    deleted = pl.lit(int(RowKind.DELETE), frame.schema[VALUE_KIND])
-                    versions = frame.with_columns(
-                        pl.when(is_over).then(deleted).otherwise(kind).alias(VALUE_KIND)
-                    )
-                forgotten = self._is_forgotten
-                remembered = versions if forgotten is None else versions.filter(~forgotten)
-                yield remembered
+            frames = [frame.select(self._versions.columns) for frame in window if frame.height]
+            if not frames:
+                continue
+            if len(frames) == 1 and all(map(self._is_sorted, sections)):
+                versions = frames[0]
+            else:
+                versions = sorted_by_key(pl.concat(frames, rechunk=True), self.view.order.key)
+            if self._lifetime is not None:
+                # Deletes in place of expired versions.
+                kind = pl.col(VALUE_KIND)
+                is_over = self._lifetime.has_expired & ~kind.is_in(list(RETRACTS))
+                deleted = pl.lit(int(RowKind.DELETE), versions.schema[VALUE_KIND])
+                versions = versions.with_columns(
+                    pl.when(is_over).then(deleted).otherwise(kind).alias(VALUE_KIND)
+                )
+            forgotten = self._is_forgotten
+            yield versions if forgotten is None else versions.filter(~forgotten)
 
     def _windows(
         self, sections: Sequence[Section], output: _Output
@@ -418,9 +419,10 @@ class CompactTask:
 
     def _reading(self, section: Section) -> _Reading:
         """The reader of a section as windows."""
-        if self._marks_rows and _has_new(section):
-            return self._marked
-        if not self._marks_rows and self._looks_up(section):
+        if self._marks_rows:
+            if any(file.meta.level == 0 for file in section.files):
+                return self._marked
+        elif self._looks_up(section):
             return self._looked_up
         return self._merged if section.needs_merge else self._lone
 
@@ -446,7 +448,14 @@ class CompactTask:
             lookup = self._lookup(section, self._versions.columns)
             for window in lookup.merged():
                 output.changelog.emit_window(lookup.section, window, lookup.narrow)
-                yield lookup.to_write(window)
+                if not self.view.engine.keeps_rows:
+                    yield window.merged
+                    continue
+                # Rows that never change exist already.
+                runs = lookup.section.runs
+                there = [window.runs[p] for p in lookup.section.upper if lookup.stays(runs[p][0])]
+                key = self.view.order.key
+                yield [without_keys(rows, there, key) for rows in window.merged]
 
     def _lone(
         self, sections: Iterable[Section], output: _Output
@@ -458,18 +467,8 @@ class CompactTask:
                 windows = iter([list(itertools.chain.from_iterable(windows))])
             for window in windows:
                 if is_told_of:
-                    output.changelog.emit_new(window)
+                    output.changelog.emit((), window)  # nothing was emitted for them before
                 yield window
-
-    def _in_key_order(
-        self, window: Sequence[pl.DataFrame], sections: Sequence[Section]
-    ) -> Iterator[pl.DataFrame]:
-        """The frames of a window of some sections as one, unless they have no rows."""
-        frames = [frame.select(self._versions.columns) for frame in window if frame.height]
-        if len(frames) == 1 and all(map(self._is_sorted, sections)):
-            yield frames[0]
-        elif frames:
-            yield sorted_by_key(pl.concat(frames, rechunk=True), self.view.order.key)
 
     @cached_property
     def _versions(self) -> MergedVersions:
@@ -505,13 +504,6 @@ class CompactTask:
         return Lifetime.of(self.view, self.now_ms) if drops_expired(self.view) else None
 
     # -- tombstones -----------------------------------------------------------------------------
-
-    def _forgets_of(self, file: PlannedFile) -> bool:
-        """Whether a file has tombstones that this compaction forgets."""
-        forgotten = self._is_forgotten if self.unit.is_whole else None
-        if forgotten is None or not (file.may_retract or file.dead_rows is not None):
-            return False
-        return bool(self._kinds(file).select(forgotten.any()).item())
 
     def _count_of_retracts(self, file: PlannedFile) -> int:
         count = file.meta.delete_row_count
@@ -565,20 +557,3 @@ class CompactTask:
         if self.view.options.tombstone_retention_ms is None:
             return Ages()
         return Ages.together(self._recorded_ages.values())
-
-    def _notes(self, rows: pa.Table) -> dict[str, str]:
-        """The record of a new file about the age of its versions."""
-        retention_ms = self.view.options.tombstone_retention_ms
-        if retention_ms is None:
-            return {}
-        highest = pc.max(rows.column(SEQUENCE_NUMBER)).as_py()
-        return self._ages.for_new_file(highest, self.now_ms, retention_ms).notes
-
-
-def _has_new(section: Section) -> bool:
-    return any(file.meta.level == 0 for file in section.files)
-
-
-def _without_retracts(meta: DataFileMeta) -> DataFileMeta:
-    """The metadata of a file whose retractions are all marked dead, so that none is ever shown."""
-    return replace(meta, delete_row_count=0)

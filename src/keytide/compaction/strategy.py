@@ -137,15 +137,21 @@ def pick(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> list[Unit]:
 
     `now_ms` is a wall-clock time, as in the creation times of files.
     """
-    whole = _by_early_rules(runs, rules, now_ms) or (
-        _by_worth(runs, rules) if rules.only_whole else _by_size_amplification(runs, rules)
-    )
+    whole, surplus = _by_early_rules(runs, rules, now_ms), len(runs) - rules.trigger_runs
+    if whole is None and not rules.only_whole:
+        whole = _by_size_amplification(runs, rules)
+    elif whole is None and surplus >= 0:
+        # There is enough newer data to rewrite the oldest run, or there are very many runs.
+        newer = sum(run.size for run in runs[:-1])
+        is_worth = newer * 100 >= _WORTH_PERCENT * runs[-1].size
+        whole = _all(runs, rules) if is_worth or len(runs) >= _MANY * rules.trigger_runs else None
     if whole is not None or rules.only_whole:
         units = [] if whole is None else [whole]
     else:
-        newest = (
-            _of_alike(runs, rules, 1) if len(runs) >= rules.trigger_runs else None
-        ) or _by_number(runs, rules)
+        newest = _of_alike(runs, rules, 1) if surplus >= 0 else None
+        if newest is None and surplus > 0:
+            # As many runs as exceed the limit, whatever their sizes.
+            newest = _of_alike(runs, rules, surplus + 1)
         units = [] if newest is None else _split_large_runs(newest, rules)
     return [unit for unit in units if not unit.is_idle]
 
@@ -157,8 +163,14 @@ def _split_large_runs(unit: Unit, rules: Rules) -> list[Unit]:
     They get the levels from the unit's level downwards, as long as one is left for the others.
     """
     runs, level, moved = unit.runs, unit.output_level, list[Unit]()
-    while level > 1 and (oldest := _oldest_of_level_0(runs)):
-        newer = runs[: len(runs) - len(oldest)]
+    while level > 1 and runs[-1].level == 0:
+        # The files of the oldest sorted run. A large run is stored as several files, and all of its
+        # rows have the number of their write.
+        numbers, count = _numbers_of(runs[-1]), 1
+        if numbers[0] == numbers[1]:
+            while count < len(runs) and _numbers_of(runs[-count - 1]) == numbers:
+                count += 1
+        newer, oldest = runs[:-count], runs[-count:]
         size = sum(run.size for run in oldest)
         least = rules.moved_bytes_min
         if least is None or not newer or size < max(least, sum(run.size for run in newer) + 1):
@@ -168,19 +180,6 @@ def _split_large_runs(unit: Unit, rules: Rules) -> list[Unit]:
     if not moved:
         return [unit]
     return [Unit(runs, level, is_whole=False), *reversed(moved)]
-
-
-def _oldest_of_level_0(runs: tuple[SortedRun, ...]) -> tuple[SortedRun, ...]:
-    """The files of the oldest sorted run, if it is on level 0.
-
-    A large run is stored as several files. All of its rows have the number of their write.
-    """
-    if runs[-1].level > 0:
-        return ()
-    numbers = _numbers_of(runs[-1])
-    same = itertools.takewhile(lambda run: _numbers_of(run) == numbers, reversed(runs))
-    oldest = tuple(same) if numbers[0] == numbers[1] else runs[-1:]
-    return oldest[::-1]
 
 
 def _numbers_of(run: SortedRun) -> tuple[int, int]:
@@ -202,11 +201,12 @@ def pick_apart(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> Unit | N
 
     The last compaction may have left any number of runs, so only those of level 0 count.
     """
-    new, old = _new_and_old(runs)
-    size, size_new = sum(run.size for run in runs), sum(run.size for run in new)
+    new = [run for run in runs if run.level == 0]
     if not new:
         return None
-    made = max((e.file.creation_time or 0 for run in old for e in run.files), default=0)
+    size, size_new = sum(run.size for run in runs), sum(run.size for run in new)
+    old = (entry.file for run in runs if run.level > 0 for entry in run.files)
+    made = max((file.creation_time or 0 for file in old), default=0)
     interval, total = rules.optimization_interval_ms, rules.total_size_threshold
     threshold = rules.incremental_size_threshold
     is_due = (
@@ -216,20 +216,13 @@ def pick_apart(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> Unit | N
         or len(new) >= _MANY * rules.trigger_runs
         or (len(new) >= rules.trigger_runs and size_new * 100 >= _WORTH_PERCENT * (size - size_new))
     )
-    return _all_apart(runs, rules) if is_due else None
+    return pick_all_apart(runs, rules) if is_due else None
 
 
 def pick_all_apart(runs: Sequence[SortedRun], rules: Rules, *, again: bool = False) -> Unit | None:
     """All runs of such a bucket. None if nothing is new, unless `again` is set."""
-    new, _ = _new_and_old(runs)
-    return _all_apart(runs, rules) if new or again else None
-
-
-def _new_and_old(runs: Sequence[SortedRun]) -> tuple[list[SortedRun], list[SortedRun]]:
-    return [run for run in runs if run.level == 0], [run for run in runs if run.level > 0]
-
-
-def _all_apart(runs: Sequence[SortedRun], rules: Rules) -> Unit:
+    if not again and all(run.level > 0 for run in runs):
+        return None
     # Separate versions are above this level, which contains the rows that are read without a merge.
     return Unit(tuple(runs), rules.num_levels - 1, is_whole=True)
 
@@ -249,34 +242,18 @@ def _by_early_rules(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> Uni
     highest = rules.highest_level(runs)
     below = sum(run.size for run in runs if run.level != highest)
     total, incremental = rules.total_size_threshold, rules.incremental_size_threshold
+    interval_ms, oldest = rules.optimization_interval_ms, runs[-1]
+    # The last full compaction was long ago, or never.
+    is_late = interval_ms is not None and (
+        oldest.level != highest
+        or now_ms - max(entry.file.creation_time or 0 for entry in oldest.files) > interval_ms
+    )
     is_due = (
-        (
-            rules.optimization_interval_ms is not None
-            and _is_full_compaction_due(runs[-1], highest, rules, now_ms)
-        )
+        is_late
         or (total is not None and sum(run.size for run in runs) < total)
         or (incremental is not None and below > incremental)
     )
     return _all(runs, rules) if is_due else None
-
-
-def _is_full_compaction_due(oldest: SortedRun, highest: int, rules: Rules, now_ms: int) -> bool:
-    """Whether the last full compaction was long ago, or never."""
-    if oldest.level != highest or rules.optimization_interval_ms is None:
-        return True
-    made = max(entry.file.creation_time or 0 for entry in oldest.files)
-    return now_ms - made > rules.optimization_interval_ms
-
-
-def _by_worth(runs: Sequence[SortedRun], rules: Rules) -> Unit | None:
-    """All runs, if there is enough newer data to rewrite the oldest run, or if there are very many
-    runs.
-    """
-    if len(runs) < rules.trigger_runs:
-        return None
-    newer = sum(run.size for run in runs[:-1])
-    is_worth = newer * 100 >= _WORTH_PERCENT * runs[-1].size
-    return _all(runs, rules) if is_worth or len(runs) >= _MANY * rules.trigger_runs else None
 
 
 def _by_size_amplification(runs: Sequence[SortedRun], rules: Rules) -> Unit | None:
@@ -286,12 +263,6 @@ def _by_size_amplification(runs: Sequence[SortedRun], rules: Rules) -> Unit | No
     newer = sum(run.size for run in runs[:-1])
     is_large = newer * 100 > rules.size_amplification_percent * runs[-1].size
     return _all(runs, rules) if is_large else None
-
-
-def _by_number(runs: Sequence[SortedRun], rules: Rules) -> Unit | None:
-    """As many runs as exceed the limit, whatever their sizes."""
-    surplus = len(runs) - rules.trigger_runs
-    return _of_alike(runs, rules, surplus + 1) if surplus > 0 else None
 
 
 def _of_alike(runs: Sequence[SortedRun], rules: Rules, count: int) -> Unit | None:

@@ -19,7 +19,7 @@ versions are merged up to the last one that is older: later rows belong after it
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -46,9 +46,7 @@ from keytide.key_index.indexed_keys import (
     newest_of_each,
     reduced,
 )
-from keytide.key_index.sorted_runs import IndexedFile
 from keytide.merge.windows import KeySlices
-from keytide.options import TableOptions
 from keytide.read.current_rows import keys_of
 from keytide.read.merged_versions import MergedVersions, rows_in
 from keytide.read.runs import SYSTEM_COLUMNS, StoredVersions
@@ -73,9 +71,13 @@ def picks_of(state: TableState, now_ms: int, *, full: bool) -> Picks:
     options = state.view.options
     taken, every = set(), key_files_by_bucket(state.key_files)
     heads = [every[b] for b in vector_files_by_bucket(state.vector_files) if b in every]
+    percent, count = options.stale_percent_min, options.stale_count_min
+    has_limit = not full and (percent is not None or count is not None)
     for head in load_heads(state.view.store, heads):
         for file in head.files:
-            if file.current == 0 or (not full and _is_due(file, options)):
+            # Whether enough rows are stale to make it worth a compaction.
+            is_stale = file.stale >= (count or 1) and file.stale * 100 >= (percent or 0) * file.rows
+            if file.current == 0 or (has_limit and is_stale):
                 taken.add(file.name)
     buffer_ms = options.compaction_buffer_ms
     if full or buffer_ms is None:
@@ -86,14 +88,6 @@ def picks_of(state: TableState, now_ms: int, *, full: bool) -> Picks:
         if (entry.file.creation_time or 0) > now_ms - buffer_ms
     )
     return Picks(frozenset(taken) - left, left)
-
-
-def _is_due(file: IndexedFile, options: TableOptions) -> bool:
-    """Whether enough rows of a file are stale to make it worth a compaction."""
-    percent, count = options.stale_percent_min, options.stale_count_min
-    if percent is None and count is None:
-        return False
-    return file.stale >= (count or 1) and file.stale * 100 >= (percent or 0) * file.rows
 
 
 def indexed_tasks(state: TableState, packs: Sequence[PackTask]) -> list[IndexedPackTask]:
@@ -149,7 +143,11 @@ class IndexedPackTask:
         on = load_bucket(self.view, self.bucket, self.entries, self.head, self.vectors)
         rewriting = BucketRewrite(self.view, self.bucket, self.memory_bytes)
         taken = {entry.file.file_name for entry in self.files}
-        forgotten = _forgetting_limit(on, taken, self.view)
+        # Deletes whose value is below this are forgotten.
+        head, forgotten, deletes_kept = on.index.head, NOTHING, self.view.deletes_kept
+        is_stale = any(file.stale for file in head.files if file.name not in taken)
+        if deletes_kept is not None and not is_stale:
+            forgotten = int(reduced(np.array([head.mark]), deletes_kept)[0])
         kept = _CurrentRows(self.view, self.bucket, on, self.memory_bytes, forgotten)
         parts = [(group, kept.rows(group)) for group in self.groups]
         made = rewriting.write(parts, on.dead)
@@ -159,14 +157,6 @@ class IndexedPackTask:
         gone = {e.file.file_name for e in written.entries if e.kind is FileKind.DELETE}
         indexes = kept.indexes(added, gone, written.dead[self.bucket])
         return replace(made, result=replace(written, indexes=indexes))
-
-
-def _forgetting_limit(on: Bucket, taken: Collection[str], view: TableView) -> int:
-    """The value below which deletes in some files are forgotten. `NOTHING` if all of them stay."""
-    head, kept = on.index.head, view.deletes_kept
-    if kept is None or any(file.stale for file in head.files if file.name not in taken):
-        return NOTHING
-    return int(reduced(np.array([head.mark]), kept)[0])
 
 
 class _CurrentRows:
@@ -191,22 +181,20 @@ class _CurrentRows:
         rows_max = max(1, rows_in(self._memory_bytes, list(files), self._view.schema.fields))
         # Files without a current row need not be read.
         for file in (f for f in files if self._has_current[f.meta.file_name]):
+            name = file.meta.file_name
             for frame in stored.of_lone_files([replace(file, dead_rows=None)], rows_max):
-                yield self._current(file.meta.file_name, frame)
-
-    def _current(self, name: str, frame: pl.DataFrame) -> pl.DataFrame:
-        hashes, comparisons = keys_of(frame, self._view)
-        is_known, entries = self._on.index.find(hashes)
-        positions = frame[POSITION].to_numpy()
-        is_current = is_known & (entries.files == self._numbers[name])
-        is_current &= entries.positions == positions
-        lives = ~np.isin(positions, self._on.dead.of(name))
-        is_kept = is_current & (lives | (comparisons >= self._forgotten_below))
-        kept = np.flatnonzero(is_kept)
-        self._hashes.append(hashes.take(kept))
-        self._comparisons.append(comparisons[kept])
-        self._lives.append(lives[kept])
-        return frame.filter(pl.Series(is_kept)).drop(POSITION)
+                hashes, comparisons = keys_of(frame, self._view)
+                is_known, entries = self._on.index.find(hashes)
+                positions = frame[POSITION].to_numpy()
+                is_current = is_known & (entries.files == self._numbers[name])
+                is_current &= entries.positions == positions
+                lives = ~np.isin(positions, self._on.dead.of(name))
+                is_kept = is_current & (lives | (comparisons >= self._forgotten_below))
+                kept = np.flatnonzero(is_kept)
+                self._hashes.append(hashes.take(kept))
+                self._comparisons.append(comparisons[kept])
+                self._lives.append(lives[kept])
+                yield frame.filter(pl.Series(is_kept)).drop(POSITION)
 
     def indexes(
         self, added: Sequence[ManifestEntry], gone: set[str], dead: DeadRows
@@ -215,12 +203,12 @@ class _CurrentRows:
         head = self._on.index.head
         files, positions, covered = places_of(added, head)
         lives = np.concatenate([np.empty(0, np.bool_), *self._lives])
-        moved = Entries.together(
-            [
-                Entries(hashes, files[start:end], positions[start:end], comparisons)
-                for hashes, comparisons, start, end in self._spans()
-            ]
-        )
+        spans, start = list[Entries](), 0
+        for hashes, comparisons in zip(self._hashes, self._comparisons, strict=True):
+            end = start + len(hashes)
+            spans.append(Entries(hashes, files[start:end], positions[start:end], comparisons))
+            start = end
+        moved = Entries.together(spans)
         own = {file.name: positions[(files == file.number) & ~lives] for file in covered}
         wide = self._view.options.deletion_vectors_bitmap64
         # New files are among those that it depends on, so no other change of the vectors fits next
@@ -234,12 +222,6 @@ class _CurrentRows:
             (DELETION_VECTORS, *self._bucket): marked,
             (KEY_INDEX, *self._bucket): NewKeys(index, marked, self._on.stored),
         }
-
-    def _spans(self) -> Iterator[tuple[KeyHashes, Numbers, int, int]]:
-        start = 0
-        for hashes, comparisons in zip(self._hashes, self._comparisons, strict=True):
-            yield hashes, comparisons, start, start + len(hashes)
-            start += len(hashes)
 
 
 # -- separate versions -----------------------------------------------------------------------------
@@ -268,12 +250,12 @@ class ThinTask:
         merged.
         """
         layers = _Layers(self, NewFiles(self.view))
-        sections = [section for section in self._sections() if not self._may_stay(section)]
+        planned = [PlannedFile(entry) for entry in self.unit.files]
+        (plan,) = sections_of({self.unit.bucket: planned}, self.view)
+        sections = [section for section in plan.sections if not self._may_stay(section)]
         try:
             for versions in self._windows(sections):
-                layers.add(
-                    self._without_forgotten(self._thinned(self._with_settled_merged(versions)))
-                )
+                layers.add(self._remaining(versions))
             made = layers.finish()
         except BaseException:
             self.view.store.discard(layers.files.names)
@@ -296,11 +278,6 @@ class ThinTask:
 
     # -- remaining versions ---------------------------------------------------------------------
 
-    def _sections(self) -> Sequence[Section]:
-        planned = [PlannedFile(entry) for entry in self.unit.files]
-        (plan,) = sections_of({self.unit.bucket: planned}, self.view)
-        return plan.sections
-
     def _may_stay(self, section: Section) -> bool:
         """Whether a section is one large file, on its level, with one version per key."""
         (file, *others) = section.files
@@ -321,30 +298,25 @@ class ThinTask:
                 if filled:
                     yield self.view.order.sort(pl.concat(filled))
 
-    def _with_settled_merged(self, versions: pl.DataFrame) -> pl.DataFrame:
-        """The versions, with one in place of all those before which no row can come any more."""
-        horizon = self._ages.horizon(self.now_ms, self.view.options.version_retention_ms)
-        if horizon is None:
-            return versions
-        slices = KeySlices.of(versions, self.view.order.key)
-        is_old = (versions[SEQUENCE_NUMBER] <= horizon).to_numpy()
-        settled = pl.Series(slices.rows <= slices.last_where(is_old)[slices.keys])
-        with self.view.reading():
-            merged = self.view.engine.merge(versions.filter(settled))
-        return self.view.order.sort(pl.concat([merged, versions.filter(~settled)]))
-
-    def _thinned(self, versions: pl.DataFrame) -> pl.DataFrame:
-        few, whole = self.view.engine.thinned(versions)
-        return self.view.order.sort(pl.concat([few, whole])) if whole.height else few
-
-    def _without_forgotten(self, versions: pl.DataFrame) -> pl.DataFrame:
-        """The versions without the tombstones that are forgotten."""
-        engine, options = self.view.engine, self.view.options
+    def _remaining(self, versions: pl.DataFrame) -> pl.DataFrame:
+        """The versions that a later row could need, without the tombstones that are forgotten."""
+        engine, options, order = self.view.engine, self.view.options, self.view.order
+        # One version in place of all those before which no row can come any more.
+        horizon = self._ages.horizon(self.now_ms, options.version_retention_ms)
+        if horizon is not None:
+            slices = KeySlices.of(versions, order.key)
+            is_old = (versions[SEQUENCE_NUMBER] <= horizon).to_numpy()
+            settled = pl.Series(slices.rows <= slices.last_where(is_old)[slices.keys])
+            with self.view.reading():
+                merged = engine.merge(versions.filter(settled))
+            versions = order.sort(pl.concat([merged, versions.filter(~settled)]))
+        few, whole = engine.thinned(versions)
+        thinned = order.sort(pl.concat([few, whole])) if whole.height else few
         horizon = self._ages.horizon(self.now_ms, options.tombstone_retention_ms)
         if horizon is None or not engine.tombstones:
-            return versions
+            return thinned
         is_tombstone = pl.col(VALUE_KIND).is_in(list(engine.tombstones))
-        return versions.filter(~(is_tombstone & (pl.col(SEQUENCE_NUMBER) <= horizon)))
+        return thinned.filter(~(is_tombstone & (pl.col(SEQUENCE_NUMBER) <= horizon)))
 
     @cached_property
     def _columns(self) -> tuple[str, ...]:
@@ -381,22 +353,19 @@ class _Layers:
         slices = KeySlices.of(versions, self.task.view.order.key)
         newer = slices.ends[slices.keys] - 1 - slices.rows
         is_lone = (slices.lengths == 1)[slices.keys]
-        levels = self.task.unit.output_level + np.where(is_lone, 0, 1 + newer)
+        lowest, target = self.task.unit.output_level, FileSize.of(self.task.view).piled_bytes
+        levels = lowest + np.where(is_lone, 0, 1 + newer)
         for level in np.unique(levels).tolist():
             rows = to_arrow(versions.filter(pl.Series(levels == level)), self._schema)
-            self._write(level, self._pile(level).add(rows))
+            size = target if level == lowest else self.task.memory_bytes // _PILES
+            pile = self._piles.setdefault(level, Pile(min(target, max(1, size))))
+            self._write(level, pile.add(rows))
 
     def finish(self) -> list[ManifestEntry]:
         """Write the remaining rows, and return the entries of all files."""
         for level, pile in self._piles.items():
             self._write(level, pile.remaining())
         return self._entries
-
-    def _pile(self, level: int) -> Pile:
-        task = self.task
-        target = FileSize.of(task.view).piled_bytes
-        size = target if level == task.unit.output_level else task.memory_bytes // _PILES
-        return self._piles.setdefault(level, Pile(min(target, max(1, size))))
 
     def _write(self, level: int, tables: Iterator[pa.Table]) -> None:
         view, unit = self.task.view, self.task.unit

@@ -16,10 +16,9 @@ is deleted, and last these snapshots themselves, with the files that only they h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
 
 from keytide.base.record import Record
 from keytide.base.text import Moment, epoch_ms
@@ -63,7 +62,6 @@ from keytide.maintenance.rollback import FastForwardResult, RollbackResult
 from keytide.maintenance.tags import delete_tag
 from keytide.maintenance.writes import writing
 from keytide.snapshot.branch_tables import branch_names, table_name
-from keytide.snapshot.live_files import BucketId, LiveFiles
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
 from keytide.tasks import TaskRunner
@@ -182,7 +180,7 @@ def delete_branch(table: StoredTable, name: str) -> None:
     of the table names, and `DataError` if the store fails. After that, it may be half deleted, and
     a repeated call continues.
     """
-    _settle(table, name)
+    BACKGROUND.cancel(BranchStore(main_store(table.store), name).uri_of(""))
     branches.delete_branch(table, name)
 
 
@@ -199,12 +197,8 @@ def rename_branch(table: StoredTable, name: str, new_name: str) -> StoredTable:
     if one writer writes to the new name and another one to the old name in the meantime. Raises
     `DataError` if the store fails.
     """
-    _settle(table, name)
-    return branches.rename_branch(table, name, new_name)
-
-
-def _settle(table: StoredTable, name: str) -> None:
     BACKGROUND.cancel(BranchStore(main_store(table.store), name).uri_of(""))
+    return branches.rename_branch(table, name, new_name)
 
 
 # -- compaction ------------------------------------------------------------------------------------
@@ -221,12 +215,12 @@ def compact(
         strategy = order_strategy or "order"
         return _cluster(table, strategy, order_by, partitions, dry_run=dry_run, runner=runner)
     view, runner = writable_view(table), runner or local_runner()
-    fits = _fitting(view, partitions)
+    fits = fitting(partitions, view.schema, view.name, view.options.partition_default_name)
     if not view.kind.keeps_versions:
         # Combine the small files of an append table.
         transaction = begin_compaction(table)
-        memory = memory_of(transaction.view, len(transaction.state.live.buckets))
         state = transaction.state
+        memory = memory_of(transaction.view, len(state.live.buckets))
         if transaction.view.kind.has_key_index:
             picks = picks_of(state, local_wall_clock_ms(), full=full)
             packs = pack_tasks(state, fits, full=full, memory_bytes=memory, picks=picks)
@@ -234,6 +228,7 @@ def compact(
             return _rewritten(table, transaction, indexed, dry_run=dry_run, runner=runner)
         tasks = pack_tasks(state, fits, full=full, memory_bytes=memory)
         return _rewritten(table, transaction, tasks, dry_run=dry_run, runner=runner)
+
     reason = why_not_compacted(view)
     if reason is not None:
         raise UnsupportedError(f"table {table.name}: this release cannot compact it: {reason}")
@@ -242,27 +237,19 @@ def compact(
         placed = place_postponed(table, view, runner)
     transaction = begin_compaction(table, FULL_COMPACTION if full and not partitions else "")
     planner, live = planner_of(transaction), transaction.state.live
-    buckets = _buckets_in(live, fits) if partitions else None
-    units = (
-        planner.whole_units(live, buckets)
-        if full
-        else planner.due_units(live, buckets, waits=False)
-    )
+    buckets = None
+    if partitions:
+        wanted = set(filter(fits, {partition for partition, _ in live.buckets}))
+        buckets = {bucket for bucket in live.buckets if bucket[0] in wanted}
+    if full:
+        units = planner.whole_units(live, buckets)
+    else:
+        units = planner.due_units(live, buckets, waits=False)
     if dry_run:
         return _dry([unit.files for unit in units], postponed_files(live))
     done = _with_placed_rows(compact_units(transaction, units, runner), placed)
     _follow(table, transaction.view, done)
     return done
-
-
-def _fitting(view: TableView, partitions: Sequence[Place]) -> Callable[[bytes], bool]:
-    return fitting(partitions, view.schema, view.name, view.options.partition_default_name)
-
-
-def _buckets_in(live: LiveFiles, fits: Callable[[bytes], bool]) -> set[BucketId]:
-    partitions = {partition for partition, _ in live.buckets}
-    wanted = set(filter(fits, partitions))
-    return {bucket for bucket in live.buckets if bucket[0] in wanted}
 
 
 def _with_placed_rows(
@@ -299,7 +286,7 @@ def _cluster(
         )
     clustering = Clustering.parse(strategy, columns, view.schema, table.name)
     memory = memory_of(view, len(transaction.state.live.buckets))
-    fits = _fitting(view, partitions)
+    fits = fitting(partitions, view.schema, view.name, view.options.partition_default_name)
     tasks = cluster_tasks(transaction.state, clustering, fits, memory_bytes=memory)
     return _rewritten(table, transaction, tasks, dry_run=dry_run, runner=runner)
 
@@ -377,33 +364,26 @@ def purge_files(table: StoredTable, *, dry_run: bool = False) -> PurgeResult:
             f"table {table.name}: only a whole table can be purged; purge {table_name(table)}, "
             "or delete this branch"
         )
-    branches = branch_names(table.store)
-    for branch in branches:
-        refuse_named(table, branch, "deleted")
-    found = _purge_preview(table, branches)
-    return found if dry_run else _purged(table, branches, found)
-
-
-def _purge_preview(table: StoredTable, branches: list[str]) -> PurgeResult:
-    metadata = table.metadata
+    metadata, names = table.metadata, branch_names(table.store)
+    for name in names:
+        refuse_named(table, name, "deleted")
     newest = metadata.latest_snapshot()
-    return PurgeResult(
+    found = PurgeResult(
         0 if newest is None else newest.total_record_count,
         len(metadata.snapshot_ids()),
         len(metadata.changelog_ids()),
         len(metadata.tag_names()),
-        len(branches),
+        len(names),
         len(consumers_of(metadata)),
         None,
     )
+    if dry_run:
+        return found
 
-
-def _purged(table: StoredTable, names: list[str], found: PurgeResult) -> PurgeResult:
-    metadata = table.metadata
     with writing(table, writable_view(table)) as transaction:
         transaction.replace(every_partition)
-    for branch in names:
-        branches.delete_branch(table, branch)
+    for name in names:
+        branches.delete_branch(table, name)
     clear_consumers(table)
     # Tags that protect restored files must outlive the snapshots from before the restore.
     guards = [name for name in metadata.tag_names() if is_guard(name)]
@@ -415,9 +395,9 @@ def _purged(table: StoredTable, names: list[str], found: PurgeResult) -> PurgeRe
     for tag in guards:
         if tag in metadata.tag_names():
             delete_tag(table, tag)
-    counted: dict[str, Any] = {
-        "snapshots": sum(each.snapshots for each in gone),
-        "changelogs": sum(each.changelogs for each in gone),
-        "files": sum(each.files for each in gone),
-    }
-    return PurgeResult(**{**{f.name: getattr(found, f.name) for f in fields(found)}, **counted})
+    return replace(
+        found,
+        snapshots=sum(each.snapshots for each in gone),
+        changelogs=sum(each.changelogs for each in gone),
+        files=sum(each.files for each in gone),
+    )

@@ -19,10 +19,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from keytide.base.arguments import warn_caller
-from keytide.compaction.compact import CompactionResult, Planner, compact_due
+from keytide.compaction.compact import Planner, compact_due
 from keytide.format.paths import BRANCH_MARK
 from keytide.maintenance.expiry import expire_due
-from keytide.maintenance.partition_expiry import expire_due_partitions
+from keytide.maintenance.partition_expiry import PartitionAge, expire_partitions
 from keytide.maintenance.tags import tags_after_commit
 from keytide.publish.publish import publish_after
 from keytide.snapshot.lineage import CheckTimes
@@ -85,38 +85,42 @@ def follow_up_newest(table: StoredTable, done: str, *, leaves_upkeep: bool = Fal
             run_follow_ups(TableChange(table, view, newest_id, done, leaves_upkeep=leaves_upkeep))
 
 
-def _compact(made: TableChange) -> int | None:
-    return None if made.compact_due is None else made.compact_due()
-
-
-def _make_tags(made: TableChange) -> None:
-    tags_after_commit(made.table.metadata, made.view.options, is_batch=made.is_batch)
-
-
 def _expire_partitions(made: TableChange) -> int | None:
     seconds = made.view.options.partition_expiration_interval_ms / 1000
-    has_lifetime = made.view.options.partition_lifetime_ms is not None
-    if has_lifetime and _LOOKS.is_time(made.table.uri, seconds):
-        return expire_due_partitions(made.table, made.view)
-    return None
-
-
-def _publish(made: TableChange) -> None:
-    publish_after(made.table, made.view, made.newest_id)
-
-
-def _expire_snapshots(made: TableChange) -> None:
-    expire_due(made.table, made.view, made.newest_id)
+    if made.view.options.partition_lifetime_ms is None or not made.view.schema.partition_keys:
+        return None
+    if not _LOOKS.is_time(made.table.uri, seconds):
+        return None
+    return expire_partitions(made.table, PartitionAge()).snapshot_id
 
 
 _LOOKS = CheckTimes()
 
 FOLLOW_UPS = [
-    FollowUp("the compaction after it", "Table.compact", _compact),
-    FollowUp("creating automatic tags", "CALL sys.trigger_tag_automatic_creation", _make_tags),
+    FollowUp(
+        "the compaction after it",
+        "Table.compact",
+        lambda made: None if made.compact_due is None else made.compact_due(),
+    ),
+    FollowUp(
+        "creating automatic tags",
+        "CALL sys.trigger_tag_automatic_creation",
+        lambda made: tags_after_commit(
+            made.table.metadata, made.view.options, is_batch=made.is_batch
+        ),
+    ),
     FollowUp("expiring partitions", "Table.expire_partitions", _expire_partitions),
-    FollowUp("publishing it", "Table.publish", _publish, is_upkeep=False),
-    FollowUp("expiring snapshots", "Table.expire_snapshots", _expire_snapshots),
+    FollowUp(
+        "publishing it",
+        "Table.publish",
+        lambda made: publish_after(made.table, made.view, made.newest_id),
+        is_upkeep=False,
+    ),
+    FollowUp(
+        "expiring snapshots",
+        "Table.expire_snapshots",
+        lambda made: expire_due(made.table, made.view, made.newest_id),
+    ),
 ]
 """In order: expiry comes last, so that new snapshots are published before old ones expire."""
 
@@ -165,22 +169,12 @@ class CompactionRequest:
         for _ in range(_ROUNDS_MAX):
             done, live = compact_due(self.table, self.buckets, runner)
             if done.snapshot_id is not None:
-                self._follow(done)
+                view, what = self.planner.view, "the table is compacted"
+                run_follow_ups(TableChange(self.table, view, done.snapshot_id, what))
             is_idle = done.snapshot_id is None and not done.overtaken
             has_more = not is_idle and self.planner.are_too_many(live, self.buckets)
             if not has_more:
                 break
-
-    def _follow(self, done: CompactionResult) -> None:
-        assert done.snapshot_id is not None
-        run_follow_ups(
-            TableChange(self.table, self.planner.view, done.snapshot_id, "the table is compacted")
-        )
-
-    def joined_with(self, before: CompactionRequest | None) -> CompactionRequest:
-        """The same with the buckets that waited before."""
-        buckets = frozenset[BucketId]() if before is None else before.buckets
-        return replace(self, buckets=self.buckets | buckets)
 
 
 @dataclass
@@ -195,12 +189,6 @@ class _Table:
     compactions: int = 0
     """The number of compactions that have ended."""
     failure: str | None = None
-
-    def add(self, due: CompactionRequest, begin_at: float) -> None:
-        """Add due work to what waits, and keep the earlier of the two start times."""
-        is_begun = self.request is not None and not self.begin_at
-        self.request = due.joined_with(self.request)
-        self.begin_at = 0 if is_begun else begin_at
 
     def take(self) -> CompactionRequest | None:
         """Remove and return what waits."""
@@ -270,15 +258,12 @@ class BackgroundCompactions:
         For callers that use the age of files: the files of later compactions are younger.
         """
         for each in self._with_branches(uri):
-            self._wait_for_running(each)
-
-    def _wait_for_running(self, uri: str) -> None:
-        with self._lock:
-            table = self._table(uri)
-            seen = table.compactions
-            if table.thread is not threading.current_thread():
-                self._lock.wait_for(lambda: not table.is_under_way or table.compactions > seen)
-        self._issue_warning(uri)
+            with self._lock:
+                table = self._table(each)
+                seen, is_own = table.compactions, table.thread is threading.current_thread()
+                while table.is_under_way and table.compactions <= seen and not is_own:
+                    self._lock.wait()
+            self._issue_warning(each)
 
     def _with_branches(self, uri: str) -> list[str]:
         branches = f"{uri.rstrip('/')}{BRANCH_MARK}"
@@ -317,7 +302,10 @@ class BackgroundCompactions:
         self._issue_warning(uri)
         with self._lock:
             table = self._table(uri)
-            table.add(due, begin_at)
+            is_begun = table.request is not None and not table.begin_at
+            if table.request is not None:
+                due = replace(due, buckets=due.buckets | table.request.buckets)
+            table.request, table.begin_at = due, 0 if is_begun else begin_at
             if table.thread is not None:
                 self._lock.notify_all()
                 return
@@ -337,7 +325,16 @@ class BackgroundCompactions:
         self._issue_warning(uri)
 
     def _run(self, table: _Table) -> None:
-        while (due := self._next(table)) is not None:
+        while True:
+            with self._lock:
+                while table.request is not None and (left := table.begin_at - time.monotonic()) > 0:
+                    self._lock.wait(left)
+                due = table.take()
+                table.is_under_way = due is not None
+                if due is None:
+                    table.thread = None
+                    self._lock.notify_all()
+                    return
             try:
                 due.compact()
             except BaseException as error:  # a panic in a Rust library is not an Exception
@@ -348,18 +345,6 @@ class BackgroundCompactions:
             with self._lock:
                 table.is_under_way, table.compactions = False, table.compactions + 1
                 self._lock.notify_all()
-
-    def _next(self, table: _Table) -> CompactionRequest | None:
-        """What must be compacted in a table, once it is time. None ends its thread."""
-        with self._lock:
-            while table.request is not None and (left := table.begin_at - time.monotonic()) > 0:
-                self._lock.wait(left)
-            due = table.take()
-            table.is_under_way = due is not None
-            if due is None:
-                table.thread = None
-                self._lock.notify_all()
-            return due
 
     def _issue_warning(self, uri: str) -> None:
         """Issue the warning of a failure, and forget a table for which nothing is left."""
@@ -380,15 +365,8 @@ BACKGROUND = BackgroundCompactions()
 os.register_at_fork(after_in_child=BACKGROUND.forget)
 
 
-def _wait_at_exit() -> None:
-    """Wait at the end of the interpreter, as long as threads can be started.
-
-    `atexit` would be too late: by then, the interpreter has shut down all executors. The hook that
-    executors use themselves runs before that, because the last registered function is called first.
-    """
-    register = getattr(threading, "_register_atexit", None)
-    if register is not None:
-        register(BACKGROUND.wait_for_all)
-
-
-_wait_at_exit()
+# Wait at the end of the interpreter, as long as threads can be started. `atexit` would be too late:
+# by then, the interpreter has shut down all executors. The hook that executors use themselves runs
+# before that, because the last registered function is called first.
+if hasattr(threading, "_register_atexit"):
+    threading._register_atexit(BACKGROUND.wait_for_all)

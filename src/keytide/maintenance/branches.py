@@ -16,8 +16,8 @@ Commits to the old name in the meantime are moved too. Data files and manifests 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -43,6 +43,9 @@ from keytide.snapshot.stored_table import StoredTable
 from keytide.store import created
 
 # -- branches --------------------------------------------------------------------------------------
+
+
+_FIRST = paths.schema_path(0)
 
 
 @dataclass(frozen=True)
@@ -127,52 +130,18 @@ def create_branch(
         raise name_taken_error(table, name)
     keeper = metadata.commits.keeper
     if keeper is not None:
-        of = _tag_to_branch(table, name, snapshot_id, tag, empty=empty)
-        if not keeper.create_branch(table.store, name, of):
+        if tag is not None:
+            metadata.stored_tag(tag)
+        elif not empty and (snapshot_id is not None or metadata.latest_snapshot_id() is not None):
+            raise UnsupportedError(
+                f"table {table_name(table)}: its catalog creates branches only from tags, or empty "
+                f"ones; create a tag first: create_tag('t'), create_branch({name!r}, tag='t')"
+            )
+        if not keeper.create_branch(table.store, name, tag):
             raise name_taken_error(table, name)
-        return open_branch(table, name)
-    begins = _InitialState.of(metadata, snapshot_id, tag, empty=empty)
-    with _exclusive_creation(table, store) as mark:
-        _make(table, store, begins, mark)
+    else:
+        _make(table, store, _InitialState.of(metadata, snapshot_id, tag, empty=empty))
     return open_branch(table, name)
-
-
-def _tag_to_branch(
-    table: StoredTable, name: str, snapshot_id: int | None, tag: str | None, *, empty: bool
-) -> str | None:
-    """The tag for a catalog that creates branches from tags. None for an empty branch."""
-    if tag is not None:
-        table.metadata.stored_tag(tag)
-        return tag
-    if not empty and (snapshot_id is not None or table.metadata.latest_snapshot_id() is not None):
-        raise UnsupportedError(
-            f"table {table_name(table)}: its catalog creates branches only from tags, or empty "
-            f"ones; create a tag first: create_tag('t'), create_branch({name!r}, tag='t')"
-        )
-    return None
-
-
-@contextmanager
-def _exclusive_creation(table: StoredTable, store: BranchStore) -> Iterator[bytes]:
-    """A block in which nobody else creates this branch.
-
-    If it ends without a branch, its files are deleted. Raises `AlreadyExistsError` if another
-    process creates or has created it.
-    """
-    name, path = store.branch, paths.unfinished_path(store.branch)
-    mark = begin_work(table, store)
-    try:
-        if has_branch(store, name):  # created in the meantime
-            raise name_taken_error(table, name)
-        yield mark
-    except (KeytideError, KeyboardInterrupt):
-        with suppress(DataError):
-            if has_branch(store, name):
-                store.main.delete([path])
-            else:
-                store.main.delete_tree(paths.branch_dir(name))
-        raise
-    store.main.discard([path])
 
 
 def begin_work(table: StoredTable, store: BranchStore) -> bytes:
@@ -216,37 +185,46 @@ class _InitialState:
         return cls(newest_schema if is_newest else kept.schema_id, files, source)
 
 
-def _make(table: StoredTable, store: BranchStore, begins: _InitialState, mark: bytes) -> None:
-    metadata = table.metadata
-    _clear(store)
-    schemas = {
-        paths.schema_path(number): metadata.store.read(paths.schema_path(number))
-        for number in range(begins.schema_id + 1)
-    }
-    first = schemas.pop(paths.schema_path(0))
-    store.put_all({**begins.files, **schemas})
-    if begins.source is not None:
-        _check_source(metadata, store, begins.source)
-    if store.main.read(paths.unfinished_path(store.branch)) != mark:
-        raise ConflictError(
-            f"table {table_name(table)}: branch {store.branch!r} was deleted while it was being "
-            "created"
-        )
-    if not created(store, paths.schema_path(0), first):
-        raise name_taken_error(table, store.branch)
+def _make(table: StoredTable, store: BranchStore, begins: _InitialState) -> None:
+    """Create a branch. If it does not come to exist, its files are deleted."""
+    metadata, name, mark_path = table.metadata, store.branch, paths.unfinished_path(store.branch)
+    mark = begin_work(table, store)
+    try:
+        if has_branch(store, name):  # created in the meantime
+            raise name_taken_error(table, name)
+        _clear(store)
+        schemas = {
+            paths.schema_path(number): metadata.store.read(paths.schema_path(number))
+            for number in range(begins.schema_id + 1)
+        }
+        first = schemas.pop(_FIRST)
+        store.put_all({**begins.files, **schemas})
 
-
-def _check_source(metadata: TableMetadata, store: BranchStore, source: TagSource) -> None:
-    number = source.snapshot.id
-    for hint in paths.Hint:
-        store.hint(paths.snapshot_hint_path(hint), paths.encode_hint(number))
-    # Expiry reads branches after snapshots are deleted. This checks after the branch's snapshot
-    # exists.
-    if not source.is_there(metadata):
-        raise ConflictError(
-            f"table {metadata.name}: snapshot {number} was deleted while branch {store.branch!r} "
-            "was created from it; use another snapshot"
-        )
+        if begins.source is not None:
+            number = begins.source.snapshot.id
+            for hint in paths.Hint:
+                store.hint(paths.snapshot_hint_path(hint), paths.encode_hint(number))
+            # Expiry reads branches after snapshots are deleted. This checks after the branch's
+            # snapshot exists.
+            if not begins.source.is_there(metadata):
+                raise ConflictError(
+                    f"table {metadata.name}: snapshot {number} was deleted while branch {name!r} "
+                    "was created from it; use another snapshot"
+                )
+        if store.main.read(mark_path) != mark:
+            raise ConflictError(
+                f"table {table_name(table)}: branch {name!r} was deleted while it was being created"
+            )
+        if not created(store, _FIRST, first):
+            raise name_taken_error(table, name)
+    except (KeytideError, KeyboardInterrupt):
+        with suppress(DataError):
+            if has_branch(store, name):
+                store.main.delete([mark_path])
+            else:
+                store.main.delete_tree(paths.branch_dir(name))
+        raise
+    store.main.discard([mark_path])
 
 
 def delete_branch(table: StoredTable, name: str) -> None:
@@ -331,7 +309,6 @@ def name_taken_error(table: StoredTable, name: str) -> AlreadyExistsError:
 # -- renaming --------------------------------------------------------------------------------------
 
 
-_FIRST = paths.schema_path(0)
 # Each round copies what has been committed since the previous round.
 _ROUNDS_MAX = 100
 
@@ -357,7 +334,12 @@ def rename_branch(table: StoredTable, name: str, new_name: str) -> StoredTable:
         return open_branch(table, new_name)
     main = main_store(table.store)
     renaming = _Rename(table, BranchStore(main, name), BranchStore(main, new_name))
-    if not renaming.is_half_done():
+    marks = []
+    for store in (renaming.old, renaming.new):
+        path = paths.unfinished_path(store.branch)
+        marks.append(main.read(path) if main.exists(path) else b"")
+    # If the new branch exists, a process may have died before it deleted the old one.
+    if not (has_branch(renaming.new, new_name) and marks[0] == marks[1] != b""):
         open_branch(table, name)
         renaming.copy()
     renaming.leave()
@@ -372,15 +354,6 @@ class _Rename:
     old: BranchStore
     new: BranchStore
 
-    def is_half_done(self) -> bool:
-        """Whether the new branch exists, and a process died before the old one was deleted."""
-        marks = [self._mark(store) for store in (self.old, self.new)]
-        return has_branch(self.new, self.new.branch) and marks[0] == marks[1] != b""
-
-    def _mark(self, store: BranchStore) -> bytes:
-        path = paths.unfinished_path(store.branch)
-        return store.main.read(path) if store.main.exists(path) else b""
-
     # -- the new name -----------------------------------------------------------------------------
 
     def copy(self) -> None:
@@ -394,7 +367,8 @@ class _Rename:
             raise name_taken_error(self.table, self.new.branch)
         try:
             copied = self._documents()
-            data = self.old.main.read_all([self._in(self.old, path) for path in copied])
+            folder = paths.branch_dir(self.old.branch)
+            data = self.old.main.read_all([paths.join(folder, path) for path in copied])
             files = dict(zip(copied, data, strict=True))
             first = files.pop(_FIRST)
             self.new.put_all(files)
@@ -419,48 +393,41 @@ class _Rename:
 
     def leave(self) -> None:
         """Move what was added in the meantime, and delete the old branch."""
+        folder, table = paths.branch_dir(self.old.branch), table_name(self.table)
         self.old.delete([_FIRST])
         for _ in range(_ROUNDS_MAX):
             documents = self._documents()
             if not documents:
                 break
-            for path in self._late(documents):
-                self._take_along(path)
+            # Schemas and snapshots that the new branch still needs, in the order to add them.
+            oldest = self.table.metadata.by(self.new, self.table.name).earliest_snapshot_id() or 0
+            schemas = _numbers(documents, paths.schema_dir(), paths.parse_schema_name)
+            snapshots = _numbers(documents, paths.snapshot_dir(), paths.parse_snapshot_name)
+            late = [paths.schema_path(number) for number in schemas]
+            late += [paths.snapshot_path(number) for number in snapshots if number >= oldest]
+            for path in late:
+                data = self.old.main.read(paths.join(folder, path))
+                if self.new.exists(path):
+                    is_there = self.new.read(path) == data
+                else:
+                    is_there = created(self.new, path, data)
+                if not is_there:
+                    self.old.create(_FIRST, self.new.read(_FIRST))
+                    marks = [paths.unfinished_path(store.branch) for store in (self.old, self.new)]
+                    self.new.main.delete(marks)
+                    raise ConflictError(
+                        f"table {table}: other writers created {path} in branches "
+                        f"{self.old.branch!r} and {self.new.branch!r} during the renaming. Both "
+                        "branches exist: copy the rows of one to the other, and delete the first"
+                    )
             self.old.delete(reversed(documents))
         else:
             raise ConflictError(
-                f"table {table_name(self.table)}: other writers keep committing to branch "
-                f"{self.old.branch!r} while it is renamed; stop them and try again"
+                f"table {table}: other writers keep committing to branch {self.old.branch!r} while "
+                "it is renamed; stop them and try again"
             )
-        self.old.main.delete_tree(paths.branch_dir(self.old.branch))
+        self.old.main.delete_tree(folder)
         self.new.main.discard([paths.unfinished_path(self.new.branch)])
-
-    def _late(self, documents: Sequence[str]) -> list[str]:
-        """Schemas and snapshots that the new branch still needs, in the order to add them."""
-        oldest = self.table.metadata.by(self.new, self.table.name).earliest_snapshot_id() or 0
-        schemas = _numbers(documents, paths.schema_dir(), paths.parse_schema_name)
-        snapshots = _numbers(documents, paths.snapshot_dir(), paths.parse_snapshot_name)
-        return [
-            *map(paths.schema_path, schemas),
-            *(paths.snapshot_path(number) for number in snapshots if number >= oldest),
-        ]
-
-    def _take_along(self, path: str) -> None:
-        data = self.old.main.read(self._in(self.old, path))
-        if self.new.exists(path):
-            is_there = self.new.read(path) == data
-        else:
-            is_there = created(self.new, path, data)
-        if is_there:
-            return
-        self.old.create(_FIRST, self.new.read(_FIRST))
-        marks = [paths.unfinished_path(store.branch) for store in (self.old, self.new)]
-        self.new.main.delete(marks)
-        raise ConflictError(
-            f"table {table_name(self.table)}: other writers created {path} in branches "
-            f"{self.old.branch!r} and {self.new.branch!r} during the renaming. Both branches "
-            "exist: copy the rows of one to the other, and delete the first"
-        )
 
     # -- both -------------------------------------------------------------------------------------
 
@@ -470,9 +437,6 @@ class _Rename:
         mark = paths.unfinished_path(self.old.branch)
         found = [info.path for info in self.old.main.list(folder) if info.path != mark]
         return sorted(path.removeprefix(folder) for path in found)
-
-    def _in(self, store: BranchStore, path: str) -> str:
-        return paths.join(paths.branch_dir(store.branch), path)
 
 
 def _numbers(

@@ -15,7 +15,7 @@ from keytide.compaction.compact import why_not_compacted
 from keytide.compaction.strategy import sorted_runs
 from keytide.errors import DataError
 from keytide.format.manifest_entry import ManifestEntry
-from keytide.maintenance.expiry import expire_snapshots, overdue
+from keytide.maintenance.expiry import Retention, expire_snapshots
 from keytide.maintenance.history import consumers_of
 from keytide.maintenance.orphans import AGE_MIN_MS, orphan_files
 from keytide.maintenance.repair import unreadable_documents
@@ -233,9 +233,17 @@ class _Files:
 def _consumers(table: StoredTable, view: TableView) -> Sign:
     """Consumers that keep snapshots that would expire without them."""
     limit = view.options.snapshots_expired_max
-    late = [] if view.options.consumers_hold_changelogs_only else overdue(table)
+    metadata = table.metadata
+    late: list[int] = []
+    if not view.options.consumers_hold_changelogs_only:
+        # What would expire by the table's options if no consumer kept any.
+        ids = metadata.snapshot_ids()
+        retention = Retention.of_snapshots(table.view(table.schema).options, wall_clock_ms())
+        late = retention.expired(
+            ids, max(ids, default=0), None, lambda number: metadata.snapshot(number).time_millis
+        )
     held = {each.name: sum(number >= each.next_snapshot for number in late)
-            for each in consumers_of(table.metadata)}  # fmt: skip
+            for each in consumers_of(metadata)}  # fmt: skip
     slowest = max(held, key=held.__getitem__, default=None)
     count = 0 if slowest is None else held[slowest]
     return Sign(

@@ -110,7 +110,8 @@ class Retention:
         """
         count = newest_id - oldest_id + 1
         is_old = oldest_ms < self.before_ms - slack_ms
-        return count > self.keep_min and (is_old or self._is_beyond(count))
+        is_beyond = self.keep_max is not None and count > self.keep_max
+        return count > self.keep_min and (is_old or is_beyond)
 
     def expired(
         self,
@@ -132,13 +133,11 @@ class Retention:
                 break
             if held_from is not None and number >= held_from:
                 break
-            if not self._is_beyond(count) and made_ms(number) >= self.before_ms:
+            is_beyond = self.keep_max is not None and count > self.keep_max
+            if not is_beyond and made_ms(number) >= self.before_ms:
                 break
             expired.append(number)
         return expired
-
-    def _is_beyond(self, count: int) -> bool:
-        return self.keep_max is not None and count > self.keep_max
 
 
 # -- expiry ----------------------------------------------------------------------------------------
@@ -198,23 +197,14 @@ def expire_snapshots(
     rolled back in the meantime, and `DataError` if the store fails or contains a damaged tag or
     list.
     """
-    asked = ExpiryRequest(retain_max, retain_min, _ms(table, older_than), max_deletes)
+    older_ms = None if older_than is None else epoch_ms(older_than, table.name, "older_than")
+    asked = ExpiryRequest(retain_max, retain_min, older_ms, max_deletes)
     view, now_ms = table.view(table.schema), wall_clock_ms()
     refuse_cleaners(view.schema, view.options, view.name)
     with view.naming_table():
         retention = Retention.of_snapshots(view.options, now_ms).for_request(asked)
     told = Retention.of_changelogs(view.options, now_ms)
     return _Expiry(table, view, retention, told).run(dry_run=dry_run)
-
-
-def overdue(table: StoredTable) -> list[int]:
-    """The snapshots that would expire by the table's options if no consumer kept any."""
-    metadata = table.metadata
-    ids = metadata.snapshot_ids()
-    retention = Retention.of_snapshots(table.view(table.schema).options, wall_clock_ms())
-    return retention.expired(
-        ids, max(ids, default=0), None, lambda number: metadata.snapshot(number).time_millis
-    )
 
 
 def expire_changelogs(
@@ -237,15 +227,12 @@ def expire_changelogs(
 
     Raises the same errors as `expire_snapshots`.
     """
-    asked = ExpiryRequest(retain_max, retain_min, _ms(table, older_than), max_deletes)
+    older_ms = None if older_than is None else epoch_ms(older_than, table.name, "older_than")
+    asked = ExpiryRequest(retain_max, retain_min, older_ms, max_deletes)
     view = table.view(table.schema)
     with view.naming_table():
         told = Retention.of_changelogs(view.options, wall_clock_ms()).for_request(asked)
     return _ChangelogExpiry(table, view, told).run(dry_run=dry_run)
-
-
-def _ms(table: StoredTable, older_than: Moment | None) -> int | None:
-    return None if older_than is None else epoch_ms(older_than, table.name, "older_than")
 
 
 def prefetch_oldest(table: StoredTable, view: TableView, newest: Snapshot | None) -> None:
@@ -277,7 +264,10 @@ def expire_due(table: StoredTable, view: TableView, newest_id: int) -> None:
     retention = Retention.of_snapshots(options, now_ms).for_request(asked)
     told = Retention.of_changelogs(options, now_ms).for_request(asked)
     expiry = _Expiry(table, view, retention, told)
-    if not expiry.is_due(newest_id):
+    if table.oldest is None:
+        _read_oldest(table)
+    oldest, slack_ms = table.oldest, options.snapshot_time_retained_ms // _SLACK
+    if oldest is None or not retention.is_due(newest_id, oldest.id, oldest.time_millis, slack_ms):
         return
     if options.snapshot_expiry_mode == "async":
         _thread().submit(expiry.run)
@@ -313,11 +303,6 @@ class _Plan:
     garbage: Mapping[str, int]
     outliving: tuple[Snapshot, ...]
 
-    def result(self, files: Sequence[str]) -> ExpiryResult:
-        """The result after these files were deleted."""
-        freed = sum(self.garbage[path] for path in files)
-        return ExpiryResult(len(self.expired), len(files), freed, self.oldest_kept.id)
-
 
 @dataclass(frozen=True)
 class _Expiry:
@@ -327,39 +312,36 @@ class _Expiry:
     changelog_retention: Retention
     """Which changelogs that have outlived their snapshots expire."""
 
-    def is_due(self, newest_id: int) -> bool:
-        """Whether there may be something to do."""
-        if self.table.oldest is None:
-            _read_oldest(self.table)
-        oldest = self.table.oldest
-        slack_ms = self.view.options.snapshot_time_retained_ms // _SLACK
-        return oldest is not None and self.retention.is_due(
-            newest_id, oldest.id, oldest.time_millis, slack_ms
-        )
-
     def run(self, *, dry_run: bool = False) -> ExpiryResult:
         """Plan and execute. Then expire changelogs, and finish the work of processes that died."""
         names = self.table.store.list_names(paths.snapshot_dir())
         lifetime_ms = self.view.options.consumer_lifetime_ms
         if lifetime_ms is not None and not dry_run:
             expire_consumers(self.table, wall_clock_ms() - lifetime_ms)
-        plan = retried(self._plan)
+        metadata, plan = self.table.metadata, retried(self._plan)
+        if plan is None:
+            _read_oldest(self.table)
+            oldest = self.table.oldest
+            result = ExpiryResult(0, 0, 0, None if oldest is None else oldest.id)
+        else:
+            first, last = plan.expired[0].id, plan.expired[-1].id
+            garbage, left, lost = plan.garbage, plan.remaining_ids, plan.outliving
+            if dry_run:
+                ids = left | {snapshot.id for snapshot in plan.expired}
+                files = free_files(metadata, self.view, garbage, ids, expired_changelogs=lost)
+            else:
+                sweep = Sweep(metadata, self.view, first, last, garbage, left)
+                files = sweep.run(partial(self._delete, plan))
+            freed = sum(garbage[path] for path in files)
+            result = ExpiryResult(len(plan.expired), len(files), freed, plan.oldest_kept.id)
         if dry_run:
-            return self._nothing() if plan is None else self._dry(plan)
-        result = self._nothing() if plan is None else self._carry_out(plan)
+            return result
         more = _ChangelogExpiry(self.table, self.view, self.changelog_retention).run()
-        finish_sweeps(self.table.metadata, self.view, names)
+        finish_sweeps(metadata, self.view, names)
         return replace(
             result, files=result.files + more.files, bytes=result.bytes + more.bytes,
             changelogs=more.changelogs,
         )  # fmt: skip
-
-    def _nothing(self) -> ExpiryResult:
-        _read_oldest(self.table)
-        oldest = self.table.oldest
-        return ExpiryResult(0, 0, 0, None if oldest is None else oldest.id)
-
-    # -- planning -------------------------------------------------------------------------------
 
     def _plan(self) -> _Plan | None:
         """What to do. None if there is nothing."""
@@ -397,25 +379,10 @@ class _Expiry:
             expired if options.changelogs_outlive_snapshots else (),
         )
 
-    def _dry(self, plan: _Plan) -> ExpiryResult:
-        ids = plan.remaining_ids | {snapshot.id for snapshot in plan.expired}
-        metadata = self.table.metadata
-        return plan.result(
-            free_files(metadata, self.view, plan.garbage, ids, expired_changelogs=plan.outliving)
-        )
-
-    # -- execution ------------------------------------------------------------------------------
-
-    def _carry_out(self, plan: _Plan) -> ExpiryResult:
-        first, last = plan.expired[0].id, plan.expired[-1].id
-        metadata = self.table.metadata
-        sweep = Sweep(metadata, self.view, first, last, plan.garbage, plan.remaining_ids)
-        return plan.result(sweep.run(lambda: self._delete(plan)))
-
     def _delete(self, plan: _Plan) -> None:
         """Delete the snapshots, oldest first.
 
-        The changelogs that outlive them are written before.
+        The changelogs that outlive them are written before. Raises `ConflictError`.
         """
         metadata, store = self.table.metadata, self.table.store
         if plan.outliving:
@@ -426,15 +393,10 @@ class _Expiry:
         store.delete(paths.snapshot_path(snapshot.id) for snapshot in plan.expired)
         self.table.oldest = plan.oldest_kept
         newest_id = metadata.latest_snapshot_id()
-        if newest_id is None or newest_id < plan.oldest_kept.id:
-            self._undo(plan)
+        if newest_id is not None and newest_id >= plan.oldest_kept.id:
+            return
 
-    def _undo(self, plan: _Plan) -> None:
-        """Restore snapshots, because the table was rolled back to one of them in the meantime.
-
-        Raises `ConflictError`.
-        """
-        metadata, store = self.table.metadata, self.table.store
+        # The table was rolled back to one of these snapshots in the meantime: restore them.
         self.table.oldest = None
         target = metadata.hinted_latest() or plan.oldest_kept.id
         for snapshot in plan.expired:
@@ -464,33 +426,36 @@ class _ChangelogExpiry:
         nothing = ExpiryResult(0, 0, 0, earliest)
         if not ids:
             return nothing
-        expired = retried(lambda: self._expired(ids))
+        expired = retried(partial(self._expired, ids))
         if not expired:
             return nothing
-        files = retried(lambda: self._garbage(expired, earliest))
+        files = retried(
+            lambda: changelog_garbage_of(
+                metadata,
+                self.view,
+                expired,
+                None if earliest is None else metadata.snapshot(earliest),
+            )
+        )
         left = frozenset(metadata.snapshot_ids())
         if dry_run:
             free = free_files(metadata, self.view, files, left, expired_snapshots=expired)
         else:
             sweep = Sweep(metadata, self.view, expired[0].id, expired[-1].id, files, left)
-            free = sweep.run(lambda: self._delete(expired))
+            free = sweep.run(partial(self._delete, expired))
         freed = sum(files[path] for path in free)
         return ExpiryResult(0, len(free), freed, earliest, len(expired))
 
     def _expired(self, ids: Sequence[int]) -> list[Snapshot]:
         metadata = self.table.metadata
         newest = max(metadata.latest_snapshot_id() or 0, ids[-1])
-
-        def made_ms(number: int) -> int:
-            return metadata.changelog(number).time_millis
-
-        numbers = self.retention.expired(ids, newest, _lowest_unconsumed(self.table), made_ms)
+        numbers = self.retention.expired(
+            ids,
+            newest,
+            _lowest_unconsumed(self.table),
+            lambda number: metadata.changelog(number).time_millis,
+        )
         return [metadata.changelog(number) for number in numbers]
-
-    def _garbage(self, expired: Sequence[Snapshot], earliest: int | None) -> dict[str, int]:
-        metadata = self.table.metadata
-        kept = None if earliest is None else metadata.snapshot(earliest)
-        return changelog_garbage_of(metadata, self.view, expired, kept)
 
     def _delete(self, expired: Sequence[Snapshot]) -> None:
         store = self.table.store

@@ -21,7 +21,7 @@ from keytide.base.text import Moment, epoch_ms, utc
 from keytide.commit.change import new_data_files
 from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.format import paths
-from keytide.format.manifest_entry import FileKind, ManifestEntry
+from keytide.format.manifest_entry import FileKind
 from keytide.format.snapshot import CommitKind, Consumer, Snapshot
 from keytide.maintenance.references import restorer
 from keytide.snapshot.live_files import is_gone
@@ -84,7 +84,7 @@ def entries_of(metadata: TableMetadata) -> Iterator[HistoryEntry]:
     for number in reversed(metadata.snapshot_ids()):
         with suppress(NotFoundError):  # expired in the meantime
             snapshot = metadata.snapshot(number)
-            yield _entry(snapshot, list(metadata.entries(metadata.delta_manifests(snapshot))))
+            yield _entry(metadata, snapshot)
 
 
 def entries_before(metadata: TableMetadata, before: int, count: int) -> History:
@@ -102,8 +102,7 @@ def entries_before(metadata: TableMetadata, before: int, count: int) -> History:
 
 def _entry_if_there(metadata: TableMetadata, snapshot_id: int) -> HistoryEntry | None:
     try:
-        snapshot = metadata.cached_snapshot(snapshot_id)
-        return _entry(snapshot, list(metadata.entries(metadata.delta_manifests(snapshot))))
+        return _entry(metadata, metadata.cached_snapshot(snapshot_id))
     except NotFoundError:
         return None
     except DataError as error:
@@ -112,10 +111,20 @@ def _entry_if_there(metadata: TableMetadata, snapshot_id: int) -> HistoryEntry |
         raise
 
 
-def _entry(snapshot: Snapshot, changed: list[ManifestEntry]) -> HistoryEntry:
+def _entry(metadata: TableMetadata, snapshot: Snapshot) -> HistoryEntry:
+    changed = list(metadata.entries(metadata.delta_manifests(snapshot)))
     added = [e.file for e in changed if e.kind is FileKind.ADD]
     removed = [e.file for e in changed if e.kind is FileKind.DELETE]
-    keeps_rows = snapshot.commit_kind is CommitKind.COMPACT
+    kind = snapshot.commit_kind
+    keeps_rows = kind is CommitKind.COMPACT
+    if keeps_rows:
+        operation = "compaction"
+    elif kind is CommitKind.OVERWRITE and snapshot.commit_user.startswith(_RESTORER):
+        operation = "restore"
+    elif snapshot.operation is not None:
+        operation = snapshot.operation.lower().replace("_", " ")
+    else:
+        operation = "write" if kind is CommitKind.APPEND else kind.value.lower()
     tombstones = sum(file.delete_row_count or 0 for file in added)
     written = sum(file.row_count for file in added) - tombstones
     gone = tombstones + sum(file.row_count - (file.delete_row_count or 0) for file in removed)
@@ -123,7 +132,7 @@ def _entry(snapshot: Snapshot, changed: list[ManifestEntry]) -> HistoryEntry:
         snapshot_id=snapshot.id,
         time=utc(snapshot.time_millis),
         user=snapshot.commit_user,
-        operation=_operation(snapshot),
+        operation=operation,
         rows_written=0 if keeps_rows else written,
         rows_deleted=0 if keeps_rows else gone,
         rows_stored=snapshot.total_record_count,
@@ -133,17 +142,6 @@ def _entry(snapshot: Snapshot, changed: list[ManifestEntry]) -> HistoryEntry:
         bytes_removed=sum(file.file_size for file in removed),
         schema_id=snapshot.schema_id,
     )
-
-
-def _operation(snapshot: Snapshot) -> str:
-    if snapshot.commit_kind is CommitKind.COMPACT:
-        return "compaction"
-    if snapshot.commit_kind is CommitKind.OVERWRITE and snapshot.commit_user.startswith(_RESTORER):
-        return "restore"
-    if snapshot.operation is not None:
-        return snapshot.operation.lower().replace("_", " ")
-    is_append = snapshot.commit_kind is CommitKind.APPEND
-    return "write" if is_append else snapshot.commit_kind.value.lower()
 
 
 _RESTORER = restorer("")

@@ -31,7 +31,6 @@ from keytide.maintenance.background import BACKGROUND
 from keytide.maintenance.references import free_files
 from keytide.publish.publish import left_over, may_be_left_over
 from keytide.snapshot.live_files import retried
-from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
 from keytide.store import ObjectInfo
 
@@ -106,7 +105,8 @@ def orphan_files(table: StoredTable, before_ms: int) -> list[ObjectInfo]:
     table = table.uncached
     view = table.view(table.schema)
     refuse_cleaners(view.schema, view.options, view.name)
-    place = _Places.of(view)
+    begins = tuple(f"{escape_path_name(name)}=" for name in view.schema.partition_keys)
+    place = _Places(paths.join(view.options.path_directory or ""), begins)
     old = [info for info in table.store.list() if info.modified_ms < before_ms]
     found = [info.path for info in old if place.may_be_orphan(info.path)]
     published = [info.path for info in old if may_be_left_over(info.path)]
@@ -122,12 +122,6 @@ class _Places:
     data_root: str
     partition_folders: tuple[str, ...]
     """The name prefixes of the folders between this one and those of buckets."""
-
-    @classmethod
-    def of(cls, view: TableView) -> _Places:
-        keys = view.schema.partition_keys
-        begins = tuple(f"{escape_path_name(name)}=" for name in keys)
-        return cls(paths.join(view.options.path_directory or ""), begins)
 
     def may_be_orphan(self, path: str) -> bool:
         """Whether a file is in a place for referenced files, and is not kept for another reason."""

@@ -162,7 +162,10 @@ def _bucket(
     shown = runs[: room.runs]
     files = [entry for run in shown for entry in run.files]
     bounds = _Keys.of(files, state)
-    dead = _dead(state, bucket)
+    # How many rows of each file deletion vectors mark as dead, if their writer recorded it.
+    vector_files = vector_files_by_bucket(state.vector_files).get(bucket, ())
+    ranges = (each for file in vector_files for each in file.ranges or ())
+    dead = {each.data_file_name: each.cardinality or 0 for each in ranges}
     return Bucket(
         line,
         tuple(_run(run, bounds, dead, picked.get(run.files[0].identity), room) for run in shown),
@@ -173,40 +176,24 @@ def _bucket(
     )
 
 
-def _dead(state: TableState, bucket: BucketId) -> Mapping[str, int]:
-    """How many rows of each file deletion vectors mark as dead, if their writer recorded it."""
-    files = vector_files_by_bucket(state.vector_files).get(bucket, ())
-    ranges = (each for file in files for each in file.ranges or ())
-    return {each.data_file_name: each.cardinality or 0 for each in ranges}
-
-
 def _run(
     run: SortedRun, bounds: _Keys, dead: Mapping[str, int], pick: int | None, room: ListLimits
 ) -> Run:
-    parts = [_part(entry, bounds, dead) for entry in run.files]
+    parts = []
+    for entry in run.files:
+        file, name = entry.file, entry.file.file_name
+        start, end = bounds.places.get(name, (0.0, 1.0))
+        deletes, keys_shown = file.delete_row_count or 0, bounds.texts.get(name)
+        size, lost = file.file_size, dead.get(name, 0)
+        parts.append(Part(name, file.row_count, lost, deletes, size, start, end, keys_shown))
     return Run(
         run.level,
         run.size,
-        sum(entry.file.row_count for entry in run.files),
-        sum(dead.get(entry.file.file_name, 0) for entry in run.files),
+        sum(part.rows for part in parts),
+        sum(part.dead for part in parts),
         len(run.files),
         tuple(_together(parts, room.parts)),
         pick,
-    )
-
-
-def _part(entry: ManifestEntry, bounds: _Keys, dead: Mapping[str, int]) -> Part:
-    file = entry.file
-    start, end = bounds.places.get(file.file_name, (0.0, 1.0))
-    return Part(
-        file.file_name,
-        file.row_count,
-        dead.get(file.file_name, 0),
-        file.delete_row_count or 0,
-        file.file_size,
-        start,
-        end,
-        bounds.texts.get(file.file_name),
     )
 
 
@@ -214,24 +201,22 @@ def _together(parts: Sequence[Part], most: int) -> Iterator[Part]:
     """The parts or, where there are more than `most`, neighbours as one."""
     in_order = sorted(parts, key=lambda part: part.start)
     step = -(-len(in_order) // most)
-    for first in range(0, len(in_order), step):
-        yield _joined(in_order[first : first + step])
-
-
-def _joined(parts: Sequence[Part]) -> Part:
-    if len(parts) == 1:
-        return parts[0]
-    first, last = parts[0], max(parts, key=lambda part: part.end)
-    return Part(
-        f"{counted(len(parts), 'file')} from {first.name}",
-        sum(part.rows for part in parts),
-        sum(part.dead for part in parts),
-        sum(part.deletes for part in parts),
-        sum(part.size for part in parts),
-        first.start,
-        last.end,
-        None if first.keys is None or last.keys is None else (first.keys[0], last.keys[1]),
-    )
+    for begin in range(0, len(in_order), step):
+        joined = in_order[begin : begin + step]
+        first, last = joined[0], max(joined, key=lambda part: part.end)
+        if len(joined) == 1:
+            yield first
+            continue
+        yield Part(
+            f"{counted(len(joined), 'file')} from {first.name}",
+            sum(part.rows for part in joined),
+            sum(part.dead for part in joined),
+            sum(part.deletes for part in joined),
+            sum(part.size for part in joined),
+            first.start,
+            last.end,
+            None if first.keys is None or last.keys is None else (first.keys[0], last.keys[1]),
+        )
 
 
 @dataclass(frozen=True)
@@ -251,23 +236,20 @@ class _Keys:
         bounds = [file.file.min_key for file in files] + [file.file.max_key for file in files]
         rows = pa.table(decode_rows(bounds, [f.type for f in fields]), [f.name for f in fields])
         texts = [", ".join(str(cell) for cell in row) for row in rows_of(rows)]
-        ranks = _ranks(rows)
+
+        # The rank of each bound among the distinct ones, starting at 0.
+        frame = pl.from_arrow(rows)
+        assert isinstance(frame, pl.DataFrame)
+        ordered = frame.unique().sort(frame.columns).with_row_index("_rank")
+        ranked = frame.join(
+            ordered, on=frame.columns, how="left", maintain_order="left", nulls_equal=True
+        )
+        ranks = ranked["_rank"].to_list()
         last, count = max(max(ranks), 1), len(files)
         names = [file.file.file_name for file in files]
         places = {n: (ranks[i] / last, ranks[count + i] / last) for i, n in enumerate(names)}
         shown = {n: (texts[i], texts[count + i]) for i, n in enumerate(names)}
         return cls(places, shown, texts[ranks.index(0)], texts[ranks.index(max(ranks))])
-
-
-def _ranks(rows: pa.Table) -> list[int]:
-    """The rank of each row among the distinct ones, starting at 0."""
-    frame = pl.from_arrow(rows)
-    assert isinstance(frame, pl.DataFrame)
-    names = frame.columns
-    ordered = frame.unique().sort(names).with_row_index("_rank")
-    return frame.join(ordered, on=names, how="left", maintain_order="left", nulls_equal=True)[
-        "_rank"
-    ].to_list()
 
 
 # -- timeline --------------------------------------------------------------------------------------
@@ -347,7 +329,17 @@ def timeline_of(
     above = (newest or 0) + 1
     before = above if before is None else min(max(before, (oldest or 0) + 1), above)
     entries = entries_before(seen, before, count)
-    tags, more_tags = _tags(table, oldest)
+    all_tags = tags_of(table.metadata)
+    tags = tuple(
+        TagLine(
+            tag.name,
+            tag.snapshot_id,
+            utc(tag.snapshot.time_millis),
+            tag.snapshot.total_record_count,
+            oldest is None or tag.snapshot_id < oldest,
+        )
+        for tag in all_tags[-_NAMES_MAX:]
+    )
     branches = tuple(
         BranchLine(
             each.name,
@@ -362,29 +354,13 @@ def timeline_of(
         tuple(_moments(entries, tags, branches, newest)),
         tags,
         branches,
-        more_tags,
+        len(all_tags) - len(tags),
         oldest,
         newest,
         before,
         last if oldest is not None and last > oldest else None,
         min(before + count, above) if before < above else None,
     )
-
-
-def _tags(table: StoredTable, oldest: int | None) -> tuple[tuple[TagLine, ...], int]:
-    """The tags of the latest snapshots, and how many more there are."""
-    found = tags_of(table.metadata)
-    lines = tuple(
-        TagLine(
-            tag.name,
-            tag.snapshot_id,
-            utc(tag.snapshot.time_millis),
-            tag.snapshot.total_record_count,
-            oldest is None or tag.snapshot_id < oldest,
-        )
-        for tag in found[-_NAMES_MAX:]
-    )
-    return lines, len(found) - len(lines)
 
 
 def _moments(

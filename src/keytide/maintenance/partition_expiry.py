@@ -5,7 +5,7 @@ The age comes from the values of the partition columns, or from the time of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -77,18 +77,14 @@ def expire_partitions(
     paths = tuple(view.bucket_directory(each, 0).rpartition("/")[0] for each in found)
     if dry_run or not found:
         return ExpiredPartitions(None, paths)
+    wanted = TouchedPartitions(frozenset(found))
     with transaction:
-        return ExpiredPartitions(expiry.drop(transaction, found), paths)
-
-
-def expire_due_partitions(table: StoredTable, view: TableView) -> int | None:
-    """Drop what is due according to the table's options, after a commit.
-
-    Returns the snapshot or None.
-    """
-    if view.options.partition_lifetime_ms is None or not view.schema.partition_keys:
-        return None
-    return expire_partitions(table, PartitionAge()).snapshot_id
+        if expiry.strategy == VALUES_TIME:
+            return ExpiredPartitions(transaction.replace(wanted).snapshot_id, paths)
+        try:
+            return ExpiredPartitions(transaction.relayout(wanted).snapshot_id, paths)
+        except ConflictError:  # another process wrote to one of them, so it is no longer old
+            return ExpiredPartitions(None, paths)
 
 
 @dataclass(frozen=True)
@@ -127,37 +123,23 @@ class _Expiry:
 
     def expired(self, live: LiveFiles) -> list[bytes]:
         """The partitions that are too old, oldest first."""
-        found = self._by_values(live) if self.strategy == VALUES_TIME else self._by_updates(live)
+        if self.strategy == VALUES_TIME:
+            partitions = list(live.partition_buckets)
+            columns = decode_rows(partitions, [field.type for field in self.times.fields])
+            values = zip(*(column.to_pylist() for column in columns), strict=True)
+            times = (self.times.time(each) for each in values)
+            found = {partition: time for partition, time in zip(partitions, times, strict=True)
+                     if time is not None}  # fmt: skip
+        else:
+            # When a file of each partition was last created, by the wall clock of its writer.
+            time, epoch = pl.col("_CREATION_TIME"), datetime(1970, 1, 1)
+            made = live.files.columns("_PARTITION", "_CREATION_TIME").group_by("_PARTITION")
+            found = {
+                partition: epoch + timedelta(milliseconds=time_ms)
+                for partition, time_ms, is_untold in made.agg(
+                    time.max(), time.is_null().any().alias("some")
+                ).iter_rows()
+                if not is_untold
+            }
         old = [(time, partition) for partition, time in found.items() if time < self.before]
         return [partition for _, partition in sorted(old)[: self.partitions_max]]
-
-    def drop(self, transaction: Transaction, partitions: Sequence[bytes]) -> int | None:
-        """Delete their files in one commit. None if this is no longer needed."""
-        wanted = TouchedPartitions(frozenset(partitions))
-        if self.strategy == VALUES_TIME:
-            return transaction.replace(wanted).snapshot_id
-        try:
-            return transaction.relayout(wanted).snapshot_id
-        except ConflictError:  # another process wrote to one of them, so it is no longer old
-            return None
-
-    def _by_values(self, live: LiveFiles) -> dict[bytes, datetime]:
-        partitions = list(live.partition_buckets)
-        columns = decode_rows(partitions, [field.type for field in self.times.fields])
-        values = zip(*(column.to_pylist() for column in columns), strict=True)
-        times = (self.times.time(each) for each in values)
-        found = zip(partitions, times, strict=True)
-        return {partition: time for partition, time in found if time is not None}
-
-    def _by_updates(self, live: LiveFiles) -> dict[bytes, datetime]:
-        """When a file of each partition was last created, by the wall clock of its writer."""
-        made = live.files.columns("_PARTITION", "_CREATION_TIME")
-        newest = made.group_by("_PARTITION").agg(
-            pl.col("_CREATION_TIME").max(), pl.col("_CREATION_TIME").is_null().any().alias("some")
-        )
-        epoch = datetime(1970, 1, 1)
-        return {
-            partition: epoch + timedelta(milliseconds=time_ms)
-            for partition, time_ms, is_untold in newest.iter_rows()
-            if not is_untold
-        }

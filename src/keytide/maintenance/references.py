@@ -211,8 +211,13 @@ class ReferenceSearch:
         for line in lines if self.candidates else ():
             before = None
             for snapshot in line:
+                files = map(name_of, metadata_files(self.metadata, snapshot, self.view))
+                named.update(name for name in files if name in self.candidates)
+                # The next one in line: only what the previous one did not reference.
                 is_next = before is not None and snapshot.id == before.id + 1
-                named |= self._of(snapshot, is_next=is_next)
+                read = self.metadata.delta_manifests if is_next else self.metadata.manifests
+                named |= self._data_files(read(snapshot))
+                named |= self._data_files(self.metadata.changelog_manifests(snapshot))
                 before = snapshot
         return named
 
@@ -230,14 +235,6 @@ class ReferenceSearch:
             entries = Entries.together([self._of_manifest(meta) for meta in manifests])
             named |= _names(entries.filter(entries.column("_KIND") == FileKind.ADD))
         return named
-
-    def _of(self, snapshot: Snapshot, *, is_next: bool) -> set[str]:
-        """What a snapshot references. If it is the next one, only what the previous one did not."""
-        files = map(name_of, metadata_files(self.metadata, snapshot, self.view))
-        named = {name for name in files if name in self.candidates}
-        read = self.metadata.delta_manifests if is_next else self.metadata.manifests
-        named |= self._data_files(read(snapshot))
-        return named | self._data_files(self.metadata.changelog_manifests(snapshot))
 
     def _data_files(self, manifests: Iterable[ManifestFileMeta]) -> set[str]:
         """The live data files in manifests, with their extra files."""
@@ -268,9 +265,17 @@ def garbage_of(
     told = [
         entry for each in expired for entry in metadata.entries(metadata.changelog_manifests(each))
     ]
-    dropped = _dropped(metadata, (*expired[1:], kept))
+    # The files that these consecutive commits removed permanently.
+    dropped: dict[str, ManifestEntry] = {}
+    for snapshot in (*expired[1:], kept):
+        changes = metadata.entries(metadata.delta_manifests(snapshot))
+        dropped |= {e.file.file_name: e for e in changes if e.kind is FileKind.DELETE}
+        # A file that moves to another level is deleted and added under the same name.
+        for entry in changes:
+            if entry.kind is FileKind.ADD:
+                dropped.pop(entry.file.file_name, None)
     files: dict[str, int] = {}
-    for entry in (*dropped, *told):
+    for entry in (*dropped.values(), *told):
         if entry.file.external_path is None:
             file, *beside = view.stored_paths(entry)
             files |= {file: entry.file.file_size} | dict.fromkeys(beside, 0)
@@ -278,19 +283,6 @@ def garbage_of(
         files |= metadata_files(metadata, each, view)
     named = metadata_files(metadata, kept, view)
     return {path: size for path, size in files.items() if path not in named}
-
-
-def _dropped(metadata: TableMetadata, snapshots: Iterable[Snapshot]) -> Iterable[ManifestEntry]:
-    """The files that these consecutive commits removed permanently."""
-    dropped: dict[str, ManifestEntry] = {}
-    for snapshot in snapshots:
-        changes = metadata.entries(metadata.delta_manifests(snapshot))
-        dropped |= {e.file.file_name: e for e in changes if e.kind is FileKind.DELETE}
-        # A file that moves to another level is deleted and added under the same name.
-        for entry in changes:
-            if entry.kind is FileKind.ADD:
-                dropped.pop(entry.file.file_name, None)
-    return dropped.values()
 
 
 def changelog_garbage_of(
@@ -391,25 +383,23 @@ def finish_sweeps(metadata: TableMetadata, view: TableView, names: Iterable[str]
 
     `names` is an earlier listing of the snapshot folder.
     """
-    for name in names:
-        if paths.parse_expiring_name(name) is not None:
-            try:
-                _finish(metadata, view, paths.join(paths.snapshot_dir(), name))
-            except (DataError, NotFoundError) as error:
-                if not is_gone(error):
-                    raise
-
-
-def _finish(metadata: TableMetadata, view: TableView, path: str) -> None:
     store = metadata.store
-    data = store.read(path)
-    try:
-        note = _SweepRecord.from_json(data, store.uri_of(path))
-    except DataError:
-        note = _SweepRecord(0, 0, ())  # damaged because the machine crashed: it cannot be used
-    store.delete(free_files(metadata, view, note.files, None))
-    if not any(note.first <= number <= note.last for number in metadata.snapshot_ids()):
-        store.delete([path])
+    for name in names:
+        if paths.parse_expiring_name(name) is None:
+            continue
+        path = paths.join(paths.snapshot_dir(), name)
+        try:
+            data = store.read(path)
+            try:
+                note = _SweepRecord.from_json(data, store.uri_of(path))
+            except DataError:  # damaged because the machine crashed: it cannot be used
+                note = _SweepRecord(0, 0, ())
+            store.delete(free_files(metadata, view, note.files, None))
+            if not any(note.first <= number <= note.last for number in metadata.snapshot_ids()):
+                store.delete([path])
+        except (DataError, NotFoundError) as error:
+            if not is_gone(error):
+                raise
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from keytide.format import paths
 from keytide.format.arrow import to_arrow
 from keytide.format.data_file import FileFilters, FileReader
 from keytide.format.file_index import BLOOM_FILTER, has_hash
-from keytide.format.manifest_entry import DataFileMeta, FileKind, ManifestEntry
+from keytide.format.manifest_entry import FileKind, ManifestEntry
 from keytide.format.paths import branch_of, index_name, index_name_among, later_index_name
 from keytide.format.snapshot import Snapshot, Tag
 from keytide.maintenance.background import BACKGROUND, TableChange, run_follow_ups
@@ -134,17 +134,14 @@ class _UnreadableDocuments:
         """Raises `DataError` for a damaged document."""
         metadata = table.metadata
         changelogs = {number: metadata.changelog(number) for number in metadata.changelog_ids()}
+        # Snapshots as they are stored, not those in the cache of this process.
+        calls = (partial(_stored, metadata, number) for number in metadata.snapshot_ids())
+        snapshots = (each for each in metadata.store.each(calls) if each is not None)
         return cls(
-            [each.id for each in _as_stored(metadata) if not each.has_known_operation],
+            [each.id for each in snapshots if not each.has_known_operation],
             [number for number, each in changelogs.items() if not each.has_known_operation],
             [n for n, tag in metadata.tags().items() if not tag.snapshot.has_known_operation],
         )
-
-
-def _as_stored(metadata: TableMetadata) -> Iterator[Snapshot]:
-    """The stored snapshots, not those in the cache of this process."""
-    calls = (partial(_stored, metadata, number) for number in metadata.snapshot_ids())
-    return (each for each in metadata.store.each(calls) if each is not None)
 
 
 def _stored(metadata: TableMetadata, number: int) -> Snapshot | None:
@@ -182,7 +179,24 @@ def mend_snapshots(table: StoredTable, *, dry_run: bool = False) -> MendResult:
     """
     found = unreadable_documents(table)
     for line in [] if dry_run else list(_lines(table)):
-        _mend(line, _UnreadableDocuments.of(line))
+        unreadable = _UnreadableDocuments.of(line)
+        newest = line.metadata.latest_snapshot()
+        if newest is not None and newest.id in unreadable.snapshots:
+            commit_unchanged(line, "the snapshots are rewritten")
+        for name in unreadable.tags:
+            _write_again(line, paths.tag_path(name), Tag.from_json)
+        for number in unreadable.changelogs:
+            _write_again(line, paths.changelog_path(number), Snapshot.from_json)
+        for number in unreadable.snapshots:
+            name = f"mending-{number}-{paths.new_uuid()}"
+            try:
+                create_tag(line, name, number, _HELD)
+            except (NotFoundError, ConflictError):
+                continue  # it has expired
+            try:
+                _write_again(line, paths.snapshot_path(number), Snapshot.from_json)
+            finally:
+                delete_tag(line, name)
     return found
 
 
@@ -191,30 +205,6 @@ def _lines(table: StoredTable) -> Iterator[StoredTable]:
     yield table
     if branch_of(table.store) == paths.MAIN_BRANCH:
         yield from (open_branch(table, name) for name in branch_names(table.store))
-
-
-def _mend(table: StoredTable, found: _UnreadableDocuments) -> None:
-    newest = table.metadata.latest_snapshot()
-    if newest is not None and newest.id in found.snapshots:
-        commit_unchanged(table, "the snapshots are rewritten")
-    for name in found.tags:
-        _write_again(table, paths.tag_path(name), Tag.from_json)
-    for number in found.changelogs:
-        _write_again(table, paths.changelog_path(number), Snapshot.from_json)
-    for number in found.snapshots:
-        _mend_snapshot(table, number)
-
-
-def _mend_snapshot(table: StoredTable, number: int) -> None:
-    name = f"mending-{number}-{paths.new_uuid()}"
-    try:
-        create_tag(table, name, number, _HELD)
-    except (NotFoundError, ConflictError):
-        return  # it has expired
-    try:
-        _write_again(table, paths.snapshot_path(number), Snapshot.from_json)
-    finally:
-        delete_tag(table, name)
 
 
 def _write_again(
@@ -291,50 +281,40 @@ class IndexTask:
 
     def __call__(self) -> TaskResult:
         """Write the index. Does nothing if no filter is missing. Raises `DataError`."""
-        path, stored = self.view.file_path(self.entry), stored_indexes(self.view, self.entry)
+        view, file, filters = self.view, self.entry.file, self.filters
+        path, stored = view.file_path(self.entry), stored_indexes(view, self.entry)
 
         # The filters that a file may have, by the names of its columns.
-        schema, old = self.view.schema, self.view.schemas[self.entry.file.schema_id]
+        old = view.schemas[file.schema_id]
         by_id = {field.id: field for field in old.fields}
-        columns = {}
-        for name, settings in self.filters.columns.items():
-            field = schema.by_name.get(name)
+        wanted = {}
+        for name, settings in filters.columns.items():
+            field = view.schema.by_name.get(name)
             there = None if field is None else by_id.get(field.id)
             # A value of another type has another hash, so readers do not use such a filter.
             if field is None or there is None or not has_hash(there.type):
                 continue
             if there.type.with_nullable(True) == field.type.with_nullable(True):
-                columns[there.name] = settings
-        wanted = replace(self.filters, columns=columns)
-        lacking = {
-            name: settings
-            for name, settings in wanted.columns.items()
-            if BLOOM_FILTER not in stored.get(name, {})
-        }
+                wanted[there.name] = settings
+        lacking = {name: settings for name, settings in wanted.items()
+                   if BLOOM_FILTER not in stored.get(name, {})}  # fmt: skip
         if not lacking:
             return TaskResult(())
-        made = self._filters_of_file(replace(wanted, columns=lacking), path)
+
+        columns = tuple(old.field(name) for name in lacking)
+        reader = FileReader(view.store, path, old, columns, size=file.file_size)
+        rows = to_arrow(reader.read(), arrow_schema(columns))
+        made = replace(filters, columns=lacking).indexes(rows, old)
         merged = {name: {**stored.get(name, {}), **made.get(name, {})} for name in (*stored, *made)}
-        placed = wanted.placed(merged, self._index_path(path))
-        self.view.store.put_all(placed.files)
-        file = self.entry.file
+        before, index_path = index_name_among(file.extra_files), index_name(path)
+        if before is not None:
+            folder = path.removesuffix(file.file_name)
+            index_path = f"{folder}{later_index_name(file.file_name, before)}"
+        placed = replace(filters, columns=wanted).placed(merged, index_path)
+        view.store.put_all(placed.files)
         kept = tuple(name for name in file.extra_files if name != index_name_among([name]))
         new = {**placed.members, "extra_files": (*kept, *placed.members["extra_files"])}
         return TaskResult((
             replace(self.entry, kind=FileKind.DELETE),
             replace(self.entry, file=replace(file, **new)),
         ))  # fmt: skip
-
-    def _filters_of_file(self, filters: FileFilters, path: str) -> dict[str, dict[str, bytes]]:
-        old = self.view.schemas[self.entry.file.schema_id]
-        columns = tuple(old.field(name) for name in filters.columns)
-        reader = FileReader(self.view.store, path, old, columns, size=self.entry.file.file_size)
-        return filters.indexes(to_arrow(reader.read(), arrow_schema(columns)), old)
-
-    def _index_path(self, path: str) -> str:
-        file: DataFileMeta = self.entry.file
-        before = index_name_among(file.extra_files)
-        if before is None:
-            return index_name(path)
-        folder = path.removesuffix(file.file_name)
-        return f"{folder}{later_index_name(file.file_name, before)}"

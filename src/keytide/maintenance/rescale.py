@@ -46,7 +46,7 @@ from keytide.base.row_kind import RowKind
 from keytide.base.text import counted
 from keytide.commit.committer import Committed
 from keytide.commit.transaction import Transaction
-from keytide.compaction.bulk_load import raise_quietly, raise_replacement
+from keytide.compaction.bulk_load import raise_files, raise_replacement
 from keytide.compaction.changelog import lowest_emitted_level
 from keytide.compaction.compact import local_runner, memory_of
 from keytide.compaction.row_buffer import piled
@@ -68,7 +68,7 @@ from keytide.read.plan import to_merge, vector_places
 from keytide.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.read.sections import BucketPlan, PlannedFile, sections_of
 from keytide.snapshot.lineage import SchemasInForce
-from keytide.snapshot.live_files import BucketId, LiveFiles
+from keytide.snapshot.live_files import BucketId
 from keytide.snapshot.state import Schemas, TableState, TableView
 from keytide.snapshot.stored_table import PinnedTable, StoredTable
 from keytide.store import created
@@ -207,7 +207,8 @@ def rescale(
     spec = fitting(partitions, view.schema, table.name, view.options.partition_default_name)
     with writing(table, view, runner=runner) as transaction:
         state = transaction.state
-        outdated = _outdated(state.live, view.options.bucket, spec)
+        totals = state.live.partition_buckets.items()
+        outdated = frozenset(p for p, total in totals if total != view.options.bucket and spec(p))
         told, others = _tasks(state, outdated)
         files = sum(len(task.files) for task in (*told, *others))
         if dry_run or not files:
@@ -222,7 +223,10 @@ def rescale(
             try:
                 runner.each(told, lambda written: moved.extend(written.entries))
             finally:
-                raise_quietly(transaction.view, moved, runner, transaction.collect)
+                # The changelog does not emit the rows.
+                options = replace(transaction.view.options, changelog_producer="none")
+                silent = replace(transaction.view, options=options)
+                raise_files(silent, moved, runner, transaction.collect)
         done = transaction.relayout(TouchedPartitions(outdated))
         return RescaleResult(done.snapshot_id, len(outdated), files, done.files)
 
@@ -252,12 +256,6 @@ def _refuse_unmovable(view: TableView) -> None:
         )
 
 
-def _outdated(live: LiveFiles, buckets: int, spec: Callable[[bytes], bool]) -> frozenset[bytes]:
-    """The partitions of a spec that have another number of buckets."""
-    found = live.partition_buckets.items()
-    return frozenset(p for p, total in found if total != buckets and spec(p))
-
-
 def _tasks(
     state: TableState, partitions: frozenset[bytes]
 ) -> tuple[Sequence[MoveTask], Sequence[MoveTask | MoveKeysTask]]:
@@ -265,29 +263,23 @@ def _tasks(
         return (), move_keys_tasks(state, task_of_stored(state), partitions.__contains__)
 
     # Tasks that move the versions that a changelog has emitted, and tasks that move all others.
-    places = vector_places(state.vector_files, state.view)
+    view, places = state.view, vector_places(state.vector_files, state.view)
+    tells = view.options.compactions_tell and view.engine.why_kept_apart is None
     files: dict[BucketId, list[ManifestEntry]] = {}
     for entry in state.live.entries:
         if entry.partition in partitions:
             files.setdefault((entry.partition, entry.bucket), []).append(entry)
-    found: tuple[list[MoveTask], list[MoveTask]] = ([], [])
+    told: list[MoveTask] = []
+    others: list[MoveTask] = []
     for bucket, entries in files.items():
-        for tasks, moved in zip(found, _emitted_and_other_files(state.view, entries), strict=True):
+        highest = max(entry.file.level for entry in entries)
+        lowest = lowest_emitted_level(view.options, highest) if tells else highest + 1
+        emitted = [entry for entry in entries if entry.file.level >= lowest]
+        new = [entry for entry in entries if entry.file.level < lowest]
+        for tasks, moved in ((told, emitted), (others, new)):
             if moved:
-                planned = tuple(to_merge(moved, places))
-                tasks.append(MoveTask(state.view, bucket, planned))
-    return found
-
-
-def _emitted_and_other_files(
-    view: TableView, entries: list[ManifestEntry]
-) -> tuple[list[ManifestEntry], list[ManifestEntry]]:
-    """The files of a bucket with rows that a changelog has emitted, and the others."""
-    if not view.options.compactions_tell or view.engine.why_kept_apart is not None:
-        return [], entries
-    lowest = lowest_emitted_level(view.options, max(entry.file.level for entry in entries))
-    told = [entry for entry in entries if entry.file.level >= lowest]
-    return told, [entry for entry in entries if entry.file.level < lowest]
+                tasks.append(MoveTask(view, bucket, tuple(to_merge(moved, places))))
+    return told, others
 
 
 @dataclass(frozen=True)
@@ -308,13 +300,19 @@ class MoveTask:
 
         Raises `DataError` if the store fails.
         """
-        made: list[ManifestEntry] = []
+        view, schema, made = self.view, stored_schema(self.view), list[ManifestEntry]()
         try:
-            for frame in self._frames():
-                self._write(frame, made)
+            for stored in self._frames():
+                names, writer = view.new_names(), run_writer(view)
+                layout = FixedLayout(view.options).begin()
+                frame, cut = layout.cut(stored, to_arrow(stored, schema), view)
+                for bucket, rows in cut.parts(frame):
+                    name = names.data_file(writer.file_format, view.options.data_file_prefix)
+                    path = paths.join(view.bucket_directory(*bucket), name)
+                    meta = writer.write_file(to_arrow(rows, schema), path)
+                    made.append(ManifestEntry(FileKind.ADD, *bucket, view.options.bucket, meta))
         except BaseException:
-            files = [path for entry in made for path in self.view.stored_paths(entry)]
-            self.view.store.discard(files)
+            view.store.discard([path for entry in made for path in view.stored_paths(entry)])
             raise
         return TaskResult(tuple(made))
 
@@ -325,16 +323,6 @@ class MoveTask:
         for file in self.files:
             for batch in stored.of_run((file,), _BATCH_ROWS):
                 yield batch.rows.select(columns)
-
-    def _write(self, frame: pl.DataFrame, made: list[ManifestEntry]) -> None:
-        view, schema, names = self.view, stored_schema(self.view), self.view.new_names()
-        placing, writer = FixedLayout(view.options).begin(), run_writer(view)
-        frame, cut = placing.cut(frame, to_arrow(frame, schema), view)
-        for bucket, rows in cut.parts(frame):
-            name = names.data_file(writer.file_format, view.options.data_file_prefix)
-            path = paths.join(view.bucket_directory(*bucket), name)
-            meta = writer.write_file(to_arrow(rows, schema), path)
-            made.append(ManifestEntry(FileKind.ADD, *bucket, view.options.bucket, meta))
 
 
 # -- conversion ------------------------------------------------------------------------------------
@@ -466,13 +454,18 @@ def _converted_table(
         target = made
     if not dry_run and show_rows(pinned) is not pinned:
         return None  # rows were hidden, and are no longer
-    state = pinned.state_to_write(_view_before(pinned, target.schema))
+    # The table as it is, with its future columns. They differ if it was rolled back to before a
+    # conversion, after which columns were altered.
+    view = writable_view(pinned)
+    if target.schema.fields != view.schema.fields:
+        view = pinned.view(as_kind_of(target.schema, view.schema))
+    state = pinned.state_to_write(view)
     result = ConversionResult(None, wanted, len(state.live.files), None, target.dropped_options)
     if dry_run:
         return result
     is_stored = target.schema.id == found.newest.id
-    view = _view_at(state.view, target.schema)
-    begun = Transaction.on(pinned.live, TableState(view, state.live))
+    converted_view = _view_at(state.view, target.schema)
+    begun = Transaction.on(pinned.live, TableState(converted_view, state.live))
     with with_follow_ups(pinned.live, begun, done="the table is converted") as transaction:
         local_runner().each(_conversion_tasks(state, transaction.state), transaction.collect)
         if not is_stored and not created(
@@ -485,18 +478,6 @@ def _converted_table(
         return None
     files = len(outcome.live.files)
     return replace(result, snapshot_id=outcome.snapshot.id, files_after=files)
-
-
-def _view_before(table: StoredTable, target: TableSchema) -> TableView:
-    """The table as it is, with its future columns.
-
-    They differ if the table was rolled back to before a conversion, after which columns were
-    altered.
-    """
-    view = writable_view(table)
-    if target.fields == view.schema.fields:
-        return view
-    return table.view(as_kind_of(target, view.schema))
 
 
 def _view_at(view: TableView, schema: TableSchema) -> TableView:

@@ -14,7 +14,7 @@ and the file would be lost. It comes back as a copy with a new name.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,7 +32,7 @@ from keytide.definition.option_changes import refuse_changes
 from keytide.errors import ConflictError, DataError, InvalidError, KeytideError, UnsupportedError
 from keytide.format import paths
 from keytide.format.index_files import DELETION_VECTORS, IndexFile
-from keytide.format.manifest_entry import ManifestEntry
+from keytide.format.manifest_entry import Identity, ManifestEntry
 from keytide.format.paths import FileNames
 from keytide.format.snapshot import Snapshot
 from keytide.maintenance.background import BACKGROUND
@@ -80,13 +80,28 @@ class FileRestore:
         The copies are stored on return. Raises `DataError`, and `UnsupportedError` if a file to
         copy is outside the table.
         """
+        view, names = self.view, FileNames()
         moved = moved_files(self.files, live)
-        names = FileNames()
-        copies = {entry.identity: _copy_of(entry, names, self.view) for entry in moved}
+        copies: dict[Identity, ManifestEntry] = {}
+        for entry in moved:
+            old = entry.file.file_name
+            new = names.data_file(old.rpartition(".")[2], view.options.data_file_prefix)
+            # Files that belong to a data file are named after it. If one is not, its name is
+            # appended.
+            extra = tuple(
+                f"{new}{name.removeprefix(old)}" if name.startswith(old) else f"{new}-{name}"
+                for name in entry.file.extra_files
+            )
+            file = replace(entry.file, file_name=new, extra_files=extra)
+            copies[entry.identity] = replace(entry, file=file)
+        pairs = [
+            pair
+            for entry, copy in zip(moved, copies.values(), strict=True)
+            for pair in zip(view.stored_paths(entry), view.stored_paths(copy), strict=True)
+        ]
         try:
-            self._store(moved, copies.values())
+            side_by_side([partial(view.store.copy, *pair) for pair in pairs], _COPIES_AT_ONCE)
         except BaseException:
-            view = self.view
             view.store.discard([p for copy in copies.values() for p in view.stored_paths(copy)])
             raise
         renamed: _Renamed = {}
@@ -96,47 +111,21 @@ class FileRestore:
         kept = tuple(entry for entry in self.files if entry.identity not in copies)
         return self._restored(kept, renamed), tuple(copies.values())
 
-    def _store(self, old: Iterable[ManifestEntry], new: Iterable[ManifestEntry]) -> None:
-        view = self.view
-        pairs = [
-            pair
-            for entry, copy in zip(old, new, strict=True)
-            for pair in zip(view.stored_paths(entry), view.stored_paths(copy), strict=True)
-        ]
-        side_by_side([partial(view.store.copy, *pair) for pair in pairs], _COPIES_AT_ONCE)
-
     def _restored(self, kept: tuple[ManifestEntry, ...], renamed: _Renamed) -> RestoredFiles:
         """The index files too: deletion vectors name the files that they belong to."""
-        outdated = {
-            bucket: files
-            for bucket, files in vector_files_by_bucket(self.indexes).items()
-            if bucket in renamed
-        }
-        dead = {bucket: self._renamed(files, renamed[bucket]) for bucket, files in outdated.items()}
+        dead: dict[BucketId, DeadRows] = {}
+        for bucket, files in vector_files_by_bucket(self.indexes).items():
+            if bucket in renamed:
+                before = load_dead_rows(self.view.store, files, self.view.name)
+                names = renamed[bucket]
+                vectors = {names.get(name, name): each for name, each in before.vectors.items()}
+                dead[bucket] = DeadRows(vectors=vectors, has_changed=True)
         indexes = tuple(
             index
             for index in self.indexes
-            if index.index_type != DELETION_VECTORS
-            or (index.partition, index.bucket) not in outdated
+            if index.index_type != DELETION_VECTORS or (index.partition, index.bucket) not in dead
         )
         return RestoredFiles(kept, indexes, by_index_key(dead))
-
-    def _renamed(self, files: tuple[IndexFile, ...], names: dict[str, str]) -> DeadRows:
-        before = load_dead_rows(self.view.store, files, self.view.name)
-        vectors = {names.get(name, name): vector for name, vector in before.vectors.items()}
-        return DeadRows(vectors=vectors, has_changed=True)
-
-
-def _copy_of(entry: ManifestEntry, names: FileNames, view: TableView) -> ManifestEntry:
-    """A file, and the files that belong to it, under a new name."""
-    old = entry.file.file_name
-    new = names.data_file(old.rpartition(".")[2], view.options.data_file_prefix)
-    # Files that belong to a data file are named after it. If one is not, its name is appended.
-    extra = tuple(
-        f"{new}{name.removeprefix(old)}" if name.startswith(old) else f"{new}-{name}"
-        for name in entry.file.extra_files
-    )
-    return replace(entry, file=replace(entry.file, file_name=new, extra_files=extra))
 
 
 # -- the restore -----------------------------------------------------------------------------------
@@ -175,13 +164,19 @@ def restore(
     mark = uuid.uuid4().hex[:12]
     begun = Transaction.begin(table, view, Author(restorer(mark)))
     with with_follow_ups(table, begun, done="the table is restored") as transaction:
-        wanted = _partition_filter(view, partitions)
+        if partitions and view.moves_keys:
+            raise UnsupportedError(
+                f"table {view.name}: its primary key does not contain the partition columns, so "
+                "keys can have moved to other partitions; restore the whole table"
+            )
+        default_name = view.options.partition_default_name
+        wanted = fitting(partitions, view.schema, view.name, default_name)
         before = _PartitionFiles.of(table.metadata, source.snapshot, wanted)
         plan = _Plan(before, _PartitionFiles.of(table.metadata, transaction.state.snapshot, wanted))
         if dry_run or plan.is_idle:
             transaction.abort()
             return plan.result(None, source.snapshot)
-        guard = _Guard(table.metadata, source, mark)
+        guard = _Guard(table.metadata, source, guard_of(source.snapshot, mark))
         # Always created: another commit may drop the present files in the meantime.
         guard.set()
         try:
@@ -236,15 +231,6 @@ def _refuse_other_rules(metadata: TableMetadata, view: TableView, snapshot: Snap
             f"would be read differently: {error}. Write the rows instead: INSERT OVERWRITE the "
             f"table with a SELECT ... VERSION AS OF {snapshot.id}"
         ) from error
-
-
-def _partition_filter(view: TableView, partitions: Sequence[Place]) -> Callable[[bytes], bool]:
-    if partitions and view.moves_keys:
-        raise UnsupportedError(
-            f"table {view.name}: its primary key does not contain the partition columns, so keys "
-            "can have moved to other partitions; restore the whole table"
-        )
-    return fitting(partitions, view.schema, view.name, view.options.partition_default_name)
 
 
 # -- changes ---------------------------------------------------------------------------------------
@@ -323,11 +309,11 @@ class _Guard:
 
     metadata: TableMetadata
     source: TagSource
-    mark: str
+    name: str
 
     def set(self) -> None:
         """Create the tag. From then on, no expiry deletes the files. Raises like `create_tag`."""
-        create_tag_of(self.metadata, self._name, self.source, "forever")
+        create_tag_of(self.metadata, self.name, self.source, "forever")
 
     def settle(self, restored_by: int) -> None:
         """Rename the tag so that its name says how long it is needed.
@@ -336,15 +322,11 @@ class _Guard:
         """
         snapshot = self.source.snapshot
         with suppress(KeytideError):
-            source = TagSource(paths.tag_path(self._name), snapshot)
+            source = TagSource(paths.tag_path(self.name), snapshot)
             create_tag_of(self.metadata, settled_guard(snapshot, restored_by), source, "forever")
             self.drop()
 
     def drop(self) -> None:
         """Delete the tag under its first name."""
         with suppress(DataError):
-            self.metadata.delete_tag(self._name)
-
-    @property
-    def _name(self) -> str:
-        return guard_of(self.source.snapshot, self.mark)
+            self.metadata.delete_tag(self.name)

@@ -139,24 +139,18 @@ def numbered(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
         for tag in metadata.tags().values():
             if tag.snapshot.id == snapshot_id:
                 return tag.snapshot
+        tagged = sorted({tag.snapshot.id for tag in metadata.tags().values()})
+        there = f"tags keep {', '.join(map(str, tagged)) or 'no others'}"
+        ids = metadata.snapshot_ids()
+        if ids:
+            oldest = metadata.snapshot(ids[0])
+            there = (
+                f"the oldest is {oldest.id}, of {moment_text(oldest.time_millis)}, the latest "
+                f"{ids[-1]}; {there}"
+            )
         raise NotFoundError(
-            f"table {metadata.name} has no snapshot {snapshot_id} to roll back to; "
-            f"{_existing_snapshots(metadata)}"
+            f"table {metadata.name} has no snapshot {snapshot_id} to roll back to; {there}"
         ) from error
-
-
-def _existing_snapshots(metadata: TableMetadata) -> str:
-    """Which snapshots exist."""
-    tagged = sorted({tag.snapshot.id for tag in metadata.tags().values()})
-    tags = f"tags keep {', '.join(map(str, tagged)) or 'no others'}"
-    ids = metadata.snapshot_ids()
-    if not ids:
-        return tags
-    oldest = metadata.snapshot(ids[0])
-    return (
-        f"the oldest is {oldest.id}, of {moment_text(oldest.time_millis)}, the latest {ids[-1]}; "
-        f"{tags}"
-    )
 
 
 def _tagged(metadata: TableMetadata, name: str) -> Snapshot:
@@ -165,16 +159,13 @@ def _tagged(metadata: TableMetadata, name: str) -> Snapshot:
         stored = metadata.snapshot(tagged.id)
     except NotFoundError:
         return tagged  # it has expired
-    if _lists(stored) != _lists(tagged):
+    lists = [(each.base_manifest_list, each.delta_manifest_list) for each in (stored, tagged)]
+    if lists[0] != lists[1]:
         raise ConflictError(
             f"table {metadata.name}: tag {name!r} keeps a snapshot {tagged.id} that was rolled "
             "back, and another snapshot has this id now; restore from the tag instead"
         )
     return stored
-
-
-def _lists(snapshot: Snapshot) -> tuple[str, str]:
-    return snapshot.base_manifest_list, snapshot.delta_manifest_list
 
 
 # -- later snapshots -------------------------------------------------------------------------------
@@ -232,31 +223,26 @@ class Rollback:
 
     def run(self) -> None:
         """Delete what is later."""
+        store = self.metadata.store
         # Ensure that the target snapshot exists. It may have expired and be kept only by a tag.
-        if self._is_back():
+        if self.metadata.latest_snapshot_id() is None:
+            is_back = self.metadata.create(self.target)  # a commit
+        else:
+            path = paths.snapshot_path(self.target.id)
+            is_back = created(store, path, self.target.to_json())
+        if is_back:
             earliest = paths.snapshot_hint_path(paths.Hint.EARLIEST)
-            self.metadata.store.hint(earliest, paths.encode_hint(self.target.id))
+            store.hint(earliest, paths.encode_hint(self.target.id))
         self._delete_snapshots()
         self.metadata.hint_latest(self.target.id)
 
         later = self.later_changelogs()
         if later:
-            hint = paths.join(paths.changelog_dir(), paths.Hint.LATEST.value)
-            self.metadata.store.delete([hint])
+            store.delete([paths.join(paths.changelog_dir(), paths.Hint.LATEST.value)])
         for number in reversed(later):
-            self.metadata.store.delete([paths.changelog_path(number)])
+            store.delete([paths.changelog_path(number)])
         for name in self.later_tags():
-            self.metadata.store.delete([paths.tag_path(name)])
-
-    def _is_back(self) -> bool:
-        """Restore the snapshot if it does not exist.
-
-        In a table without snapshots, this is a commit.
-        """
-        if self.metadata.latest_snapshot_id() is None:
-            return self.metadata.create(self.target)
-        path = paths.snapshot_path(self.target.id)
-        return created(self.metadata.store, path, self.target.to_json())
+            store.delete([paths.tag_path(name)])
 
     def _delete_snapshots(self) -> None:
         later = self.later_snapshots()
@@ -269,14 +255,12 @@ class Rollback:
             self.metadata.remove(later[1:])
             before, later = later, self.later_snapshots()
             if later == before[:1]:
-                self._delete_last(later)
-                return
-        raise ConflictError(
-            f"table {self.metadata.name}: other writers keep committing during the rollback; "
-            "stop them and try again"
-        )
-
-    def _delete_last(self, later: Sequence[int]) -> None:
+                break
+        else:
+            raise ConflictError(
+                f"table {self.metadata.name}: other writers keep committing during the rollback; "
+                "stop them and try again"
+            )
         # If expiry has removed the target in the meantime, there is nothing to go back to.
         self.metadata.snapshot(self.target.id)
         self.metadata.remove(later)
@@ -321,7 +305,19 @@ def fast_forward(
         )
     steps = _Steps.between(table.metadata, open_branch(table, name).metadata)
     if not (discard or dry_run):
-        _refuse_to_discard(steps, name)
+        # Refuse if the table has rows that the branch was not created from.
+        first = steps.start.id + (not steps.is_replaced)
+        ids = [number for number in steps.into.snapshot_ids() if number >= first]
+        own = [each for each in map(steps.into.snapshot, ids) if each.commit_kind in _CHANGING_ROWS]
+        named = [f"snapshot {each.id} by {each.commit_user}" for each in own[:_NAMED_MAX]]
+        if len(own) > _NAMED_MAX:
+            named.append("...")
+        if own:
+            raise ConflictError(
+                f"table {steps.into.name}: {counted(len(own), 'commit')} would be deleted that "
+                f"branch {name} does not have: {', '.join(named)}. Write the rows of the branch to "
+                "the table instead, or fast-forward with discard=True to delete these commits"
+            )
     if not dry_run:
         keeper = table.metadata.commits.keeper
         if keeper is None:
@@ -332,26 +328,8 @@ def fast_forward(
     return steps.result
 
 
-def _refuse_to_discard(steps: _Steps, name: str) -> None:
-    """Raise `ConflictError` if the table has rows that the branch was not created from."""
-    first = steps.start.id + (not steps.is_replaced)
-    ids = [number for number in steps.into.snapshot_ids() if number >= first]
-    own = [each for each in map(steps.into.snapshot, ids) if each.commit_kind in _CHANGING_ROWS]
-    if own:
-        raise ConflictError(
-            f"table {steps.into.name}: {counted(len(own), 'commit')} would be deleted that branch "
-            f"{name} does not have: {_snapshot_names(own)}. Write the rows of the branch to the "
-            "table instead, or fast-forward with discard=True to delete these commits"
-        )
-
-
 _CHANGING_ROWS = (CommitKind.APPEND, CommitKind.OVERWRITE)
 _NAMED_MAX = 3
-
-
-def _snapshot_names(snapshots: Sequence[Snapshot]) -> str:
-    named = [f"snapshot {each.id} by {each.commit_user}" for each in snapshots[:_NAMED_MAX]]
-    return ", ".join([*named, "..."] if len(snapshots) > _NAMED_MAX else named)
 
 
 @dataclass(frozen=True)
@@ -414,43 +392,39 @@ class _Steps:
 
     def take(self) -> None:
         """Go back, then forward."""
-        Rollback(self.into, self.start).run()
+        into, branch = self.into, self.branch
+        Rollback(into, self.start).run()
         if self.is_replaced:
-            self.into.store.put(paths.snapshot_path(self.start.id), self._read(self.start.id))
-        self._take_schemas()
-        # Tags first, because some of them protect files that the snapshots reference.
-        for tag in self.branch.tag_names():
-            path = paths.tag_path(tag)
-            self.into.store.put(path, self.branch.store.read(path))
-        for number in self.snapshot_ids:
-            self._take_snapshot(number)
-        self.into.hint_latest(self.result.current_snapshot_id)
+            path = paths.snapshot_path(self.start.id)
+            into.store.put(path, branch.store.read(path))
 
-    def _take_schemas(self) -> None:
-        ours, theirs = (each.newest_schema().id for each in (self.into, self.branch))
+        ours, theirs = (each.newest_schema().id for each in (into, branch))
         for number in range(ours, self.schemas_alike - 1, -1):
-            self.into.store.delete([paths.schema_path(number)])
+            into.store.delete([paths.schema_path(number)])
         for number in range(self.schemas_alike, theirs + 1):
-            self._copy(paths.schema_path(number))
+            path = paths.schema_path(number)
+            data = branch.store.read(path)
+            if not created(into.store, path, data):
+                self._check_same(path, data)
+        # Tags first, because some of them protect files that the snapshots reference.
+        for tag in branch.tag_names():
+            path = paths.tag_path(tag)
+            into.store.put(path, branch.store.read(path))
 
-    def _take_snapshot(self, number: int) -> None:
-        data, path = self._read(number), paths.snapshot_path(number)
-        if not self.into.commits.create(self.into.store, number, data):
-            self._check_same(path, data)
-        # Expiry of the branch reads the table after snapshots are deleted, and this checks
-        # afterwards.
-        if not self.branch.store.exists(path):
-            self.into.store.delete([path])
-            raise ConflictError(
-                f"table {self.into.name}: snapshot {number} of {self.branch.name} expired during "
-                "the fast-forward; try again"
-            )
-
-    def _copy(self, path: str) -> None:
-        """Copy a file of the branch to the table, if the name is free."""
-        data = self.branch.store.read(path)
-        if not created(self.into.store, path, data):
-            self._check_same(path, data)
+        for number in self.snapshot_ids:
+            path = paths.snapshot_path(number)
+            data = branch.store.read(path)
+            if not into.commits.create(into.store, number, data):
+                self._check_same(path, data)
+            # Expiry of the branch reads the table after snapshots are deleted, and this checks
+            # afterwards.
+            if not branch.store.exists(path):
+                into.store.delete([path])
+                raise ConflictError(
+                    f"table {into.name}: snapshot {number} of {branch.name} expired during the "
+                    "fast-forward; try again"
+                )
+        into.hint_latest(self.result.current_snapshot_id)
 
     def _check_same(self, path: str, data: bytes) -> None:
         if self.into.store.read(path) != data:
@@ -458,9 +432,6 @@ class _Steps:
                 f"table {self.into.name}: another writer created {path} during the fast-forward "
                 f"to {self.branch.name}; try again"
             )
-
-    def _read(self, snapshot_id: int) -> bytes:
-        return self.branch.store.read(paths.snapshot_path(snapshot_id))
 
 
 def _common_snapshot(

@@ -12,6 +12,7 @@ the day to the latest snapshot.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -231,13 +232,7 @@ def snapshot_at_or_after(metadata: TableMetadata, time_millis: int) -> Snapshot:
     Raises `NotFoundError` if the latest one is older.
     """
     ids = metadata.snapshot_ids()
-    low, high = 0, len(ids)
-    while low < high:
-        middle = (low + high) // 2
-        if metadata.snapshot(ids[middle]).time_millis < time_millis:
-            low = middle + 1
-        else:
-            high = middle
+    low = bisect_left(ids, time_millis, key=lambda number: metadata.snapshot(number).time_millis)
     found = [metadata.snapshot(ids[low])] if low < len(ids) else []
     found += [tag.snapshot for tag in metadata.tags().values()
               if tag.snapshot.time_millis >= time_millis]  # fmt: skip
@@ -394,6 +389,7 @@ def _span(nanoseconds: int) -> timedelta:
 # -- automatic tags --------------------------------------------------------------------------------
 
 
+_PROCESS_TIME, _WATERMARK = "process-time", "watermark"
 _BATCH_TAG = "batch-write-"
 # Tags have a retention time, which need not be exact to the second.
 _SECONDS_BETWEEN_LOOKS = 60.0
@@ -423,13 +419,9 @@ def create_due_tags(metadata: TableMetadata, options: TableOptions) -> list[Name
 
     Raises `InvalidError` for options that do not fit a period, and `DataError` if the store fails.
     """
-    if options.tag_automatic_creation not in _CLOCKS:
+    if options.tag_automatic_creation not in (_PROCESS_TIME, _WATERMARK):
         return []
-    maker = _TagCreation(metadata, options, TagPeriod.of(options))
-    made = maker.run()
-    if made:
-        maker.delete_surplus()
-    return made
+    return _TagCreation(metadata, options, TagPeriod.of(options)).run()
 
 
 @dataclass(frozen=True)
@@ -439,12 +431,15 @@ class _TagCreation:
     period: TagPeriod
 
     def run(self) -> list[NamedTag]:
-        """Create what is due."""
+        """Create what is due, and then delete the oldest beyond the number to keep."""
         newest = self.metadata.latest_snapshot()
         last = max(self._begins(), default=None)
         if newest is None or not self._is_due(newest, last):
             return []
-        ids, made = self._ids_after(last), list[NamedTag]()
+        ids, made = self.metadata.snapshot_ids(), list[NamedTag]()
+        if last is not None:
+            tagged = self.metadata.tag(self.period.name_of(last)).id
+            ids = [number for number in ids if number > tagged]
         while (place := self._first_due(ids, last)) < len(ids):
             snapshot = self.metadata.snapshot(ids[place])
 
@@ -460,40 +455,24 @@ class _TagCreation:
             with suppress(AlreadyExistsError):  # another writer created it
                 made.append(create_tag_of(self.metadata, self.period.name_of(last), source))
             ids = ids[place + 1 :]
-        return made
-
-    def delete_surplus(self) -> None:
-        """Delete the oldest automatic tags beyond the number to keep."""
         most = self.options.tag_num_retained_max
-        if most is not None:
+        if made and most is not None:
             begins = sorted(self._begins())
             _forget(self.metadata, [self.period.name_of(begin) for begin in begins[:-most]])
+        return made
 
     def _begins(self) -> list[datetime]:
         found = map(self.period.begin_of, self.metadata.tag_names())
         return [begin for begin in found if begin is not None]
-
-    def _ids_after(self, last: datetime | None) -> list[int]:
-        """The snapshots after that of the latest tag."""
-        ids = self.metadata.snapshot_ids()
-        if last is None:
-            return ids
-        tagged = self.metadata.tag(self.period.name_of(last)).id
-        return [number for number in ids if number > tagged]
 
     def _first_due(self, ids: Sequence[int], last: datetime | None) -> int:
         """The index of the first snapshot after the end of the next period.
 
         The length if there is none.
         """
-        low, high = 0, len(ids)
-        while low < high:
-            middle = (low + high) // 2
-            if self._is_due(self.metadata.snapshot(ids[middle]), last):
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        return bisect_left(
+            ids, True, key=lambda number: self._is_due(self.metadata.snapshot(number), last)
+        )
 
     def _is_due(self, snapshot: Snapshot, last: datetime | None) -> bool:
         moment = self._moment(snapshot)
@@ -503,27 +482,14 @@ class _TagCreation:
         return moment - delay >= last + 2 * self.period.length
 
     def _moment(self, snapshot: Snapshot) -> datetime | None:
-        return _CLOCKS[self.options.tag_automatic_creation](snapshot)
-
-
-def _by_process_time(snapshot: Snapshot) -> datetime | None:
-    """When a snapshot was created, in the time zone of this machine."""
-    return datetime.fromtimestamp(snapshot.time_millis / 1000)
-
-
-def _by_watermark(snapshot: Snapshot) -> datetime | None:
-    """The watermark of the stream, in UTC. None if no stream has written one.
-
-    The end of a stream is marked by the largest possible number, which is not a time.
-    """
-    told = snapshot.known_watermark
-    return None if told is None or not is_moment(told) else utc(told).replace(tzinfo=None)
-
-
-_CLOCKS: dict[str, Callable[[Snapshot], datetime | None]] = {
-    "process-time": _by_process_time,
-    "watermark": _by_watermark,
-}
+        """The time by which the tag of a snapshot is due, None if it has none."""
+        if self.options.tag_automatic_creation == _PROCESS_TIME:
+            # When it was created, in the time zone of this machine.
+            return datetime.fromtimestamp(snapshot.time_millis / 1000)
+        # The watermark of the stream, in UTC. The end of a stream is marked by the largest possible
+        # number, which is not a time.
+        told = snapshot.known_watermark
+        return None if told is None or not is_moment(told) else utc(told).replace(tzinfo=None)
 
 
 # -- tags of batches -------------------------------------------------------------------------------
@@ -594,19 +560,15 @@ def _is_over(
     made, retained = tag.create_time, tag.time_retained
     if made is not None and retained is not None and now - made > retained:
         return True
-    return older_than_ms is not None and _made_ms(metadata, tag) < older_than_ms
-
-
-def _made_ms(metadata: TableMetadata, tag: NamedTag) -> float:
-    """When a tag was created, in epoch milliseconds.
-
-    If the tag does not say, when its file was written.
-    """
-    if tag.create_time is not None:
-        return tag.create_time.timestamp() * 1000  # of this machine's wall clock, as it was written
-    name = paths.tag_path(tag.name)
-    found = (info.modified_ms for info in metadata.store.list(paths.tag_dir()) if info.path == name)
-    return next(found, float("inf"))
+    if older_than_ms is None:
+        return False
+    if made is not None:
+        # In milliseconds, of this machine's wall clock, as it was written.
+        return made.timestamp() * 1000 < older_than_ms
+    # The tag does not say, so the time when its file was written counts.
+    path = paths.tag_path(tag.name)
+    found = (info.modified_ms for info in metadata.store.list(paths.tag_dir()) if info.path == path)
+    return next(found, float("inf")) < older_than_ms
 
 
 _LOOKS = CheckTimes()

@@ -86,29 +86,29 @@ def with_follow_ups(
     """
     with transaction:
         yield transaction
-    written = _committed_write(table.live, transaction)
-    if written is not None:
-        run_follow_ups(
-            _table_change(table.live, transaction, written, done, runner or local_runner())
+    live, view, committed = table.live, transaction.view, transaction.committed
+    planner = Planner(view)
+    if committed is not None and committed.is_new:
+        change = committed.change
+        came = (*change.entries, *change.restored.files)
+        written = _CommittedWrite(committed.snapshot, came, committed.live)
+    else:
+        # What it has committed before may still be hidden.
+        before = transaction.own_commit if committed is None else committed.snapshot
+        if before is None or not planner.raises_new:
+            return
+        entries = live.metadata.entries(live.metadata.delta_manifests(before))
+        written = _CommittedWrite(before, entries, live.newest_files())
+    run_follow_ups(
+        TableChange(
+            live,
+            view,
+            written.snapshot.id,
+            done,
+            is_batch=transaction.author.identifier == BATCH_COMMIT_IDENTIFIER,
+            leaves_upkeep=view.options.write_only,
+            compact_due=partial(_compact_due, live, planner, written, runner or local_runner()),
         )
-
-
-def _table_change(
-    table: StoredTable,
-    transaction: Transaction,
-    written: _CommittedWrite,
-    done: str,
-    runner: TaskRunner,
-) -> TableChange:
-    view = transaction.view
-    return TableChange(
-        table,
-        view,
-        written.snapshot.id,
-        done,
-        is_batch=transaction.author.identifier == BATCH_COMMIT_IDENTIFIER,
-        leaves_upkeep=view.options.write_only,
-        compact_due=partial(_compact_due, table, Planner(view), written, runner),
     )
 
 
@@ -157,20 +157,6 @@ class _CommittedWrite:
     live: LiveFiles
 
 
-def _committed_write(table: StoredTable, transaction: Transaction) -> _CommittedWrite | None:
-    """What a transaction has committed, now or, as far as it may still be hidden, before."""
-    committed = transaction.committed
-    if committed is not None and committed.is_new:
-        change = committed.change
-        came = (*change.entries, *change.restored.files)
-        return _CommittedWrite(committed.snapshot, came, committed.live)
-    before = transaction.own_commit if committed is None else committed.snapshot
-    if before is None or not Planner(transaction.view).raises_new:
-        return None
-    entries = table.metadata.entries(table.metadata.delta_manifests(before))
-    return _CommittedWrite(before, entries, table.newest_files())
-
-
 def _compact_due(
     table: StoredTable, planner: Planner, write: _CommittedWrite, runner: TaskRunner
 ) -> int:
@@ -178,8 +164,13 @@ def _compact_due(
     view = planner.view
     if not view.kind.keeps_versions or why_not_compacted(view) is not None:
         return write.snapshot.id
-    if _is_full_compaction_due(table.metadata, planner.view, write.snapshot):
-        live = _compact_in_full(table, write.live, runner)
+    if _is_full_compaction_due(table.metadata, view, write.snapshot):
+        # Everything that was written, in competition with other compactions.
+        for _ in range(_ROUNDS_MAX):
+            result = compact_in_full(table, runner)
+            live = table.newest_files()
+            if not result.overtaken:
+                break
     else:
         live = _compact_touched(table, planner, write, runner)
     return write.snapshot.id if live.snapshot is None else live.snapshot.id
@@ -201,9 +192,13 @@ def _compact_touched(
         if bytes_due is None:
             break
         if _runs_in_background(table, planner, bytes_due):
-            _compact_in_background(
-                CompactionRequest(table, planner, frozenset(crowded), runner), live
-            )
+            due = CompactionRequest(table, planner, frozenset(crowded), runner)
+            if not planner.are_worth_a_beginning(live, crowded):
+                BACKGROUND.postpone(due)
+                break
+            BACKGROUND.compact(due)
+            if planner.are_too_many(live, crowded):
+                BACKGROUND.wait_for_one(table.uri)
             break
         result, live = compact_due(table, crowded, runner)
         if result.overtaken:
@@ -221,26 +216,6 @@ def _runs_in_background(table: StoredTable, planner: Planner, bytes_due: int) ->
     if not options.background_compaction or planner.raises_new:
         return False
     return bytes_due >= options.background_compaction_bytes_min or BACKGROUND.is_busy(table.uri)
-
-
-def _compact_in_background(due: CompactionRequest, live: LiveFiles) -> None:
-    """Start or postpone what is due. Wait for it if there are too many runs."""
-    if not due.planner.are_worth_a_beginning(live, due.buckets):
-        BACKGROUND.postpone(due)
-        return
-    BACKGROUND.compact(due)
-    if due.planner.are_too_many(live, due.buckets):
-        BACKGROUND.wait_for_one(due.table.uri)
-
-
-def _compact_in_full(table: StoredTable, live: LiveFiles, runner: TaskRunner) -> LiveFiles:
-    """Fully compact everything that was written, in competition with other compactions."""
-    for _ in range(_ROUNDS_MAX):
-        result = compact_in_full(table, runner)
-        live = table.newest_files()
-        if not result.overtaken:
-            break
-    return live
 
 
 def _is_full_compaction_due(metadata: TableMetadata, view: TableView, newest: Snapshot) -> bool:

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import Lock
 from typing import IO, Any, TypeAlias
 
@@ -133,8 +134,14 @@ class BucketWriter:
         `DataError` if the store fails. REQUIRES: the table's engine can merge the rows.
         """
         files = NewFiles(self.view)
+        rows = sum(batch.rows.height for batch in batches)
         try:
-            parts = self._write_batches(batches, base, files, threads)
+            if threads == 1 or len(batches) < 2 or rows < _SMALL_ROWS:
+                parts = [self._write_batch(batch, base, files, threads) for batch in batches]
+            else:
+                with ThreadPoolExecutor(threads) as pool:
+                    write = partial(self._write_batch, base=base, files=files, threads=1)
+                    parts = list(pool.map(write, batches))
         except BaseException:
             self.view.store.discard(files.names)
             raise
@@ -143,21 +150,6 @@ class BucketWriter:
             tuple(entry for part in parts for entry in part.changelog),
         )
 
-    # -- the buckets of a batch -----------------------------------------------------------------
-
-    def _write_batches(
-        self,
-        batches: Sequence[BucketBatch],
-        base: SequenceBase,
-        files: NewFiles,
-        threads: int,
-    ) -> list[WrittenFiles]:
-        rows = sum(batch.rows.height for batch in batches)
-        if threads == 1 or len(batches) < 2 or rows < _SMALL_ROWS:
-            return [self._write_batch(batch, base, files, threads) for batch in batches]
-        with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(lambda batch: self._write_batch(batch, base, files, 1), batches))
-
     def _write_batch(
         self, batch: BucketBatch, base: SequenceBase, files: NewFiles, threads: int
     ) -> WrittenFiles:
@@ -165,21 +157,27 @@ class BucketWriter:
         names = self.view.new_names()
 
         # The rows of all buckets with their numbers, in merge order. Without a key, in the given
-        # order.
-        if not self.view.kind.keeps_versions:
-            # The rows in order of arrival, each with its own number, as the format counts rows.
-            firsts = np.array([base.first(bucket) for bucket in batch.buckets])
-            versions = batch.rows.with_columns(
-                pl.Series(SEQUENCE_NUMBER, _counted_from(firsts, batch)),
-                pl.Series(BUCKET_NUMBER, _bucket_numbers(batch)),
-            )
+        # order, each with its own number, as the format counts rows.
+        rows, keeps_versions = batch.rows, self.view.kind.keeps_versions
+        paddings = self._options.sequence_auto_padding if keeps_versions else ()
+        if paddings:
+            (name,) = self._options.sequence_field[:1]
+            counter = pl.Series(_counted_from(base.row_count, batch))
+            is_add = rows.select(IS_ADD.alias("add"))["add"]
+            numbers = padded_sequence(rows[name], is_add, counter, paddings)
         else:
-            numbered = self._with_sequence_numbers(batch, base).with_columns(
-                pl.Series(BUCKET_NUMBER, _bucket_numbers(batch))
+            firsts = np.array([base.first(bucket) for bucket in batch.buckets])
+            is_one_each = not keeps_versions
+            numbers = pl.Series(
+                _counted_from(firsts, batch) if is_one_each else np.repeat(firsts, batch.lengths)
             )
-            is_padded = bool(self._options.sequence_auto_padding)
+        places = np.repeat(np.arange(len(batch.buckets)), batch.lengths)
+        versions = rows.with_columns(
+            numbers.alias(SEQUENCE_NUMBER), pl.Series(BUCKET_NUMBER, places)
+        )
+        if keeps_versions:
             # Padded numbers come from the rows, so they do not follow the order of arrival.
-            versions = self._order_in(batch).sort(numbered, arrival_decides=not is_padded)
+            versions = self._order_in(batch).sort(versions, arrival_decides=not paddings)
         writer = run_writer(self.view)
         names_of = files.of(names, self._options.data_file_prefix, writer.file_format)
         data = [
@@ -264,17 +262,6 @@ class BucketWriter:
     def _stored_schema(self) -> pa.Schema:
         return stored_schema(self.view)
 
-    def _with_sequence_numbers(self, batch: BucketBatch, base: SequenceBase) -> pl.DataFrame:
-        rows, paddings = batch.rows, self.view.options.sequence_auto_padding
-        if not paddings:
-            firsts = np.array([base.first(bucket) for bucket in batch.buckets])
-            return rows.with_columns(pl.Series(SEQUENCE_NUMBER, np.repeat(firsts, batch.lengths)))
-        (name,) = self.view.options.sequence_field[:1]
-        counter = pl.Series(_counted_from(base.row_count, batch))
-        is_add = rows.select(IS_ADD.alias("add"))["add"]
-        padded = padded_sequence(rows[name], is_add, counter, paddings)
-        return rows.with_columns(padded.alias(SEQUENCE_NUMBER))
-
 
 def _counted_from(firsts: Numbers | int, batch: BucketBatch) -> Numbers:
     """Numbers that count the rows of each bucket, starting at its first number or at one number for
@@ -282,11 +269,6 @@ def _counted_from(firsts: Numbers | int, batch: BucketBatch) -> Numbers:
     """
     starts = np.cumsum(batch.lengths) - batch.lengths
     return np.repeat(firsts - starts, batch.lengths) + np.arange(batch.rows.height)
-
-
-def _bucket_numbers(batch: BucketBatch) -> Numbers:
-    """The index of each row's bucket in `buckets` of the batch."""
-    return np.repeat(np.arange(len(batch.buckets)), batch.lengths)
 
 
 def restamp(view: TableView, entry: ManifestEntry, sequence_number: int) -> ManifestEntry:
@@ -473,7 +455,14 @@ class SortedRows:
             self._waiting.setdefault(bucket, []).append(part)
             self._waiting_bytes += int(part.estimated_size())
         if self._waiting_bytes > self.memory_bytes // COPIES:
-            self._store()
+            # Write the rows in memory to local disk.
+            if self._spill is None:
+                schema = stored_schema(self.view)
+                schema = schema.remove(schema.get_field_index(SEQUENCE_NUMBER))
+                self._spill = _Spill(schema, self._key)
+            for bucket, part in self._sorted():
+                rows_max = max(_BATCH_ROWS_MIN, part.height // _PARTS)
+                self._pieces.setdefault(bucket, []).append(self._spill.add(part, rows_max))
 
     def in_order(self) -> Iterator[tuple[BucketId, pl.DataFrame]]:
         """The rows bucket by bucket, in key order. Nothing can be added after this call.
@@ -483,21 +472,18 @@ class SortedRows:
         for bucket, frame in self._sorted():
             self._pieces.setdefault(bucket, []).append(_MemoryPiece(frame, self._key))
         for bucket in sorted(self._pieces):
-            yield from ((bucket, frame) for frame in self._frames(self._pieces.pop(bucket)))
+            runs = _without_overlap(self._pieces.pop(bucket))
+            for window in key_windows([_batches(run) for run in runs], self._key):
+                if len(window) == 1:
+                    yield bucket, window[0]
+                    continue
+                together = pl.concat(window).sort(self._key, nulls_last=False)
+                self._refuse_repeated(together)
+                yield bucket, together
 
     @property
     def _key(self) -> tuple[str, ...]:
         return tuple(self.view.schema.primary_keys)
-
-    def _frames(self, pieces: Sequence[_Piece]) -> Iterator[pl.DataFrame]:
-        runs = _without_overlap(pieces)
-        for window in key_windows([_batches(run) for run in runs], self._key):
-            if len(window) == 1:
-                yield window[0]
-                continue
-            together = pl.concat(window).sort(self._key, nulls_last=False)
-            self._refuse_repeated(together)
-            yield together
 
     def _sorted(self) -> Iterator[tuple[BucketId, pl.DataFrame]]:
         """The rows in memory, bucket by bucket, sorted by key. The memory is empty afterwards."""
@@ -507,19 +493,11 @@ class SortedRows:
             self._refuse_repeated(frame)
             yield bucket, frame
 
-    def _store(self) -> None:
-        """Write the rows in memory to local disk."""
-        if self._spill is None:
-            schema = stored_schema(self.view)
-            schema = schema.remove(schema.get_field_index(SEQUENCE_NUMBER))
-            self._spill = _Spill(schema, self._key)
-        for bucket, frame in self._sorted():
-            rows_max = max(_BATCH_ROWS_MIN, frame.height // _PARTS)
-            self._pieces.setdefault(bucket, []).append(self._spill.add(frame, rows_max))
-
     def _refuse_repeated(self, rows: pl.DataFrame) -> None:
         """Refuse several rows of one key. REQUIRES: the rows are sorted by key."""
-        again = _equals_next(rows.select(self._key))
+        same = [pl.col(name).eq_missing(pl.col(name).shift(-1)) for name in self._key]
+        is_last = pl.int_range(pl.len()) == pl.len() - 1
+        again = rows.select((pl.all_horizontal(same) & ~is_last).alias("equals")).to_series()
         if not again.any():
             return
         keys = rows.filter(again).select(self._key).unique(maintain_order=True)
@@ -623,13 +601,3 @@ def _without_overlap(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
 
 def _batches(run: Sequence[_Piece]) -> Iterator[Batch]:
     return (Batch(frame) for piece in run for frame in piece.frames())
-
-
-# -- keys ------------------------------------------------------------------------------------------
-
-
-def _equals_next(keys: pl.DataFrame) -> pl.Series:
-    """Which keys are equal to the next one."""
-    same = [pl.col(name).eq_missing(pl.col(name).shift(-1)) for name in keys.columns]
-    is_last = pl.int_range(pl.len()) == pl.len() - 1
-    return keys.select((pl.all_horizontal(same) & ~is_last).alias("equals")).to_series()

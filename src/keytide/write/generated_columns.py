@@ -46,12 +46,21 @@ def generated(
     """
     columns, refusals = dict(given), []
     for column in generated_columns(schema, options):
-        name = column.field.name
+        name, own = column.field.name, given[column.field.name]
         made, failed = computed_values(column, given, schema, table)
         judged = ~retracts | (name in schema.primary_keys)
-        differs = judged & ~failed & _differ(given[name], made)
-        refusals += _refusals(column, judged & failed, differs)
-        columns[name] = pc.if_else(pc.is_valid(given[name]), given[name], made)
+        differs = np.zeros(len(own), np.bool_)
+        if own.null_count < len(own):
+            brought = pl.Series(own)
+            is_other = brought.is_not_null() & brought.ne_missing(pl.Series(made))
+            differs = judged & ~failed & is_other.to_numpy()
+        brings = (
+            f"the row contains another {name!r} than GENERATED ALWAYS AS ({column.text}) computes"
+        )
+        code, read = f"generated-{name}", column.columns
+        refusals.append(Refusal(judged & failed, _why_failed(column), code, read))
+        refusals.append(Refusal(differs, brings, code, (name, *read)))
+        columns[name] = pc.if_else(pc.is_valid(own), own, made)
     return Generated(columns, tuple(refusals))
 
 
@@ -113,24 +122,6 @@ def filled(rows: pa.RecordBatch, view: TableView) -> pa.RecordBatch:
 
 def _plain(array: pa.Array | pa.ChunkedArray) -> pa.Array:
     return array.chunk(0) if isinstance(array, pa.ChunkedArray) else array
-
-
-def _differ(given: pa.ChunkedArray, made: pa.ChunkedArray) -> Flags:
-    """Which rows contain a value that differs from the computed one."""
-    if given.null_count == len(given):
-        return np.zeros(len(given), np.bool_)
-    brought, computed = pl.Series(given), pl.Series(made)
-    differs: Flags = (brought.is_not_null() & brought.ne_missing(computed)).to_numpy()
-    return differs
-
-
-def _refusals(column: GeneratedColumn, failed: Flags, differs: Flags) -> list[Refusal]:
-    name, read = column.field.name, column.columns
-    brings = f"the row contains another {name!r} than GENERATED ALWAYS AS ({column.text}) computes"
-    return [
-        Refusal(failed, _why_failed(column), f"generated-{name}", read),
-        Refusal(differs, brings, f"generated-{name}", (name, *read)),
-    ]
 
 
 def _why_failed(column: GeneratedColumn) -> str:

@@ -9,7 +9,7 @@ rows fit the table. Otherwise, a row is a complete row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
@@ -172,18 +172,17 @@ def _from_pandas(data: Any, schema: TableSchema, table: str) -> pa.Table:
             refuse_nested_values(data.iloc[:, place], name, table)
     try:
         given = pa.Table.from_pandas(data, preserve_index=False)
+        if given.num_rows:
+            return given
         # pandas chose the types of columns without values, not the caller.
-        return given if given.num_rows else _retyped(given, schema)
+        types = {f.name: f.type.to_arrow() for f in schema.fields}
+        names = given.column_names
+        return pa.table({name: pa.array([], types.get(name, pa.string())) for name in names})
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InvalidError(
             f"table {table}: the pandas DataFrame has a column with values of different types: "
             f"{error}"
         ) from error
-
-
-def _retyped(empty: pa.Table, schema: TableSchema) -> pa.Table:
-    types = {f.name: f.type.to_arrow() for f in schema.fields}
-    return pa.table({f.name: pa.array([], types.get(f.name, pa.string())) for f in empty.schema})
 
 
 def _from_dicts(
@@ -272,7 +271,6 @@ def typed_rows(data: pa.Table, schema: TableSchema, options: TableOptions, table
             )
         kinds = parsed_kinds(data.column(name), name, table)
     columns = _pair_columns(data, schema, options, kinds, table)
-    columns |= _filled_with_defaults(columns, schema, table)
     if options.out_of_order_column is not None:
         # The value of `upsert.out-of-order-record-column` before rows are compared.
         count = len(kinds)
@@ -354,21 +352,14 @@ def _pair_columns(
             columns[field.name] = stored(given, field, table)
         else:
             columns[field.name] = _missing_column(field, schema, options, kinds, table)
-    return columns
-
-
-def _filled_with_defaults(
-    columns: Mapping[str, pa.ChunkedArray], schema: TableSchema, table: str
-) -> Iterator[tuple[str, pa.ChunkedArray]]:
-    """The columns with NULLs that have a DEFAULT, which replaces the NULLs."""
     for field in schema.fields:
-        column = columns[field.name]
-        if field.default_value is None or not column.null_count:
-            continue
-        value = write_default(field)
-        if field.name in schema.primary_keys:
-            value = key_value(value, field, table)
-        yield field.name, column.fill_null(value)
+        # A DEFAULT replaces the NULLs.
+        if field.default_value is not None and columns[field.name].null_count:
+            value = write_default(field)
+            if field.name in schema.primary_keys:
+                value = key_value(value, field, table)
+            columns[field.name] = columns[field.name].fill_null(value)
+    return columns
 
 
 def _refuse_unknown_columns(names: Iterable[str], schema: TableSchema, table: str) -> None:
@@ -497,15 +488,11 @@ def padded_schema(found: pa.Schema, schema: TableSchema, options: TableOptions) 
         for column in found
         if column.name in schema.by_name or not pa.types.is_null(column.type)
     ]
-    names = {ROW_KIND, *found.names}
-    lacking = [f for f in _may_lack(schema, options) if f.name not in names]
-    return pa.schema([*own, *(pa.field(f.name, f.type.to_arrow()) for f in lacking)])
-
-
-def _may_lack(schema: TableSchema, options: TableOptions) -> Iterable[Field]:
     # Columns that order rows, or that determine their kind, are never left out.
-    named = {*options.sequence_field, options.rowkind_field, options.out_of_order_column}
-    return (f for f in schema.fields if f.type.nullable and f.name not in named)
+    there = {ROW_KIND, *found.names, *options.sequence_field}
+    there |= {options.rowkind_field, options.out_of_order_column}
+    lacking = [f for f in schema.fields if f.type.nullable and f.name not in there]
+    return pa.schema([*own, *(pa.field(f.name, f.type.to_arrow()) for f in lacking)])
 
 
 def _as_wide(column: pa.Field, type_: DataType) -> pa.Field:

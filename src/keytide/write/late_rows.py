@@ -197,42 +197,30 @@ def refuse_too_old(arrivals: Arrivals, view: TableView) -> None:
 
 
 def with_marks(arrivals: Arrivals, judged: Judgment, view: TableView) -> pl.DataFrame:
-    """The rows with the columns that a write sets: see `with_all_producers`, and whether they are
-    late.
-
-    Raises like `with_all_producers`.
-    """
-    rows = with_all_producers(arrivals, judged, view)
-    marker = view.options.out_of_order_column
-    return rows if marker is None else rows.with_columns(pl.Series(marker, judged.is_late))
-
-
-def with_all_producers(arrivals: Arrivals, judged: Judgment, view: TableView) -> pl.DataFrame:
-    """The rows. Those that are not late get the comparison values of their keys in every column.
+    """The rows with the columns that a write sets: whether a row is late, and, with several
+    producers, the comparison values of its key in every column, unless it is late.
 
     Raises `InvalidError` for a late row that has values of several producers, as rows of statements
     do.
     """
-    comparison = view.comparison
-    if not comparison.has_producers:
-        return arrivals.rows
-
-    wrong = judged.is_late & (arrivals.has_value.sum(axis=0) > 1)
-    if wrong.any():
-        raise InvalidError(
-            f"table {view.name}: {int(wrong.sum())} rows are older than the stored row of their "
-            f"key in one of the columns {', '.join(view.comparison.names)} and newer in another, "
-            f"the first with {first_key(arrivals.rows, wrong, view)}; do not set lower values"
-        )
-    own, of_current = arrivals.rows, arrivals.current.rows
-    columns = []
-    for place, name in enumerate(comparison.names):
-        values = pl.concat([own[name], take(of_current[name], arrivals.current.at)])
-        numbers = np.concatenate([arrivals.fresh[place], arrivals.stored[place]])
-        order = np.argsort(numbers)
-        at = order[np.searchsorted(numbers[order], judged.freshest[place])]
-        columns.append(own[name].zip_with(pl.Series(judged.is_late), values[pl.Series(at)]))
-    return own.with_columns(columns)
+    rows, comparison, marker = arrivals.rows, view.comparison, view.options.out_of_order_column
+    if comparison.has_producers:
+        wrong = judged.is_late & (arrivals.has_value.sum(axis=0) > 1)
+        if wrong.any():
+            raise InvalidError(
+                f"table {view.name}: {int(wrong.sum())} rows are older than the stored row of "
+                f"their key in one of the columns {', '.join(comparison.names)} and newer in "
+                f"another, the first with {first_key(rows, wrong, view)}; do not set lower values"
+            )
+        own, of_current, columns = rows, arrivals.current.rows, []
+        for place, name in enumerate(comparison.names):
+            values = pl.concat([own[name], take(of_current[name], arrivals.current.at)])
+            numbers = np.concatenate([arrivals.fresh[place], arrivals.stored[place]])
+            order = np.argsort(numbers)
+            at = order[np.searchsorted(numbers[order], judged.freshest[place])]
+            columns.append(own[name].zip_with(pl.Series(judged.is_late), values[pl.Series(at)]))
+        rows = own.with_columns(columns)
+    return rows if marker is None else rows.with_columns(pl.Series(marker, judged.is_late))
 
 
 def first_key(rows: pl.DataFrame, marks: Flags, view: TableView) -> str:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from keytide.base.process import cached_property, scratch
+from keytide.base.process import scratch
 from keytide.errors import ConflictError
 from keytide.format.binary_row import encode_rows
 from keytide.format.bucket import bucket_ids, row_hashes
@@ -87,7 +87,12 @@ class BucketSplit:
         """
         if not self.buckets:
             return
-        rows = frame if len(self.buckets) == 1 else frame[pl.Series(self._positions)]
+        rows = frame
+        if len(self.buckets) > 1:
+            # numpy sorts 16-bit numbers by radix, several times faster than others.
+            is_short = len(self.buckets) <= 1 << 16
+            numbers = self.numbers.astype(np.uint16) if is_short else self.numbers
+            rows = frame[pl.Series(np.argsort(numbers, kind="stable"))]
         lengths = np.bincount(self.numbers, minlength=len(self.buckets))
         first, start = 0, 0
         for last, end in enumerate(np.cumsum(lengths).tolist()):
@@ -95,13 +100,6 @@ class BucketSplit:
                 some, part = slice(first, last + 1), rows.slice(start, end - start)
                 yield BucketBatch(self.buckets[some], lengths[some], part)
                 first, start = last + 1, end
-
-    @cached_property
-    def _positions(self) -> Numbers:
-        # numpy sorts 16-bit numbers by radix, several times faster than others.
-        is_short = len(self.buckets) <= 1 << 16
-        numbers = self.numbers.astype(np.uint16) if is_short else self.numbers
-        return np.argsort(numbers, kind="stable")
 
 
 def _numbered(values: Numbers) -> tuple[Numbers, Numbers]:
@@ -244,17 +242,14 @@ class _ByHash(Placing):
     def cut(
         self, frame: pl.DataFrame, table: pa.Table, view: TableView
     ) -> tuple[pl.DataFrame, BucketSplit]:
-        numbers = self._numbers(table, view)
+        fields, numbers = view.bucket_fields, np.zeros(table.num_rows, np.int64)
+        if self._layout.spread > 1:
+            columns, types = _columns(table, fields), [f.type for f in fields]
+            ids = bucket_ids(columns, types, view.options.bucket, view.bucket_function)
+            numbers = ids.astype(np.int64)
         partitions, places = partitions_of(frame, table, view.schema.partition_fields())
         _refuse_other_layout(partitions, self._layout.partition_buckets, view)
         return frame, BucketSplit.of(partitions, places, numbers)
-
-    def _numbers(self, table: pa.Table, view: TableView) -> Numbers:
-        if self._layout.spread == 1:
-            return np.zeros(table.num_rows, np.int64)
-        columns, types = _columns(table, view.bucket_fields), [f.type for f in view.bucket_fields]
-        ids = bucket_ids(columns, types, view.options.bucket, view.bucket_function)
-        return ids.astype(np.int64)
 
 
 def _columns(table: pa.Table, fields: Sequence[Field]) -> list[pa.Array]:
@@ -388,41 +383,34 @@ class _ByIndex(Placing):
 
     def _place_in(self, partition: bytes, hashes: Hashes, view: TableView) -> Numbers:
         """The bucket of each key of one partition. New keys are recorded."""
-        known = self._places(partition, view)
+        layout = self._layout
+        if partition not in self._known:
+            files = layout.files.get(partition, {})
+            self._known[partition] = load_places(view.store, files.values(), view.name)
+        known = self._known[partition]
         found = known.buckets_of(hashes)
-        new = hashes[found == UNKNOWN]
-        if not len(new):
+        unknown = hashes[found == UNKNOWN]
+        if not len(unknown):
             return found
 
-        # Each hash once, in order of first occurrence.
-        _, first = np.unique(new, return_index=True)
-        placed = _placed(new[np.sort(first)], known, self._layout)
+        # Each hash once, in order of first occurrence, by the bucket that it is assigned to.
+        _, first = np.unique(unknown, return_index=True)
+        new = unknown[np.sort(first)]
+        spread, target = layout.spread, layout.options.dynamic_bucket_target_row_num
+        # The same remainder as in `bucket_ids`, by which rows were distributed among tasks.
+        parts = np.abs(new.astype(np.int64)) % spread
+        placed: dict[int, Hashes] = {}
+        for part in np.unique(parts).tolist():
+            own = new[parts == part]
+            buckets = range(part, layout.limit, spread)
+            taken = rooms(buckets, len(own), lambda bucket: target - known.count(bucket))
+            ends = np.cumsum(np.fromiter(taken.values(), np.int64, len(taken)))
+            parted = zip(taken, np.split(own, ends[:-1]), strict=True)
+            placed |= {bucket: some for bucket, some in parted if len(some)}
         self._known[partition] = known.with_more(placed)
         for bucket, each in placed.items():
             self._new.setdefault((partition, bucket), []).append(each)
         return self._known[partition].buckets_of(hashes)
-
-    def _places(self, partition: bytes, view: TableView) -> KeyPlaces:
-        if partition not in self._known:
-            files = self._layout.files.get(partition, {})
-            self._known[partition] = load_places(view.store, files.values(), view.name)
-        return self._known[partition]
-
-
-def _placed(new: Hashes, known: KeyPlaces, layout: DynamicLayout) -> dict[int, Hashes]:
-    """New hashes by the bucket that they are assigned to."""
-    spread, target = layout.spread, layout.options.dynamic_bucket_target_row_num
-    # The same remainder as in `bucket_ids`, by which rows were distributed among tasks.
-    parts = np.abs(new.astype(np.int64)) % spread
-    placed: dict[int, Hashes] = {}
-    for part in np.unique(parts).tolist():
-        hashes = new[parts == part]
-        own = range(part, layout.limit, spread)
-        taken = rooms(own, len(hashes), lambda bucket: target - known.count(bucket))
-        ends = np.cumsum(np.fromiter(taken.values(), np.int64, len(taken)))
-        parted = np.split(hashes, ends[:-1])
-        placed |= {bucket: some for bucket, some in zip(taken, parted, strict=True) if len(some)}
-    return placed
 
 
 def rooms(buckets: Iterable[int], wanted: int, free: Callable[[int], int]) -> dict[int, int]:

@@ -10,7 +10,7 @@ write is made again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -98,22 +98,19 @@ class _Moving(Placing):
         self, frame: pl.DataFrame, table: pa.Table, view: TableView
     ) -> tuple[pl.DataFrame, BucketSplit]:
         """See `Placing`. Each key ends in one partition, whichever its rows name."""
-        routed = self._routed(frame) if frame.height else frame.with_columns(_NO_BUCKETS)
+        routed = frame.with_columns(_NO_BUCKETS)
+        if frame.height:
+            self._look_up(frame.select(self._key).unique())
+            routes = {
+                PartitionChangePolicy.MOVES: self._moved, PartitionChangePolicy.STAYS: self._kept,
+                PartitionChangePolicy.IS_DROPPED: self._first,
+            }  # fmt: skip
+            routed = routes[engine_class(self._view.options).on_partition_change](frame)
         fields = view.schema.partition_fields()
         exact = to_arrow(routed.select(self._partition), arrow_schema(fields))
         partitions, places = partitions_of(routed, exact, fields)
         cut = BucketSplit.of(partitions, places, routed[_BUCKET].to_numpy())
         return routed.select(frame.columns), cut
-
-    def _routed(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The rows as they must be written, each with the number of its bucket."""
-        self._look_up(frame.select(self._key).unique())
-        elsewhere = engine_class(self._view.options).on_partition_change
-        routes = {
-            PartitionChangePolicy.MOVES: self._moved, PartitionChangePolicy.STAYS: self._kept,
-            PartitionChangePolicy.IS_DROPPED: self._first,
-        }  # fmt: skip
-        return routes[elsewhere](frame)
 
     # -- where keys are -------------------------------------------------------------------------
 
@@ -123,22 +120,18 @@ class _Moving(Placing):
         if not unseen.height:
             return
         self._seen = pl.concat([self._seen, unseen])
-        self._homes = pl.concat([self._homes, *self._stored(unseen)])
-
-    def _stored(self, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
-        columns = (*self._key, *self._partition)
-        only_rows = (
-            engine_class(self._view.options).on_partition_change is PartitionChangePolicy.MOVES
-        )
-        layout = self._layout
-        plan = plan_files(self._view, layout.entries, key_range(keys), layout.vector_files)
-        for bucket in plan.buckets:
-            task = ReadTask(self._view, bucket, columns)
-            for found in newest_versions(task, keys, columns):
+        view, layout, columns = self._view, self._layout, (*self._key, *self._partition)
+        policy, homes = engine_class(view.options).on_partition_change, [self._homes]
+        for bucket in plan_files(
+            view, layout.entries, key_range(unseen), layout.vector_files
+        ).buckets:
+            number = pl.lit(bucket.bucket, pl.Int64).alias(_BUCKET)
+            for found in newest_versions(ReadTask(view, bucket, columns), unseen, columns):
                 # A delete that a key left in a partition does not count as its place.
+                only_rows = policy is PartitionChangePolicy.MOVES
                 kept = found.filter(IS_ADD) if only_rows else found
-                number = pl.lit(bucket.bucket, pl.Int64).alias(_BUCKET)
-                yield kept.select(*columns, number)
+                homes.append(kept.select(*columns, number))
+        self._homes = pl.concat(homes)
 
     # -- keys that are in another partition -----------------------------------------------------
 
@@ -261,7 +254,12 @@ class Bucket:
         at[is_known] = at_known
         files, positions = split_places(different)
         wanted = by_name(files, positions, self.index.names())  # this keeps their order
-        rows = self._rows(view, StoredVersions(view, partition, columns), wanted)
+        reads = [
+            (PlannedFile(self.entries[name], has_kinds=False), own) for name, own in wanted.items()
+        ]
+        planned, fields = [file for file, _ in reads], view.schema.select(columns)
+        rows_max = max(1, rows_in(view.options.read_memory_bytes, planned, fields))
+        rows = StoredVersions(view, partition, columns).at(reads, rows_max)
         lives = [~np.isin(places, self.dead.of(name)) for name, places in wanted.items()]
         return Current(rows, at, np.concatenate([np.empty(0, np.bool_), *lives]))
 
@@ -273,17 +271,6 @@ class Bucket:
             own = np.flatnonzero(is_known & (entries.files == number))
             lives[own] = ~np.isin(entries.positions[own], self.dead.of(name))
         return lives
-
-    def _rows(
-        self, view: TableView, stored: StoredVersions, wanted: Mapping[str, Numbers]
-    ) -> pl.DataFrame:
-        reads = [
-            (PlannedFile(self.entries[name], has_kinds=False), positions)
-            for name, positions in wanted.items()
-        ]
-        fields = view.schema.select(stored.columns)
-        rows_max = rows_in(view.options.read_memory_bytes, [file for file, _ in reads], fields)
-        return stored.at(reads, max(1, rows_max))
 
 
 def arrivals_of(
@@ -302,7 +289,10 @@ def arrivals_of(
     if comparison.is_in_index:
         fresh = comparison.numbers(own)
         stored = np.where(is_known, entries.comparisons, NOTHING)[np.newaxis]
-        says, floor = comparison.compared_columns(fresh), _floors(rows, fresh[0], on, view)
+        # A delete is never too old, because it brings nothing back.
+        adds = rows.select(IS_ADD.alias("add"))["add"].to_numpy()
+        floor = np.where(adds, floors(fresh[0], on.index.head.mark, view.lateness_max), NOTHING)
+        says = comparison.compared_columns(fresh)
         return Arrivals(rows, hashes, entries, current, fresh, stored, says, floor)
     both = pa.concat_tables([own, exact(current.rows, comparison.fields)])
     fresh, of_current = np.split(comparison.numbers(both), [rows.height], axis=1)
@@ -311,16 +301,6 @@ def arrivals_of(
     return Arrivals(
         rows, hashes, entries, current, fresh, stored, comparison.compared_columns(fresh), floor
     )
-
-
-def _floors(rows: pl.DataFrame, fresh: Numbers, on: Bucket, view: TableView) -> Numbers:
-    """The value below which each row is too old.
-
-    A delete is never too old, because it brings nothing back.
-    """
-    found = floors(fresh, on.index.head.mark, view.lateness_max)
-    adds = rows.select(IS_ADD.alias("add"))["add"].to_numpy()
-    return np.where(adds, found, NOTHING)
 
 
 def no_confirmation() -> None:
@@ -354,7 +334,12 @@ def load_bucket(
     stored = () if head is None else (head,)
     files = {entry.file.file_name: entry for entry in entries}
     if index is not None:
-        why = _why_not_its(index.head, files, dead, view)
+        # Why the index does not match a bucket with these files.
+        rows = {name: entry.file.row_count for name, entry in files.items()}
+        dead_rows = {name: len(vector) for name, vector in dead.vectors.items()}
+        why, compared = why_not_covered(index.head, rows, dead_rows), index.head.compared
+        if why is None and compared != view.comparison.unit:
+            why = f"rows are now compared by {view.comparison.unit}, but the index has {compared}"
         if why is None:
             return Bucket(index, dead, stored, files)
         reason = why
@@ -362,18 +347,6 @@ def load_bucket(
     found = Bucket(index or KeyIndex(bare_head(view)), dead, stored, files)
     has_read_head = head is None or index is not None
     return found.anew(view, bucket, reason, has_read_head=has_read_head)
-
-
-def _why_not_its(
-    head: Head, files: Mapping[str, ManifestEntry], dead: DeadRows, view: TableView
-) -> str | None:
-    """Why an index does not match a bucket with these files. None if it does."""
-    rows = {name: entry.file.row_count for name, entry in files.items()}
-    why = why_not_covered(head, rows, {n: len(vector) for n, vector in dead.vectors.items()})
-    counted = view.comparison.unit
-    if why is not None or head.compared == counted:
-        return why
-    return f"rows are now compared by {counted}, but the index has {head.compared}"
 
 
 def places_of(

@@ -164,16 +164,15 @@ def fitting(
     """
     if not places:
         return every_partition
-    specs = [_spec(each, schema, table, null_name) for each in places]
+    specs: list[Callable[[bytes], bool]] = []
+    for place in places:
+        if isinstance(place, str):
+            specs.append(PartitionSpec.of_text(place, schema, table, null_name))
+        elif isinstance(place, Mapping):
+            specs.append(PartitionSpec.parse(place, schema, table))
+        else:
+            specs.append(_condition(place, schema))
     return lambda partition: any(spec(partition) for spec in specs)
-
-
-def _spec(place: Place, schema: TableSchema, table: str, null_name: str) -> Callable[[bytes], bool]:
-    if isinstance(place, str):
-        return PartitionSpec.of_text(place, schema, table, null_name)
-    if isinstance(place, Mapping):
-        return PartitionSpec.parse(place, schema, table)
-    return _condition(place, schema)
 
 
 def _condition(predicate: Predicate, schema: TableSchema) -> Callable[[bytes], bool]:

@@ -12,7 +12,7 @@ checked. Rows that delete are not checked.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -65,22 +65,17 @@ def refuse_unmergeable(
     named = named_rows(rows.slice(first, 1), key or view.schema.names)
     done = "merged" if view.kind.keeps_versions else "stored"
     refusal = next(r for r in refusals if r.reason == why[first] and r.rows[first])
+    others = ""
+    if refusal.columns:
+        # The number of rows that are refused for it, and the values that are the reason in some.
+        alike = rows.filter(pl.Series(refusal.rows))
+        do = "row does" if alike.height == 1 else "rows do"
+        columns = tuple(dict.fromkeys((*key, *refusal.columns)))
+        others = f"; {alike.height:,} {do}: {named_rows(alike, columns)}"
     raise InvalidError(
         f"table {view.name}: {rows.height - why.null_count()} of {rows.height} rows cannot be "
-        f"{done}, the first with {named}: {refusal.reason}{_others(refusal, rows, key)}"
+        f"{done}, the first with {named}: {refusal.reason}{others}"
     )
-
-
-def _others(refusal: Refusal, rows: pl.DataFrame, key: Sequence[str]) -> str:
-    """The number of rows that are refused for a reason, and the values that are the reason in
-    some.
-    """
-    if not refusal.columns:
-        return ""
-    alike = rows.filter(pl.Series(refusal.rows))
-    do = "row does" if alike.height == 1 else "rows do"
-    columns = tuple(dict.fromkeys((*key, *refusal.columns)))
-    return f"; {alike.height:,} {do}: {named_rows(alike, columns)}"
 
 
 def why_refused(rows: pl.DataFrame, view: TableView, known: Sequence[Refusal] = ()) -> pl.Series:
@@ -97,8 +92,16 @@ def without_errors(rows: Rows, view: TableView) -> tuple[Rows, dict[str, int]]:
 
     A row is counted once, for the first error found. Rows that the table ignores are not checked.
     """
-    frame = rows.frame
-    refusals = [*_of_nulls(rows, view), *_refusals(frame, view, rows.refusals)]
+    frame, schema, refusals = rows.frame, view.schema, list[Refusal]()
+    others = [f for f in schema.fields if f.name not in schema.primary_keys]
+    for name, fields in (
+        ("null-primary-key", schema.select(schema.primary_keys)),
+        ("null-in-not-null-column", others),
+    ):
+        marks = np.asarray(forbidden_nulls(rows, fields, schema))
+        if marks.any():
+            refusals.append(Refusal(marks, name, name))
+    refusals += _refusals(frame, view, rows.refusals)
     if not refusals:
         return rows, {}
     names = [replace(refusal, reason=refusal.name) for refusal in refusals]
@@ -108,23 +111,17 @@ def without_errors(rows: Rows, view: TableView) -> tuple[Rows, dict[str, int]]:
     return rows.filter(pa.chunked_array([why.is_null().to_arrow()])), dict(counted.iter_rows())
 
 
-def _of_nulls(rows: Rows, view: TableView) -> Iterator[Refusal]:
-    schema = view.schema
-    others = [f for f in schema.fields if f.name not in schema.primary_keys]
-    for name, fields in (
-        ("null-primary-key", schema.select(schema.primary_keys)),
-        ("null-in-not-null-column", others),
-    ):
-        marks = np.asarray(forbidden_nulls(rows, fields, schema))
-        if marks.any():
-            yield Refusal(marks, name, name)
-
-
 def _refusals(
     rows: pl.DataFrame, view: TableView, known: Sequence[Refusal], *, states_rows: bool = False
 ) -> list[Refusal]:
+    found: Iterable[Refusal]
     if not view.kind.takes_deletes:
-        found = _not_inserted(rows)
+        found = [
+            Refusal(np.asarray(rows[VALUE_KIND] == kind), f"{kind.short} changes a row, but "
+                    "without a primary key no row can be identified; an append table accepts "
+                    "only +I")
+            for kind in RowKind if kind is not RowKind.INSERT
+        ]  # fmt: skip
     elif view.options.merges_rows:
         found = row_merger(view).refusals(as_deletes(rows))
     else:
@@ -155,14 +152,6 @@ def _of_no_producer(rows: pl.DataFrame, view: TableView, *, states_rows: bool) -
     )
 
 
-def _not_inserted(rows: pl.DataFrame) -> Iterator[Refusal]:
-    for kind in RowKind:
-        if kind is not RowKind.INSERT:
-            marks = np.asarray(rows[VALUE_KIND] == kind)
-            yield Refusal(marks, f"{kind.short} changes a row, but without a primary key no row "
-                          "can be identified; an append table accepts only +I")  # fmt: skip
-
-
 # -- tables that this release can write to ---------------------------------------------------------
 
 
@@ -184,19 +173,15 @@ def check_writable(view: TableView) -> None:
         or gate_of(view.schema, view.options).why_not_writable
         or view.kind.why_not_writable(view.options)
         or _why_keys_would_move(view)
-        or _why_hidden(view)
     )
+    if reason is None and view.options.deletion_vectors_enabled and view.kind.keeps_versions:
+        # Rows would stay where readers of deletion vectors do not look.
+        kept = view.engine.why_kept_apart
+        if kept is not None:
+            hides = f"'{keys.DELETION_VECTORS_ENABLED}' hides rows until a compaction"
+            reason = f"{hides}, and here they merge nothing: {kept}"
     if reason is not None:
         raise UnsupportedError(f"table {view.name}: this release cannot write to it: {reason}")
-
-
-def _why_hidden(view: TableView) -> str | None:
-    """Why rows would stay where readers of deletion vectors do not look. None if they would not."""
-    if not view.options.deletion_vectors_enabled or not view.kind.keeps_versions:
-        return None
-    hides = f"'{keys.DELETION_VECTORS_ENABLED}' hides rows until a compaction"
-    kept = view.engine.why_kept_apart
-    return None if kept is None else f"{hides}, and here they merge nothing: {kept}"
 
 
 def _why_keys_would_move(view: TableView) -> str | None:

@@ -157,20 +157,16 @@ def _refuse_late(arrivals: Arrivals, judged: Judgment, view: TableView) -> None:
         return
     first, names = int(np.argmax(wrong)), view.comparison.names
     found, has = (
-        held_by_python(rows.select(names).slice(place, 1)).row(0)
+        ", ".join(map(repr, held_by_python(rows.select(names).slice(place, 1)).row(0)))
         for rows, place in ((arrivals.rows, first), (arrivals.current.rows, int(at[first])))
     )
     raise InvalidError(
         f"table {view.name}: {int(wrong.sum())} of {len(arrivals)} rows are older than the "
         f"stored rows of their keys, the first with {first_key(arrivals.rows, wrong, view)}: its "
-        f"{', '.join(names)} is {_told(found)}, and that of the stored row {_told(has)}. With "
+        f"{', '.join(names)} is {found}, and that of the stored row {has}. With "
         f"'{keys.UPSERT_MODE}' = '{view.options.upsert_mode}', a late row cannot be merged into "
         "the result of later ones. Write the rows of a key in order, or create a table that "
         f"leaves out late rows ('{keys.UPSERT_LATE_ROWS}', '{keys.UPSERT_DROP_OUT_OF_ORDER}', "
         f"'{keys.UPSERT_OUT_OF_ORDER_COLUMN}'), or one that merges on read "
         f"('{keys.MERGE_ENGINE}')"
     )
-
-
-def _told(values: tuple[object, ...]) -> str:
-    return ", ".join(map(repr, values))

@@ -13,7 +13,7 @@ together only if sequence fields say which one is newer. All others are refused.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -107,36 +107,22 @@ def count_out_of_order(
     if not view.order.sequence:
         return 0
     rows = rows.filter(pc.not_equal(rows.kinds, int(RowKind.UPDATE_BEFORE)))
-    files = _by_bucket((*stored.live.entries, *written))
-    count = 0
-    frame = from_arrow(rows.table)
-    frame, cut = placing.cut(frame, rows.table, view)
+    files: dict[BucketId, list[ManifestEntry]] = {}
+    for entry in (*stored.live.entries, *written):
+        files.setdefault((entry.partition, entry.bucket), []).append(entry)
+    count, columns = 0, view.order.columns
+    frame, cut = placing.cut(from_arrow(rows.table), rows.table, view)
     for bucket, part in cut.parts(frame):
-        before = _versions(stored, files.get(bucket, []), part)
-        ranked = with_ranks(part.select(view.order.columns), before, view.order)
+        own, keys_of_part = part.select(columns), part.select(view.order.key).unique()
+        # The versions of these keys. Without any file, an empty frame with the right types.
+        before = [own.clear()]
+        entries, keys_between = files.get(bucket, []), key_range(keys_of_part)
+        for plan in plan_files(view, entries, keys_between, stored.vector_files).buckets:
+            found = newest_versions(ReadTask(view, plan, columns), keys_of_part, columns)
+            before += [each.select(columns) for each in found]
+        ranked = with_ranks(own, pl.concat(before), view.order)
         count += int(ranked.select(is_late(view.order).sum()).item())
     return count
-
-
-def _by_bucket(entries: Iterable[ManifestEntry]) -> dict[BucketId, list[ManifestEntry]]:
-    files: dict[BucketId, list[ManifestEntry]] = {}
-    for entry in entries:
-        files.setdefault((entry.partition, entry.bucket), []).append(entry)
-    return files
-
-
-def _versions(
-    stored: TableState, files: Sequence[ManifestEntry], rows: pl.DataFrame
-) -> pl.DataFrame:
-    """The versions of the keys of `rows` in the files of one bucket."""
-    view, columns = stored.view, stored.view.order.columns
-    keys = rows.select(view.order.key).unique()
-    # Without any file, the result is an empty frame with the right types.
-    found = [rows.select(columns).clear()]
-    for bucket in plan_files(view, files, key_range(keys), stored.vector_files).buckets:
-        task = ReadTask(view, bucket, columns)
-        found += [f.select(columns) for f in newest_versions(task, keys, columns)]
-    return pl.concat(found)
 
 
 # -- write tasks -----------------------------------------------------------------------------------

@@ -131,7 +131,15 @@ class UpsertTask(WriteTask):
             self.confirm()
             on = on.anew(self.view, bucket, str(error))
             found = arrivals_of(self.view, bucket, rows, on, wanted)
-        arrivals = self._unbound(found, on)
+        arrivals = found
+        if found.is_too_old.any() and (self.states_rows or self.replaces_rows):
+            # Never too old are rows that replace everything, and rows of a statement that are the
+            # new state of an existing row.
+            is_free = np.ones(len(found), np.bool_)
+            if not self.replaces_rows:
+                is_free = on.lives((found.current.is_known, found.entries))
+            arrivals = replace(found, floor=np.where(is_free, NOTHING, found.floor))
+            refuse_too_old(arrivals, self.view)
         judged = judge(arrivals)
         late = int(judged.is_late.sum())
         kept = (merged_rows if merges else unmerged_rows)(arrivals, judged, self.view)
@@ -145,21 +153,6 @@ class UpsertTask(WriteTask):
             (DELETION_VECTORS, *bucket): dead,
         }
         return TaskResult(written, rows.height, late, indexes=indexes)
-
-    def _unbound(self, arrivals: Arrivals, on: Bucket) -> Arrivals:
-        """The rows, of which some are never too old: rows that replace everything, and rows of a
-        statement that are the new state of an existing row.
-
-        Raises `InvalidError` for rows of a statement that would be new and are too old.
-        """
-        if not arrivals.is_too_old.any() or not (self.states_rows or self.replaces_rows):
-            return arrivals
-        is_free = np.ones(len(arrivals), np.bool_)
-        if not self.replaces_rows:
-            is_free = on.lives((arrivals.current.is_known, arrivals.entries))
-        arrivals = replace(arrivals, floor=np.where(is_free, NOTHING, arrivals.floor))
-        refuse_too_old(arrivals, self.view)
-        return arrivals
 
     def bucket(self, bucket: BucketId) -> Bucket:
         """A bucket as it was found. Raises the same errors as `load_bucket`."""
@@ -249,7 +242,16 @@ def _joined(view: TableView, parts: Sequence[NewKeys]) -> tuple[NewKeys, DeadRow
     every = Entries.together(entries)
     order = np.lexsort((np.arange(len(every)), every.comparisons))
     later = newest_of_each(every.take(order))
-    dead = _without_replaced(parts, every, later, {file.number: file.name for file in files})
+
+    # The dead rows of all parts, plus the rows that are superseded by a row of another part.
+    is_left = np.isin(every.files << 40 | every.positions, later.files << 40 | later.positions)
+    dead = first.dead
+    wide = any(isinstance(v, BitMap64) for part in parts for v in part.dead.vectors.values())
+    for part in parts[1:]:
+        dead = dead.marking({name: part.dead.of(name) for name in part.dead.vectors}, wide=wide)
+    names = {file.number: file.name for file in files}
+    gone = by_name(every.files[~is_left], every.positions[~is_left], names)
+    dead = dead.marking(gone, wide=wide)
     head = replace(heads[0], mark=max(head.mark for head in heads), next_number=number)
     known_runs = first.index.on(view.store)
     index = replace(known_runs, head=replace(head, files=tuple(files)), pending=later)
@@ -273,20 +275,6 @@ def _refuse_undecided(view: TableView, new: Entries) -> None:
             f"and the table {why} ('{keys.UPSERT_MODE}' = '{view.options.upsert_mode}'), for which "
             f"each task had to know of the others; write them by one task, or in several statements"
         )
-
-
-def _without_replaced(
-    parts: Sequence[NewKeys], every: Entries, left: Entries, names: Mapping[int, str]
-) -> DeadRows:
-    """The dead rows of all parts, plus the rows that are superseded by a row of another part."""
-    places = every.files << 40 | every.positions
-    is_left = np.isin(places, left.files << 40 | left.positions)
-    dead = parts[0].dead
-    wide = any(isinstance(v, BitMap64) for part in parts for v in part.dead.vectors.values())
-    for part in parts[1:]:
-        dead = dead.marking({name: part.dead.of(name) for name in part.dead.vectors}, wide=wide)
-    gone = by_name(every.files[~is_left], every.positions[~is_left], names)
-    return dead.marking(gone, wide=wide)
 
 
 # -- the write task of a table ---------------------------------------------------------------------
