@@ -17,6 +17,7 @@ from keytide.format.cache import forget_files
 from keytide.snapshot.lineage import forget_lineages
 from keytide.store import CachedStore, LocalStore, Store, open_store
 from keytide.store.faults import FaultyStore
+from new_tables import empty_store
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 NAMED_BY_METADATA = re.compile(r"/(bucket-\d+|manifest|index|statistics)/[^/]+$")
@@ -24,7 +25,7 @@ NAMED_BY_METADATA = re.compile(r"/(bucket-\d+|manifest|index|statistics)/[^/]+$"
 
 @pytest.fixture
 def far() -> FaultyStore:
-    return FaultyStore(open_store(f"memory://{uuid4().hex}"))
+    return FaultyStore(empty_store())
 
 
 def open_near(store: Store, cache: Path, **arguments: int | str) -> kt.Lake:
@@ -131,7 +132,7 @@ def test_verify_looks_at_the_store(far: FaultyStore, tmp_path: Path) -> None:
 def test_orphan_cleaning_looks_at_the_store(far: FaultyStore, tmp_path: Path) -> None:
     filled(far)
     # Under another name, of which this process has no manifests in memory.
-    moved = open_store(f"memory://{uuid4().hex}")
+    moved = empty_store()
     moved.put_all({info.path: far.read(info.path) for info in far.list()})
     lake = open_near(moved, tmp_path / "cache")
     for path in [info.path for info in moved.list() if "/manifest/" in info.path]:
@@ -192,7 +193,7 @@ def test_lake_with_a_cache_answers_as_one_without(
     vectors: bool,
     bytes_max: int | str,
 ) -> None:
-    store = open_store(f"memory://{uuid4().hex}")
+    store = empty_store()
     cache = tmp_path_factory.mktemp("cache")
     lake = open_near(store, cache, cache_bytes=bytes_max)
     options = {"bucket": "1", "deletion-vectors.enabled": str(vectors).lower()}

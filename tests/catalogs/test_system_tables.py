@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -15,7 +14,7 @@ from keytide.catalogs.system_tables import SYSTEM_TABLES, audit_log, read_optimi
 from keytide.definition.schema_evolution import AddColumn, ChangeColumnType, RenameColumn
 from keytide.format import paths
 from keytide.format.snapshot import Tag
-from keytide.store import open_store
+from new_tables import empty_lake
 
 SAMPLES = Path(__file__).parents[1] / "data/samples"
 SCHEMA = pa.schema([("d", pa.date32()), ("k", pa.int64()), ("v", pa.string())])
@@ -25,7 +24,7 @@ DAY = "2024-01-31"
 @pytest.fixture
 def table() -> kt.Table:
     """Two snapshots: three rows in two partitions, then an update and a delete."""
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    lake = empty_lake()
     made = lake.create_table("t", SCHEMA, ["d", "k"], ["d"], comment="of tests")
     write(made, "+I 2024-01-31 1 a", "+I 2024-01-31 2 b", "+I 2024-02-01 1 c")
     write(made, "+U 2024-01-31 1 A", "-D 2024-01-31 2 b")
@@ -61,7 +60,7 @@ def test_unknown_system_table_is_refused_naming_those_there_are(table: kt.Table)
 def test_table_without_snapshots_has_the_columns_of_every_system_table(
     name: str, table: kt.Table
 ) -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    lake = empty_lake()
     empty = system_table(lake.create_table("e", SCHEMA, ["d", "k"], ["d"]).stored, name)
     assert empty.schema == system_table(table.stored, name).schema
     assert empty.num_rows == {"schemas": 1, "options": 2}.get(name, 0)
@@ -125,7 +124,7 @@ def test_statistics_follow_renames_and_widenings(table: kt.Table) -> None:
     assert system_table(table.stored, "files")["min_value_stats"][1].as_py() == (
         "{a=null, d=2024-02-01, k=1, w=c}"
     )
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    lake = empty_lake()
     other = lake.create_table("o", pa.schema([("k", pa.int32()), ("v", pa.int32())]), ["k"])
     other.write([{"k": 1, "v": 2}])
     other.alter(ChangeColumnType(("v",), kt.parse_sql_type("DECIMAL(12, 2)")))

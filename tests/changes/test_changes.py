@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -29,7 +28,7 @@ from keytide.definition.schema_evolution import (
     SetOption,
 )
 from keytide.read import merged_versions as read
-from keytide.store import open_store
+from new_tables import empty_lake, empty_table
 
 SCHEMA = pa.schema(
     [
@@ -59,10 +58,6 @@ ENGINES: dict[str, dict[str, str]] = {
     },
     "first-row": {"merge-engine": "first-row", "ignore-delete": "true"},
 }
-
-
-def empty_lake() -> kt.Lake:
-    return kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
 
 
 # -- folding, with a dict as oracle ----------------------------------------------------------------
@@ -187,9 +182,7 @@ def test_changes_folded_over_any_snapshot_are_any_later_one(
     engine: str, buckets: int, partitioned: bool, memory: str, history: list[Any]
 ) -> None:
     options = {"bucket": str(buckets), "read.memory": memory, **ENGINES[engine]}
-    table = empty_lake().create_table(
-        "t", SCHEMA, ["p", "k"], ["p"] if partitioned else [], options=options
-    )
+    table = empty_table(SCHEMA, ["p", "k"], ["p"] if partitioned else [], options=options)
     with mock.patch.object(read, "_BATCH_ROWS_MIN", 2):
         for step in history:
             take(table, step)
@@ -216,7 +209,7 @@ def test_changes_of_an_append_table_folded_over_any_snapshot_are_any_later_one(
     partitioned: bool, history: list[Any]
 ) -> None:
     schema = pa.schema([("p", pa.string()), ("n", pa.int64())])
-    table = empty_lake().create_table("t", schema, [], ["p"] if partitioned else [])
+    table = empty_table(schema, [], ["p"] if partitioned else [])
     for name, found in history:
         rows = [{"p": p, "n": n} for p, n in found]
         table.truncate() if name == "truncate" else getattr(table, name)(rows)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -15,14 +14,13 @@ import pytest
 import keytide as kt
 from keytide.definition.schema_evolution import SetOption
 from keytide.format.checksum import SEAL_KEY
-from keytide.store import open_store
+from new_tables import empty_table
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 
 
 def make_table(**options: str) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    return lake.create_table("t", SCHEMA, ["k"], options=options)
+    return empty_table(SCHEMA, ["k"], options=options)
 
 
 def write(table: kt.Table, *texts: str) -> None:

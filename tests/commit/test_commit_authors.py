@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from decimal import Decimal
 from functools import partial
 from typing import Any, BinaryIO, TypeVar
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -21,18 +20,19 @@ from keytide.spark.columns import spark_schema
 from keytide.spark.data_source import SourceWrite, TableStreamWriter, TaskMessage
 from keytide.spark.dataframe_writes import StreamBatch
 from keytide.spark.option_rules import OptionValues
-from keytide.store import Store, open_store
+from keytide.store import Store
 from keytide.store.faults import FaultyStore
 from keytide.tasks import Outcome
 from keytide.write.refusals import writable_view
 from keytide.write.task import WriteTask
+from new_tables import empty_store
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 T = TypeVar("T")
 
 
 def new_table(*rows: tuple[int, str]) -> kt.Table:
-    store = open_store(f"memory://{uuid4().hex}")
+    store = empty_store()
     table = kt.connect("", store=store).create_table("t", SCHEMA, ["k"])
     if rows:
         table.write(as_dicts(rows))

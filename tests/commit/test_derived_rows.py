@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.store import open_store
+from new_tables import empty_table
 from overtaking import overtaken
 
 SCHEMA = pa.schema([("p", pa.string()), ("k", pa.int64()), ("ts", pa.int64()), ("v", pa.string())])
@@ -41,8 +40,7 @@ def shown(table: kt.Table) -> str:
 
 
 def new_table(options: dict[str, str]) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    table = lake.create_table("t", SCHEMA, ["p", "k"], ["p"], options)
+    table = empty_table(SCHEMA, ["p", "k"], ["p"], options)
     table.write(rows("a1=x a2=x b1=x"))
     return table
 

@@ -15,9 +15,10 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from copies import copies_of, empty_store
+from copies import copies_of
 from keytide.store import Store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
+from new_tables import empty_store
 from stops import faults_of
 
 SCHEMA = pa.schema([("p", pa.int64()), ("k", pa.int64()), ("v", pa.string())])

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 from unittest import mock
-from uuid import uuid4
 
 import polars as pl
 import pytest
@@ -37,9 +36,10 @@ from keytide.snapshot.live_files import (
     vector_files_by_bucket,
 )
 from keytide.snapshot.state import TableView
-from keytide.store import Store, open_store
+from keytide.store import Store
 from keytide.write.refusals import writable_view
 from keytide.write.task import TaskResult, WriteTask
+from new_tables import empty_table
 
 PLACES = {"k": pl.Int64, "file": pl.String, "row": pl.Int64}
 ADDS = ("+I", "+U")
@@ -131,11 +131,9 @@ def indexed() -> Iterator[None]:
 
 
 def new_table() -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     types = {"op": "STRING", "p": "INT NOT NULL", "k": "BIGINT NOT NULL", "v": "INT"}
-    fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in types.items()]
     options = {"bucket": "2", "rowkind.field": "op", "deletion-vectors.enabled": "true"}
-    return lake.create_table("t", fields, ["p", "k"], ["p"], options=options)
+    return empty_table(types, ["p", "k"], ["p"], options=options)
 
 
 def index_files(table: kt.Table) -> dict[BucketId, IndexFile]:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from unittest import mock
-from uuid import uuid4
 
 import pyarrow.parquet as pq
 import pytest
@@ -29,8 +28,9 @@ from keytide.definition.schema_evolution import AddColumn, SetOption
 from keytide.format.manifest_entry import FileKind, FileSource
 from keytide.format.snapshot import CommitKind
 from keytide.read import merged_versions as read
-from keytide.store import Store, open_store
+from keytide.store import Store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
+from new_tables import empty_lake, empty_store, empty_table
 from overtaking import overtaken
 from stops import faults_of, stops_of
 
@@ -44,10 +44,8 @@ MB = 1 << 20
 def made(
     store: Store | None = None, types: Mapping[str, str] = COLUMNS, **options: str
 ) -> kt.Table:
-    lake = kt.connect("", store=store or open_store(f"memory://{uuid4().hex}"))
     own = {name.replace("__", ".").replace("_", "-"): text for name, text in options.items()}
-    fields = [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in COLUMNS.items()]
-    return lake.create_table("t", fields, ["p", "k"], ["p"], options=FULL | own)
+    return empty_table(COLUMNS, ["p", "k"], ["p"], options=FULL | own, store=store)
 
 
 def rows_of(*rows: str) -> list[dict[str, Any]]:
@@ -186,7 +184,7 @@ def test_rows_of_an_overwrite_are_told_and_those_that_it_replaced_are_not() -> N
 
 
 def test_new_table_is_told_with_the_rows_it_was_made_with() -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    lake = empty_lake()
     with_changelog = "'changelog-producer' = 'full-compaction'"
     lake.sql(
         f"CREATE TABLE t (PRIMARY KEY (k) NOT ENFORCED) WITH ({with_changelog}) AS "
@@ -563,7 +561,7 @@ def test_rows_that_come_while_others_compact_are_told_too(options: dict[str, str
 
 @pytest.mark.parametrize("options", [LOOKUP, PRODUCERS["lookup with vectors"]])
 def test_write_that_is_made_again_is_told_if_it_was_not(options: dict[str, str]) -> None:
-    store = open_store(f"memory://{uuid4().hex}")
+    store = empty_store()
     made(store, **options)
     rows, author = rows_of("+I 0 1 0 a"), {"commit_user": "u", "commit_identifier": 1}
     with suppress(Crash):
@@ -574,7 +572,7 @@ def test_write_that_is_made_again_is_told_if_it_was_not(options: dict[str, str])
 
 
 def test_failed_compaction_after_a_write_is_made_up_for_by_the_next_one() -> None:
-    store = open_store(f"memory://{uuid4().hex}")
+    store = empty_store()
     table = made(store)
     faulty = opened(FaultyStore(store, [Fault("output", nth=2)]))
     with pytest.warns(kt.KeytideWarning, match="the rows are written, but the"):

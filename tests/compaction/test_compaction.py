@@ -25,8 +25,9 @@ from keytide.format.data_file import FORMATS
 from keytide.format.manifest_entry import FileKind
 from keytide.format.snapshot import CommitKind
 from keytide.maintenance import writes as upkeep_writing
-from keytide.store import Store, open_store
+from keytide.store import Store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
+from new_tables import empty_store, empty_table, fields_of
 from overtaking import overtaken
 from stops import faults_of, stops_of
 
@@ -37,13 +38,12 @@ Row = tuple[int, int, int, str]
 
 
 def columns(**types: str) -> list[kt.Field]:
-    return [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in types.items()]
+    return fields_of(types)
 
 
 def made(store: Store | None = None, **options: str) -> kt.Table:
-    lake = kt.connect("", store=store or open_store(f"memory://{uuid4().hex}"))
     own = {name.replace("__", ".").replace("_", "-"): text for name, text in options.items()}
-    return lake.create_table("t", columns(**COLUMNS), ["p", "k"], ["p"], options=own)
+    return empty_table(columns(**COLUMNS), ["p", "k"], ["p"], options=own, store=store)
 
 
 def rows_of(*rows: str) -> list[dict[str, Any]]:
@@ -137,7 +137,7 @@ def test_files_that_must_stay_are_left_by_writes_and_refused_by_name(
 
 
 def test_write_whose_compaction_fails_is_a_write_with_a_warning() -> None:
-    store = open_store(f"memory://{uuid4().hex}")
+    store = empty_store()
     table = made(store, **IN_THE_WRITE)
     for n in range(4):
         write(table, f"+I 0 1 0 v{n}")
@@ -219,7 +219,7 @@ def test_older_snapshots_and_columns_of_old_files_stay_readable() -> None:
 
 
 def test_large_files_without_a_common_key_move_without_being_written_again() -> None:
-    store = open_store(f"memory://{uuid4().hex}")
+    store = empty_store()
     table = made(store, target_file_size="1 kb", **WRITE_ONLY)
     write(table, "+I 0 1 0 a", "+I 0 2 0 a")
     write(table, "+I 0 5 0 a", "-D 0 6 0 x")
@@ -275,7 +275,7 @@ def test_rows_appended_meanwhile_lie_on_top_of_the_compacted() -> None:
 
 @pytest.mark.parametrize("target", ["128 mb", "1 kb"], ids=["rewritten", "moved"])
 def test_loser_of_two_compactions_tidies_up_and_is_done(target: str) -> None:
-    store = open_store(f"memory://{uuid4().hex}")
+    store = empty_store()
     table = made(store, target_file_size=target, **WRITE_ONLY)
     for n in range(3):
         write(table, f"+I 0 {n} 0 v{n}")
@@ -413,11 +413,8 @@ def test_delete_that_nothing_can_come_before_is_forgotten_by_the_next_full_compa
 
 
 def test_retract_of_a_sum_is_no_tombstone() -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     options = {"merge-engine": "aggregation", "fields.v.aggregate-function": "sum", **WRITE_ONLY}
-    table = lake.create_table(
-        "t", columns(k="INT NOT NULL", v="INT NOT NULL"), ["k"], options=options
-    )
+    table = empty_table(columns(k="INT NOT NULL", v="INT NOT NULL"), ["k"], options=options)
     table.write([{"k": 1, "v": 5, "_row_kind": "-U"}])
     table.compact(full=True)
     table.write([{"k": 1, "v": 7}])
@@ -472,7 +469,7 @@ def test_notes_are_kept_in_the_file_that_a_compaction_writes(form: str, tmp_path
 
 
 def test_sql_compacts_fully_unless_told_otherwise() -> None:
-    store = open_store(f"memory://{uuid4().hex}")
+    store = empty_store()
     table, lake = made(store, **WRITE_ONLY), kt.connect("", store=store)
     for n in range(2):
         write(table, f"+I 0 1 0 v{n}")
@@ -492,7 +489,7 @@ def runs_of_partitions(table: kt.Table) -> list[int]:
 
 @pytest.mark.parametrize("key", ["p k", ""], ids=["primary key", "append table"])
 def test_some_partitions_are_compacted_and_the_others_stay_as_they_are(key: str) -> None:
-    store = open_store(f"memory://{uuid4().hex}")
+    store = empty_store()
     lake = kt.connect("", store=store)
     table = lake.create_table("t", columns(**COLUMNS), key.split(), ["p"], options=WRITE_ONLY)
     for n in range(2):

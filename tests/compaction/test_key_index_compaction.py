@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.write.test_key_index import (
-    new_store,
-    new_table,
-    rows_of,
-    shown,
-    write,
-)
+from tests.write.test_key_index import new_table, rows_of, shown, write
 
 import keytide as kt
 from key_indexes import assert_index_is_that_of_the_rows
 from keytide.store import Store
+from new_tables import empty_store
 
 PERCENT = "upsert.compaction.invalid-records-threshold-percent"
 COUNT = "upsert.compaction.invalid-records-threshold-count"
@@ -64,7 +59,7 @@ def test_deletes_are_not_stale_as_long_as_they_count() -> None:
 
 
 def test_file_without_a_current_row_goes_unread() -> None:
-    store = new_store()
+    store = empty_store()
     table = new_table(store, **SIZE)
     write(table, *rows_of("+I 1 1 a", "+I 2 1 a"))
     (entry,) = table.scan().live.entries

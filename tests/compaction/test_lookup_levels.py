@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 import keytide as kt
 from compacting import compact, compact_by_lookup
 from keytide.definition.schema_evolution import SetOption
-from keytide.store import open_store
+from new_tables import empty_table
 
 LOOKUPS = ({"changelog-producer": "lookup"}, {"force-lookup": "true"})
 Version = tuple[str, int, int, Any]
@@ -23,10 +22,8 @@ Version = tuple[str, int, int, Any]
 
 
 def made(kind: str, options: dict[str, str]) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     columns = {"k": "INT NOT NULL", "s": "INT", "v": kind}
-    fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in columns.items()]
-    return lake.create_table("t", fields, ["k"], options={"write-only": "true", **options})
+    return empty_table(columns, ["k"], options={"write-only": "true", **options})
 
 
 def write(table: kt.Table, versions: Sequence[Version]) -> None:

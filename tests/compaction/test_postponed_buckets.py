@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -20,21 +19,20 @@ from keytide.format import paths
 from keytide.format.binary_row import encode_rows
 from keytide.format.manifest_entry import ManifestEntry
 from keytide.snapshot.state import TableView
-from keytide.store import open_store
 from keytide.write.bucket_writer import BucketWriter, SequenceBase, restamp
 from keytide.write.input_rows import incoming_rows
 from keytide.write.layout import BucketBatch
 from keytide.write.task import TaskResult
+from new_tables import empty_table
 from overtaking import overtaken
 
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int32()), ("v", pa.int64())])
 
 
 def new_table(**more: str) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     named = {key.replace("__", ".").replace("_", "-"): value for key, value in more.items()}
     options = {"bucket": "-2", "postpone.default-bucket-num": "3", **named}
-    return lake.create_table("t", SCHEMA, ["p", "k"], ["p"], options=options)
+    return empty_table(SCHEMA, ["p", "k"], ["p"], options=options)
 
 
 def rows(*lines: str) -> pa.Table:

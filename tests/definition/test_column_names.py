@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import polars as pl
 import pyarrow as pa
@@ -19,8 +18,8 @@ from keytide.definition.schema_evolution import AddColumn, RenameColumn
 from keytide.feeds.apply import count_changes, fill_unavailable
 from keytide.format.schema import KEY_PREFIX, SYSTEM_NAMES
 from keytide.merge.order import MergeOrder
-from keytide.store import open_store
 from keytide.types import ArrayType, DataType, RowType
+from new_tables import empty_lake, empty_table
 
 SOURCE = Path(kt.__file__).parent
 # What gives a column its name, by position or by keyword.
@@ -78,7 +77,7 @@ def names() -> list[str]:
 
 def table_of(names: list[str], key: list[str], **more: Any) -> kt.Table:
     fields = [kt.Field(-1, name, kt.parse_sql_type("INT")) for name in names]
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    lake = empty_lake()
     return lake.create_table("t", fields, key, **more)
 
 
@@ -139,8 +138,7 @@ def test_folded_columns_and_nested_members_may_have_every_name(engine: str) -> N
         "fields.nested?.nested-key": "x",
         **groups,
     }
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    table = lake.create_table("t", fields, ["k?"], options=options)
+    table = empty_table(fields, ["k?"], options=options)
     item = {member.name: 1 for member in nested.element.fields}  # type: ignore[attr-defined]
     for n in (1, 2):
         row = {"k?": 1, **dict.fromkeys(folded, n), "nested?": [{**item, "x": n}, item]}
@@ -215,7 +213,7 @@ def deep(levels: int) -> kt.Field:
     ],
 )
 def test_definition_that_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    lake = empty_lake()
     sound = {"name": "t", "schema": [kt.Field(-1, "k", INT)], "primary_key": ["k"]}
     with pytest.raises(kt.InvalidError, match=message):
         lake.create_table(**{**sound, **arguments})

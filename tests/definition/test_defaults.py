@@ -9,14 +9,9 @@ import pytest
 
 import keytide as kt
 from keytide.definition.schema_evolution import RemoveOption
+from new_tables import fields_of
 
-SCHEMA = [
-    kt.Field(-1, name, kt.parse_sql_type(kind))
-    for name, kind in {
-        "k": "INT", "n": "INT", "s": "STRING", "d": "DATE", "m": "DECIMAL(5, 2)",
-        "z": "TIMESTAMP_LTZ(3)",
-    }.items()
-]  # fmt: skip
+SCHEMA = fields_of("k INT, n INT, s STRING, d DATE, m DECIMAL(5, 2), z TIMESTAMP_LTZ(3)")
 DEFAULTS = {
     "fields.n.default-value": "7",
     "fields.s.default-value": "none",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -16,7 +15,7 @@ import keytide as kt
 from keytide.definition.schema_evolution import SetOption
 from keytide.options import SECTIONS
 from keytide.options.values import ACTS
-from keytide.store import open_store
+from new_tables import empty_table
 
 SCHEMA = pa.schema(
     [
@@ -67,13 +66,9 @@ definitions = st.tuples(
 )
 
 
-def new_lake() -> kt.Lake:
-    return kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-
-
 def made(keys: str, options: Mapping[str, str]) -> kt.Table:
     key, partitions = KEYS[keys]
-    return new_lake().create_table("t", SCHEMA, key, partitions, options=options)
+    return empty_table(SCHEMA, key, partitions, options=options)
 
 
 def altered(keys: str, options: Mapping[str, str]) -> kt.Table:

@@ -31,6 +31,7 @@ from keytide.definition.schema_evolution import (
 from keytide.format.schema import TableSchema
 from keytide.store import Store, open_store
 from keytide.store.faults import Fault, FaultyStore
+from new_tables import empty_table, fields_of
 from overtaking import overtaken
 
 T = kt.parse_sql_type
@@ -47,7 +48,7 @@ OPTIONS = {"bucket": "2", "file.format": "parquet"}
 def schema_of(columns: dict[str, str] = COLUMNS, **options: str) -> TableSchema:
     """A schema with the primary key `p`, `k` and partitions by `p`."""
     return TableSchema.create(
-        [kt.Field(-1, name, T(text)) for name, text in columns.items()],
+        fields_of(columns),
         primary_keys=["p", "k"],
         partition_keys=["p"],
         options=OPTIONS | options,
@@ -405,9 +406,7 @@ def test_same_value_of_a_fixed_option_is_no_change() -> None:
 
 
 def new_table(columns: dict[str, str], store: Store | None = None, **options: str) -> kt.Table:
-    fields = [kt.Field(-1, name, T(text)) for name, text in columns.items()]
-    lake = kt.connect("", store=store or open_store(f"memory://{uuid4().hex}"))
-    return lake.create_table("t", fields, ["k"], options=options)
+    return empty_table(columns, ["k"], options=options, store=store)
 
 
 def rows(scan: kt.Scan) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -26,7 +25,7 @@ from keytide.definition.schema_evolution import (
 )
 from keytide.options import SECTIONS, Change, ForOthers, Option
 from keytide.options.values import ACTS
-from keytide.store import open_store
+from new_tables import empty_lake, empty_table
 
 pytestmark = pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
 
@@ -71,9 +70,7 @@ VALUES = {
 
 
 def new_table(options: Mapping[str, str]) -> kt.Table:
-    fields = [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in COLUMNS.items()]
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    return lake.create_table("t", fields, ["k"], options=options)
+    return empty_table(COLUMNS, ["k"], options=options)
 
 
 def rows_of(line: str) -> list[dict[str, Any]]:
@@ -295,8 +292,7 @@ def test_last_member_that_is_the_time_of_entries_stays_the_last() -> None:
         "merge-engine": "aggregation",
         "fields.m.aggregate-function": "merge_map_with_keytime",
     }
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    table = lake.create_table("t", fields, ["k"], options=options)
+    table = empty_table(fields, ["k"], options=options)
     table.write([{"k": 1, "m": [(1, {"x": 1, "at": 5})]}])
     int_ = kt.parse_sql_type("INT")
     with pytest.raises(kt.InvalidError, match="add new fields before it"):
@@ -331,7 +327,7 @@ def test_emptied_table_takes_any_option() -> None:
 
 def test_rows_written_into_a_new_table_follow_its_option() -> None:
     """The way out that the refusal names."""
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    lake = empty_lake()
     lake.sql("CREATE TABLE old (k INT, a INT, gone BOOLEAN, PRIMARY KEY (k) NOT ENFORCED)")
     lake.sql("INSERT INTO old VALUES (1, 9, false), (2, 5, true)")
     with pytest.raises(kt.InvalidError, match="CREATE TABLE new LIKE old WITH"):

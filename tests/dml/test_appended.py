@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -37,9 +36,10 @@ from keytide.predicate.where import parse_where
 from keytide.store import open_store
 from keytide.store.faults import Fault, FaultyStore
 from keytide.store.interface import Store
+from new_tables import empty_store, fields_of
 
 COLUMNS = {"p": "STRING", "n": "INT", "v": "STRING"}
-FIELDS = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in COLUMNS.items()]
+FIELDS = fields_of(COLUMNS)
 VECTORS = {"deletion-vectors.enabled": "true"}
 WIDE = {**VECTORS, "deletion-vectors.bitmap64": "true"}
 KINDS: dict[str, dict[str, str]] = {"written again": {}, "marked": VECTORS, "marked, 64 bits": WIDE}
@@ -48,7 +48,7 @@ Row = dict[str, Any]
 
 
 def memory() -> Store:
-    return open_store(f"memory://{uuid4().hex}")
+    return empty_store()
 
 
 def new_table(store: Store, partitioned: bool = True, **options: str) -> kt.Table:
@@ -218,7 +218,7 @@ def test_file_stays_as_it_is_unless_rows_of_it_change(
 
 def test_row_ids_carry_what_is_not_set_whatever_its_name(store: Store) -> None:
     names = {"file": "STRING", "position": "INT", "row": "INT"}
-    fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in names.items()]
+    fields = fields_of(names)
     lake = kt.connect("", store=store)
     table = lake.create_table("t", fields, (), options=VECTORS)
     table.write([{"file": "x", "position": 1, "row": 2}])

@@ -17,7 +17,7 @@ import keytide as kt
 from keytide.duckdb import split_for_duckdb
 from keytide.store import open_store
 from keytide.store.faults import FaultyStore
-from keytide.types import Field
+from new_tables import fields_of
 from type_values import ALL, column_of, cycled, kind_of
 
 S = pa.schema({"k": pa.int64(), "i": pa.int32(), "s": pa.string(), "f": pa.float64()})
@@ -147,7 +147,7 @@ ROW_COUNT = 24
 
 
 def of_types(lake: kt.Lake, name: str, types: dict[str, str]) -> kt.Table:
-    fields = [Field(-1, n, kind_of(text)) for n, text in {"k": "INT", **types}.items()]
+    fields = fields_of({"k": "INT", **types})
     return lake.create_table(name, fields, ["k"], options={"bucket": "1", "write-only": "true"})
 
 
@@ -343,7 +343,7 @@ def test_conditions_that_no_scan_has_are_asked_as_duckdb_does(
     con: duckdb.DuckDBPyConnection, warehouse: str, condition: str
 ) -> None:
     types = {"k": "INT", "c": "CHAR(3)", "f": "FLOAT", "r": "ROW<x INT>"}
-    fields = [Field(-1, name, kind_of(text)) for name, text in types.items()]
+    fields = fields_of(types)
     table = kt.connect(warehouse).create_table("t", fields, ["k"], options={"write-only": "true"})
     for _ in range(2):
         table.write(

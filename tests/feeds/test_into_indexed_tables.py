@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -18,8 +17,8 @@ from feeds import batch, feed
 from keytide.cdc import decode
 from keytide.feeds.apply import ChangeCounts, ChangeWriter, adapt_to_table
 from keytide.maintenance.writes import writing
-from keytide.store import open_store
 from keytide.write.refusals import writable_view
+from new_tables import empty_table
 
 COLUMNS = "id INT; a INT; b INT; v STRING; n INT"
 PRODUCERS = {"sequence.field": "a,b", "bucket": "2"}
@@ -28,9 +27,8 @@ LEFT_OUT = "__debezium_unavailable_value"
 
 def new_table(**options: str) -> kt.Table:
     """A table with an index of keys, unless the options say otherwise."""
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     columns = feed("debezium-json", COLUMNS).columns
-    return lake.create_table("t", columns, ["id"], options={"upsert.mode": "full", **options})
+    return empty_table(columns, ["id"], options={"upsert.mode": "full", **options})
 
 
 def fed(table: kt.Table, *messages: Any) -> tuple[ChangeCounts, list[str]]:

@@ -19,6 +19,7 @@ from fuzz_values import mutated, odd
 import keytide as kt
 import keytide.cdc
 from keytide.definition import schema_evolution
+from new_tables import fields_of
 
 __all__ = ["run"]
 
@@ -184,7 +185,7 @@ _FITTING: dict[str, list[Any]] = {
     "name": ["t", "n", "db.n", lambda case: f"n{case.chance.randrange(99)}"],
     "database": [None, "default"],
     "schema": [SCHEMA, SCHEMA.append(pa.field("x", pa.list_(pa.int32()))),
-               lambda case: [kt.Field(-1, "k", kt.parse_sql_type("INT"))]],
+               lambda case: fields_of("k INT")],
     "primary_key": [["k"], ("k", "v")],
     "partition_by": [[], ["v"]],
     "options": [None, {"bucket": "2"}, {"sequence.field": "s"}],

@@ -19,6 +19,7 @@ from interop_values import rows, shown
 
 import keytide as kt
 from keytide.format.snapshot import CommitKind
+from new_tables import fields_of
 
 COLUMNS = {"k": "INT NOT NULL", "p": "STRING NOT NULL", "v": "STRING", "s": "BIGINT"}
 
@@ -119,7 +120,7 @@ def test_interop_commits_in_turn_make_one_history(judge: Judge, lake: kt.Lake, m
     columns = {**COLUMNS, "op": "STRING"}
     options = {"bucket": "2", "rowkind.field": "op"}
     if maker == "Keytide":
-        fields = [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in columns.items()]
+        fields = fields_of(columns)
         lake.create_table("db.t", fields, ["k", "p"], ["p"], options)
     else:
         judge.create("db.t", columns, ["k", "p"], ["p"], options)
@@ -147,7 +148,7 @@ def test_interop_commits_in_turn_make_one_history(judge: Judge, lake: kt.Lake, m
 def test_interop_three_writers_in_turn_make_one_history(
     pypaimon: Pypaimon, pypaimon_rust: PypaimonRust, lake: kt.Lake
 ) -> None:
-    fields = [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in COLUMNS.items()]
+    fields = fields_of(COLUMNS)
     table = lake.create_table("db.t", fields, ["k", "p"], options={"bucket": "3"})
     judges: list[Judge | None] = [None, pypaimon, pypaimon_rust]
     for n, judge in enumerate(itertools.islice(itertools.cycle(judges), 9)):
@@ -162,7 +163,7 @@ def test_interop_three_writers_in_turn_make_one_history(
 
 
 def test_interop_keytide_rebases_on_a_judges_commit(judge: Judge, lake: kt.Lake) -> None:
-    fields = [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in COLUMNS.items()]
+    fields = fields_of(COLUMNS)
     table = lake.create_table("db.t", fields, ["k"])
     early = lake.table("db.t")
     early.write(rows(early, "+I 1 x a 1"))

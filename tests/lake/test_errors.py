@@ -17,6 +17,7 @@ import pytest
 import keytide as kt
 from keytide.store import open_store
 from keytide.store.faults import FaultyStore
+from new_tables import fields_of
 
 BASE = pa.schema([("k", pa.int64()), ("w", pa.int64()), ("d", pa.bool_()), ("v", pa.string())])
 
@@ -33,7 +34,7 @@ def files_below(lake: kt.Lake) -> list[str]:
 def table_of(lake: kt.Lake, kind: str) -> kt.Table:
     """A table of a key `k` and one column `v` of that type."""
     types = {"k": "INT", "v": kind}
-    fields = [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in types.items()]
+    fields = fields_of(types)
     return lake.create_table("t", fields, ["k"])
 
 

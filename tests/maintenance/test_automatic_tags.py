@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from copies import empty_store
 from keytide.definition.schema_evolution import SetOption
 from keytide.definition.times import TagPeriod
 from keytide.format import paths
@@ -20,6 +19,7 @@ from keytide.format.snapshot import Snapshot
 from keytide.maintenance.tags import create_due_tags, create_tag_of, forget_over, source_of
 from keytide.options import TableOptions
 from keytide.store.faults import Fault, FaultyStore
+from new_tables import empty_lake, empty_table
 
 SCHEMA = pa.schema([("k", pa.int64())])
 DAY = datetime(2026, 1, 31)
@@ -28,7 +28,7 @@ HOUR_MS = 3_600_000
 
 def new_table(**options: str) -> kt.Table:
     given = {name.replace("_", "-", 1).replace("tag-", "tag."): v for name, v in options.items()}
-    return kt.connect("", store=empty_store()).create_table("t", SCHEMA, ["k"], options=given)
+    return empty_table(SCHEMA, ["k"], options=given)
 
 
 def options(**given: str) -> TableOptions:
@@ -37,9 +37,7 @@ def options(**given: str) -> TableOptions:
 
 def committed_at(*moments: datetime, watermark: bool = False) -> kt.Table:
     """A table with a snapshot of each moment, in local time; watermarks are in UTC."""
-    table = kt.connect("", store=empty_store()).create_table(
-        "t", SCHEMA, ["k"], options={"write-only": "true"}
-    )
+    table = empty_table(SCHEMA, ["k"], options={"write-only": "true"})
     store = table.metadata.store
     for number, moment in enumerate(moments, start=1):
         table.write([{"k": number}])
@@ -122,7 +120,7 @@ def test_every_moment_is_in_one_period(moment: datetime, minutes: int) -> None:
     ],
 )
 def test_options_that_fit_no_period_are_refused(given: dict[str, str], message: str) -> None:
-    lake = kt.connect("", store=empty_store())
+    lake = empty_lake()
     wanted = {f"tag.{name}": value for name, value in given.items()}
     with pytest.raises(kt.InvalidError, match=message):
         lake.create_table("t", SCHEMA, ["k"], options=wanted)
@@ -251,10 +249,11 @@ def test_batch_write_moves_the_tag_of_the_day() -> None:
 
 
 def test_batch_tag_may_have_a_name_of_its_own_and_old_days_go() -> None:
-    table = kt.connect("", store=empty_store()).create_table(
-        "t", SCHEMA, ["k"],
+    table = empty_table(
+        SCHEMA,
+        ["k"],
         options={"tag.automatic-creation": "batch", "tag.batch.customized-name": "latest"},
-    )  # fmt: skip
+    )
     table.write([{"k": 1}])
     table.write([{"k": 2}])
     assert named(table) == {"latest": 2}
@@ -269,10 +268,9 @@ def test_batch_tag_may_have_a_name_of_its_own_and_old_days_go() -> None:
 
 
 def test_table_that_is_write_only_leaves_tags_to_whoever_compacts_it() -> None:
-    table = kt.connect("", store=empty_store()).create_table(
-        "t", SCHEMA, ["k"],
-        options={"write-only": "true", "tag.automatic-creation": "process-time"},
-    )  # fmt: skip
+    table = empty_table(
+        SCHEMA, ["k"], options={"write-only": "true", "tag.automatic-creation": "process-time"}
+    )
     table.write([{"k": 1}])
     table.write([{"k": 2}])
     assert named(table) == {}
@@ -295,7 +293,7 @@ def test_tag_that_cannot_be_made_is_a_warning() -> None:
 
 
 def test_procedure_makes_the_tags_that_are_due() -> None:
-    lake = kt.connect("", store=empty_store())
+    lake = empty_lake()
     table = lake.create_table("t", SCHEMA, ["k"], options={"write-only": "true"})
     table.write([{"k": 1}])
     table.alter(SetOption("tag.automatic-creation", "process-time"))
@@ -343,7 +341,7 @@ def test_tags_made_before_a_time_go_when_that_is_asked_for() -> None:
 def test_write_deletes_tags_whose_time_is_over(enabled: str) -> None:
     table = new_table(tag_time_expire_enabled=enabled)
     store = table.metadata.store
-    other = kt.connect("", store=empty_store()).create_table("t", SCHEMA, ["k"])
+    other = empty_table(SCHEMA, ["k"])
     other.write([{"k": 1}])
     create_tag_of(other.metadata, "old", source_of(other.metadata, 1), "1 h", clock_ns=lambda: 0)
     store.put(paths.tag_path("old"), other.metadata.store.read(paths.tag_path("old")))
@@ -352,7 +350,7 @@ def test_write_deletes_tags_whose_time_is_over(enabled: str) -> None:
 
 
 def test_procedure_tells_which_tags_have_expired() -> None:
-    lake = kt.connect("", store=empty_store())
+    lake = empty_lake()
     table = lake.create_table("t", SCHEMA, ["k"], options={"write-only": "true"})
     table.write([{"k": 1}])
     create_tag_of(table.metadata, "old", source_of(table.metadata, 1), "1 h", clock_ns=lambda: 0)

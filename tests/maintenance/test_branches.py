@@ -15,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from copies import copies_of, empty_store
+from copies import copies_of
 from keytide.catalogs.catalog import open_stored
 from keytide.definition.schema_evolution import AddColumn, DropColumn, RemoveOption, SetOption
 from keytide.format import paths
 from keytide.format.paths import BranchStore, split_branch
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
+from new_tables import empty_store, empty_table
 from stops import faults_of, stops_of
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
@@ -499,7 +500,7 @@ def test_schemas_that_were_seen_before_are_not_served_again(table: kt.Table) -> 
 
 
 def test_table_without_snapshots_goes_forward_to_all_of_a_branch() -> None:
-    table = kt.connect("", store=empty_store()).create_table("t", SCHEMA, ["k"])
+    table = empty_table(SCHEMA, ["k"])
     branch = table.create_branch("b")
     branch.write(row(1, "branch"))
     branch.write(row(2, "branch"))
@@ -856,7 +857,7 @@ STEPS = st.lists(
 
 @given(steps=STEPS)
 def test_branches_are_what_dicts_are(steps: list[tuple[str, int, int]]) -> None:
-    table = kt.connect("", store=empty_store()).create_table("t", SCHEMA, ["k"], options=OPTIONS)
+    table = empty_table(SCHEMA, ["k"], options=OPTIONS)
     lines: dict[str, dict[int, str]] = {"main": {}}
     for number, (step, which, k) in enumerate(steps):
         name = sorted(lines)[which % len(lines)]

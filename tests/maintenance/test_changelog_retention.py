@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from copies import empty_store
 from histories import ids, put_consumer, put_tag, stray_files, torn_snapshots
 from keytide.format import paths
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
+from new_tables import empty_store, empty_table
 from stops import stops_of
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
@@ -156,10 +156,9 @@ def test_tag_keeps_what_a_changelog_told_and_the_other_way_round() -> None:
 
 
 def test_fewest_above_most_is_refused_in_a_definition() -> None:
-    lake = kt.connect("", store=empty_store())
     options = {"changelog.num-retained.max": "3"}
     with pytest.raises(kt.InvalidError, match=r"'changelog\.num-retained\.min' is 10, .* set both"):
-        lake.create_table("t", SCHEMA, ["k"], options=options)
+        empty_table(SCHEMA, ["k"], options=options)
 
 
 def places(producer: str) -> list[tuple[str, int]]:

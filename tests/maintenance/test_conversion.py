@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import warnings
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -14,11 +13,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import keytide as kt
-from copies import empty_store
 from key_indexes import assert_index_is_that_of_the_rows
 from keytide.cli.main import app
 from keytide.definition.schema_evolution import AddColumn, RenameColumn, SetOption
-from keytide.store import Store, open_store
+from keytide.store import Store
+from new_tables import empty_store, empty_table
 
 Row: TypeAlias = "tuple[str, int, int, int | None, str]"
 """Kind, partition, key, what it is compared by, and value."""
@@ -32,9 +31,8 @@ MODES = list(OTHER)
 
 
 def new_table(mode: str = "none", store: Store | None = None, **options: str) -> kt.Table:
-    lake = kt.connect("", store=store or open_store(f"memory://{uuid4().hex}"))
     given = {"bucket": "2", "sequence.field": "ts", "upsert.mode": mode, **options}
-    return lake.create_table("t", SCHEMA, ["p", "k"], ["p"], options=given)
+    return empty_table(SCHEMA, ["p", "k"], ["p"], options=given, store=store)
 
 
 def rows_of(*lines: str) -> list[Row]:
@@ -116,12 +114,11 @@ def test_definition_is_that_of_a_table_that_was_made_so() -> None:
 
 def test_column_that_marks_deletes_marks_them_in_both_kinds() -> None:
     columns = pa.schema([("k", pa.int64()), ("ts", pa.int32()), ("gone", pa.bool_())])
-    lake = kt.connect("", store=empty_store())
     options = {
         "upsert.mode": "full", "sequence.field": "ts", "upsert.delete-record-column": "gone",
         "upsert.drop-out-of-order-record": "true",
     }  # fmt: skip
-    table = lake.create_table("t", columns, ["k"], options=options)
+    table = empty_table(columns, ["k"], options=options)
     table.write([{"k": 1, "ts": 5, "gone": None}, {"k": 2, "ts": 5, "gone": True}])
     done = table.convert("none")
     assert done.dropped == ("upsert.drop-out-of-order-record",)
@@ -187,9 +184,7 @@ def test_least_is_the_freshest_in_both_kinds() -> None:
 
 def test_text_that_rows_are_compared_by_is_compared_alike() -> None:
     columns = pa.schema([("k", pa.int64()), ("ts", pa.string())])
-    table = kt.connect("", store=empty_store()).create_table(
-        "t", columns, ["k"], options={"sequence.field": "ts", "bucket": "1"}
-    )
+    table = empty_table(columns, ["k"], options={"sequence.field": "ts", "bucket": "1"})
     table.write([{"k": k, "ts": "b"} for k in range(4)])
     table.write([{"k": 0, "ts": "c", "_row_kind": "-D"}])
     table.write([{"k": 1, "ts": "bb"}])
@@ -216,8 +211,7 @@ def test_rows_that_wait_for_a_compaction_are_there_afterwards() -> None:
 
 
 def test_table_whose_rows_arrival_alone_orders_is_converted() -> None:
-    lake = kt.connect("", store=empty_store())
-    table = lake.create_table("t", SCHEMA, ["p", "k"], ["p"])
+    table = empty_table(SCHEMA, ["p", "k"], ["p"])
     write(table, "+I 0 1 5 a", "+I 0 2 5 a", "+I 0 3 5 a")
     write(table, "-D 0 1 4 x", "+I 0 2 4 b")
     for wanted in ("full", "none", "full"):
@@ -231,8 +225,7 @@ def test_table_whose_rows_arrival_alone_orders_is_converted() -> None:
 def test_row_whose_delete_was_forgotten_stays_dead() -> None:
     """It is still stored, in a large file in which a vector marks it."""
     options = {"deletion-vectors.enabled": "true", "bucket": "1"}
-    lake = kt.connect("", store=empty_store())
-    table = lake.create_table("t", SCHEMA, ["p", "k"], ["p"], options=options)
+    table = empty_table(SCHEMA, ["p", "k"], ["p"], options=options)
     write(table, *(f"+I 0 {k} 5 {k * 7919 % 10_007}" for k in range(3000)))
     write(table, "-D 0 1 5 x", "+I 0 2 5 b")
     for key in (2, 3, 4):

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from copies import empty_store
 from far import far_away
 from keytide.store import LocalStore
+from new_tables import empty_store
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 SIGNS = [

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from copies import copies_of, empty_store
+from copies import copies_of
 from histories import (
     every_snapshot,
     ids,
@@ -30,6 +30,7 @@ from keytide.maintenance.expiry import Retention
 from keytide.snapshot.lineage import forget_lineages
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
+from new_tables import empty_store
 from overtaking import overtaken
 from stops import stops_of
 

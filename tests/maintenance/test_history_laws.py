@@ -13,10 +13,9 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-import keytide as kt
-from copies import empty_store
 from histories import every_snapshot, ids, put_branch, put_consumer, rows_at, stray_files
 from keytide.format.snapshot import CommitKind
+from new_tables import empty_table
 
 SCHEMA = pa.schema([("p", pa.int64()), ("k", pa.int64()), ("v", pa.int64())])
 KEY = st.integers(0, 5)
@@ -40,9 +39,8 @@ class History(RuleBasedStateMachine):
 
     @initialize(options=OPTIONS)
     def begin(self, options: dict[str, str]) -> None:
-        lake = kt.connect("", store=empty_store())
         options = behind_writers.OFTEN | options
-        self.table = lake.create_table("t", SCHEMA, ["p", "k"], ["p"], options=options)
+        self.table = empty_table(SCHEMA, ["p", "k"], ["p"], options=options)
         self.store = self.table.stored.store
         self.now: dict[int, int] = {}
         self.shown: dict[str | None, Rows] = {}

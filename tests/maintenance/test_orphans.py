@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from copies import copies_of, empty_store
+from copies import copies_of
 from histories import put_branch, put_tag, stray_files, torn_snapshots
 from keytide.format import paths
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
+from new_tables import empty_store
 
 SCHEMA = pa.schema([("p", pa.string()), ("k", pa.int64()), ("v", pa.string())])
 

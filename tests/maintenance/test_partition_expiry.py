@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from copies import empty_store
 from histories import ids, stray_files, torn_snapshots
 from keytide.definition.times import PartitionTimes
 from keytide.maintenance.partition_expiry import PartitionAge, expire_partitions
 from keytide.options import TableOptions
 from keytide.store.faults import Crash, Fault, FaultyStore
+from new_tables import empty_lake, empty_store, empty_table, fields_of
 from overtaking import overtaken
 
 NOW = datetime(2026, 3, 10, 12)
@@ -28,8 +28,7 @@ DAYS = ("2026-03-08", "2026-03-09", "2026-03-10")
 def table_of(days: tuple[Any, ...] = DAYS, store: Any = None, **options: str) -> kt.Table:
     """A table of one row a day."""
     given = {f"partition.{name.replace('_', '-')}": text for name, text in options.items()}
-    lake = kt.connect("", store=store or empty_store())
-    table = lake.create_table("t", SCHEMA, ["dt", "k"], ["dt"], options=given)
+    table = empty_table(SCHEMA, ["dt", "k"], ["dt"], options=given, store=store)
     for place, day in enumerate(days):
         table.write([{"dt": day, "hour": 0, "k": place, "v": place}])
     return table
@@ -76,7 +75,7 @@ def test_time_of_a_partition(
     pattern: str | None, formatter: str | None, values: tuple[Any, ...], time: str | None
 ) -> None:
     names = {"dt": "STRING", "hour": "INT"}
-    fields = [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in names.items()]
+    fields = fields_of(names)
     found = PartitionTimes.of(fields, TableOptions(), pattern, formatter).time(values)
     assert found == (None if time is None else datetime.fromisoformat(time))
 
@@ -100,7 +99,7 @@ def test_options_that_are_not_to_be_understood_are_refused(
 
 
 def test_table_without_partitions_has_none_that_expire() -> None:
-    lake = kt.connect("", store=empty_store())
+    lake = empty_lake()
     options = {"partition.expiration-time": "1 d"}
     with pytest.raises(
         kt.InvalidError, match=r"'partition\.expiration-time' requires partition columns"
@@ -129,8 +128,7 @@ def test_partitions_go_by_their_values_the_oldest_first() -> None:
 
 
 def test_partition_whose_values_tell_no_time_stays() -> None:
-    lake = kt.connect("", store=empty_store())
-    table = lake.create_table("t", SCHEMA, [], ["dt"])
+    table = empty_table(SCHEMA, [], ["dt"])
     days = ("2026-03-08", "later", None, " ")
     table.write([{"dt": day, "hour": 0, "k": 1, "v": 1} for day in days])
     assert expired(table, "1 h") == ["2026-03-08"]
@@ -223,8 +221,7 @@ def test_table_that_is_write_only_leaves_it_to_whoever_compacts() -> None:
 
 def test_partitions_of_dynamic_buckets_and_of_append_tables_go_too() -> None:
     for key, options in ((("dt", "k"), {"bucket": "-1"}), ((), {}), (("k",), {"bucket": "-1"})):
-        lake = kt.connect("", store=empty_store())
-        table = lake.create_table("t", SCHEMA, key, ["dt"], options=options)
+        table = empty_table(SCHEMA, key, ["dt"], options=options)
         for place, day in enumerate(DAYS):
             table.write([{"dt": day, "hour": 0, "k": place, "v": place}])
         assert expired(table, "36 h") == ["2026-03-08"]

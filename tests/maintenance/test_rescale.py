@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -14,19 +13,18 @@ import keytide as kt
 from keytide.catalogs.local_writes import fill
 from keytide.commit.transaction import Transaction
 from keytide.definition.schema_evolution import AddColumn, SetOption
-from keytide.store import open_store
 from keytide.store.faults import Crash, Fault, FaultyStore
 from keytide.write.input_rows import to_arrow_table
 from keytide.write.refusals import writable_view
+from new_tables import empty_table
 from overtaking import overtaken
 
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int32()), ("s", pa.int64()), ("v", pa.string())])
 
 
 def new_table(buckets: int = 2, **options: str) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     given = {"bucket": str(buckets), "sequence.field": "s", **options}
-    return lake.create_table("t", SCHEMA, ["p", "k"], ["p"], options=given)
+    return empty_table(SCHEMA, ["p", "k"], ["p"], options=given)
 
 
 def rows(*lines: str) -> list[dict[str, Any]]:
@@ -164,8 +162,7 @@ def test_rescaling_that_fails_at_any_step_changes_nothing_or_all(
 def test_table_whose_versions_cannot_move_is_refused(
     primary_key: list[str], options: dict[str, str], message: str
 ) -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    table = lake.create_table("t", SCHEMA, primary_key, ["p"], options=options)
+    table = empty_table(SCHEMA, primary_key, ["p"], options=options)
     with pytest.raises(kt.UnsupportedError, match=message):
         table.rescale()
 

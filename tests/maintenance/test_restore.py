@@ -15,11 +15,12 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import keytide as kt
-from copies import copies_of, empty_store
+from copies import copies_of
 from keytide.definition.schema_evolution import AddColumn, SetOption
 from keytide.format.snapshot import CommitKind
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
+from new_tables import empty_lake, empty_table
 from overtaking import overtaken
 from stops import faults_of, stops_of
 
@@ -28,9 +29,8 @@ Rows = dict[tuple[str, int], str]
 
 
 def new_table(store: Store | None = None, **options: str) -> kt.Table:
-    lake = kt.connect("", store=store or empty_store())
     given = {"write-only": "true", **{name.replace("_", "-"): v for name, v in options.items()}}
-    return lake.create_table("t", SCHEMA, ["p", "k"], ["p"], options=given)
+    return empty_table(SCHEMA, ["p", "k"], ["p"], options=given, store=store)
 
 
 def row(p: str, k: int, v: str | None, kind: str = "+I") -> dict[str, Any]:
@@ -146,10 +146,12 @@ def test_columns_are_those_of_today(table: kt.Table) -> None:
 
 
 def test_keys_of_dynamic_buckets_are_found_where_they_were() -> None:
-    table = kt.connect("", store=empty_store()).create_table(
-        "t", SCHEMA, ["p", "k"], ["p"],
+    table = empty_table(
+        SCHEMA,
+        ["p", "k"],
+        ["p"],
         options={"write-only": "true", "bucket": "-1", "dynamic-bucket.target-row-num": "2"},
-    )  # fmt: skip
+    )
     table.write([row("a", k, "old") for k in range(5)])
     table.overwrite([row("a", k, "over") for k in (4, 3, 9)])
     table.restore(1, {"p": "a"})
@@ -159,9 +161,7 @@ def test_keys_of_dynamic_buckets_are_found_where_they_were() -> None:
 
 
 def test_rows_that_vectors_mark_are_dead_as_they_were() -> None:
-    table = kt.connect("", store=empty_store()).create_table(
-        "t", SCHEMA, ["p", "k"], ["p"], options={"deletion-vectors.enabled": "true"}
-    )
+    table = empty_table(SCHEMA, ["p", "k"], ["p"], options={"deletion-vectors.enabled": "true"})
     table.write([row("a", k, "old") for k in range(5)])
     table.write([row("a", 1, None, "-D"), row("a", 2, "new")])
     then = table.snapshots()[-1].id
@@ -214,7 +214,7 @@ def test_file_that_was_moved_to_another_level_comes_back_and_is_moved_again(
 
 
 def test_append_table_has_the_rows_that_it_had() -> None:
-    table = kt.connect("", store=empty_store()).create_table("t", SCHEMA, [], ["p"])
+    table = empty_table(SCHEMA, [], ["p"])
     table.write([row("a", 1, "x") | {"_row_kind": "+I"}])
     table.write([row("a", 1, "x")])
     table.truncate()
@@ -308,8 +308,7 @@ def test_rows_that_would_be_read_by_other_rules_are_not_brought_back(table: kt.T
 
 
 def test_parts_of_a_table_whose_keys_move_are_refused() -> None:
-    lake = kt.connect("", store=empty_store())
-    table = lake.create_table("t", SCHEMA, ["k"], ["p"], options={"bucket": "-1"})
+    table = empty_table(SCHEMA, ["k"], ["p"], options={"bucket": "-1"})
     table.write([row("a", 1, "x"), row("a", 2, "x")])
     table.write([row("b", 1, "moved")])
     with pytest.raises(kt.UnsupportedError, match="restore the whole table"):
@@ -444,7 +443,7 @@ def test_procedures_say_what_is_missing(call: str, message: str) -> None:
 
 
 def test_texts_of_partitions_are_values_of_their_columns() -> None:
-    lake = kt.connect("", store=empty_store())
+    lake = empty_lake()
     schema = pa.schema([("d", pa.date32()), ("n", pa.int32()), ("k", pa.int64())])
     table = lake.create_table("t", schema, ["d", "n", "k"], ["d", "n"])
     for n in (1, 2):
@@ -466,11 +465,17 @@ class Restoring(RuleBasedStateMachine):
         more=st.sampled_from([{}, {"deletion-vectors.enabled": "true"}, {"write-only": "true"}]),
     )
     def begin(self, buckets: str, more: dict[str, str]) -> None:
-        self.table = kt.connect("", store=empty_store()).create_table(
-            "t", SCHEMA, ["p", "k"], ["p"],
-            options={"bucket": buckets, "num-sorted-run.compaction-trigger": "3",
-                     "manifest.merge-min-count": "3", **more},
-        )  # fmt: skip
+        self.table = empty_table(
+            SCHEMA,
+            ["p", "k"],
+            ["p"],
+            options={
+                "bucket": buckets,
+                "num-sorted-run.compaction-trigger": "3",
+                "manifest.merge-min-count": "3",
+                **more,
+            },
+        )
         self.is_marked = "deletion-vectors.enabled" in more
         self.now: Rows = {}
         self.then: dict[str | None, Rows] = {}

@@ -19,12 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from copies import copies_of, empty_store
+from copies import copies_of
 from keytide.definition.schema_evolution import AddColumn
 from keytide.format import paths
 from keytide.format.snapshot import NO_WATERMARK, Consumer, Snapshot
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
+from new_tables import empty_store, empty_table
 from overtaking import overtaken
 from stops import faults_of, stops_of
 
@@ -211,7 +212,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
 
 
 def test_table_without_snapshots_has_no_earlier_state() -> None:
-    table = kt.connect("", store=empty_store()).create_table("t", SCHEMA, ["k"])
+    table = empty_table(SCHEMA, ["k"])
     with pytest.raises(kt.NotFoundError, match="no snapshots"):
         table.rollback_to(1)
 
@@ -348,8 +349,7 @@ def test_keys_of_dynamic_buckets_stay_in_one_bucket(
     meanwhile: Callable[[kt.Table], object],
 ) -> None:
     options = {**OPTIONS, "bucket": "-1", "dynamic-bucket.target-row-num": "2"}
-    lake = kt.connect("", store=empty_store())
-    table = lake.create_table("t", SCHEMA, ["k"], options=options)
+    table = empty_table(SCHEMA, ["k"], options=options)
     for n in range(1, 6):
         table.write([{"k": k, "v": f"of {n}"} for k in {1, n}])
     overtaken(table, lambda: meanwhile(table)).write([{"k": k, "v": "new"} for k in (1, 4, 5, 9)])

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from copies import empty_store
 from keytide.format.paths import parse_snapshot_name
 from keytide.snapshot.lineage import forget_lineages
 from keytide.store import Store
 from keytide.store.faults import FaultyStore
+from new_tables import empty_store, fields_of
 
-SCHEMA = [kt.Field(-1, name, kt.parse_sql_type("INT")) for name in ("k", "v")]
+SCHEMA = fields_of("k INT, v INT")
 
 
 @dataclass

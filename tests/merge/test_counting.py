@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
+from new_tables import fields_of
 
 VERSIONS = st.lists(
     st.tuples(
@@ -44,7 +45,7 @@ def test_values_are_counted_however_they_are_batched(
 def test_other_engines_see_a_sum(warehouse: str) -> None:
     table = kt.connect(warehouse).create_table(
         "t",
-        [kt.Field(-1, name, kt.parse_sql_type("INT")) for name in ("k", "n")],
+        fields_of("k INT, n INT"),
         ["k"],
         options={"merge-engine": "aggregation", "fields.n.aggregate-function": "count"},
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 import keytide as kt
 from key_indexes import assert_index_is_that_of_the_rows
 from keytide.definition.schema_evolution import DropColumn, SetOption
-from keytide.store import open_store
+from new_tables import empty_table
 
 COLUMNS = {
     "k": "INT NOT NULL", "ts": "INT", "a": "INT", "b": "INT", "total": "BIGINT", "said": "STRING",
@@ -27,12 +26,10 @@ SUM = {"total": "a + b"}
 
 
 def new_table(expressions: dict[str, str], **options: str) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in COLUMNS.items()]
     computed = {f"fields.{n}.post-merge-expression": text for n, text in expressions.items()}
     merging = {"upsert.mode": "partial", "sequence.field": "ts", **computed}
     with warnings.catch_warnings(action="error"):
-        return lake.create_table("t", fields, ["k"], options={**merging, **options})
+        return empty_table(COLUMNS, ["k"], options={**merging, **options})
 
 
 def row(ts: int, k: int = 1, kind: str = "+I", **values: Any) -> dict[str, Any]:
@@ -163,13 +160,11 @@ def test_columns_that_are_computed_of_each_other_are_refused() -> None:
 
 @pytest.mark.parametrize("mode", ["full", "none"])
 def test_table_that_merges_no_rows_takes_no_expression(mode: str) -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    fields = [kt.Field(-1, name, kt.parse_sql_type("INT")) for name in ("k", "a", "b")]
     options = {"fields.b.post-merge-expression": "a + 1", "upsert.mode": mode}
     with pytest.raises(
         kt.InvalidError, match=r"'fields\.b\.post-merge-expression'.*'upsert\.mode'"
     ):
-        lake.create_table("t", fields, ["k"], options=options)
+        empty_table("k INT, a INT, b INT", ["k"], options=options)
 
 
 def test_value_that_the_column_does_not_hold_is_refused_with_its_write() -> None:

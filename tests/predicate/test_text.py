@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
+from new_tables import fields_of
 
 HALF = "\ud800"
 
@@ -64,7 +65,7 @@ def is_utf8(value: bytes) -> bool:
 
 def table_of(**columns: str) -> kt.Table:
     lake = kt.connect(tempfile.mkdtemp())
-    fields = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in columns.items()]
+    fields = fields_of(columns)
     return lake.create_table("t", fields, ["k"])
 
 
@@ -123,7 +124,7 @@ def test_half_of_a_character_is_refused_in_every_container(rows: Any) -> None:
 
 def test_half_of_a_character_is_refused_in_names_options_and_comments() -> None:
     lake = kt.connect(tempfile.mkdtemp())
-    fields = [kt.Field(-1, "k", kt.parse_sql_type("INT"))]
+    fields = fields_of("k INT")
     for name, key, comment in ((HALF, "k", None), ("t", HALF, None), ("t", "k", HALF)):
         with pytest.raises(kt.InvalidError, match="half of a character"):
             lake.create_table(name, fields, [key], comment=comment)

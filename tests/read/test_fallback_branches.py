@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from copies import empty_store
 from gate_doors import CLEANING, OF_BOTH_BRANCHES, READING, WRITING
 from keytide.format import paths
 from keytide.format.cache import forget_files
 from keytide.format.schema import TableSchema
 from keytide.snapshot.lineage import forget_lineages
+from new_tables import empty_lake
 
 FALLBACK, PRIMARY = "scan.fallback-branch", "scan.primary-branch"
 NULLABLE = "primary-key.nullable"
@@ -57,7 +57,7 @@ def naming(table: kt.Table, option: str, branch: str = "b") -> kt.Table:
 
 def two_branches(option: str, kinds: tuple[str, str], ours: Any, theirs: Any) -> kt.Lake:
     """Table `t` and its branch `b`, which have rows of their own, and the option."""
-    lake = kt.connect("", store=empty_store())
+    lake = empty_lake()
     given = {"bucket": "1"} if "indexed" in kinds else {"bucket": "1", NULLABLE: "true"}
     table, other = (
         lake.create_table(

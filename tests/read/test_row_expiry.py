@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 
 import keytide as kt
-from copies import empty_store
 from histories import ids, stray_files
 from keytide.catalogs.system_tables import audit_log
+from new_tables import empty_store, empty_table
 
 HOUR = 3600
 NOW = 1_800_000_000
@@ -46,7 +46,7 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def table_of(schema: pa.Schema = SCHEMA, **options: str) -> kt.Table:
     given = {"record-level.expire-time": "1 h", "record-level.time-field": "t", **options}
-    return kt.connect("", store=empty_store()).create_table("t", schema, ["k"], options=given)
+    return empty_table(schema, ["k"], options=given)
 
 
 def keys_of(table: kt.Table, **asked: Any) -> list[int]:
@@ -217,12 +217,11 @@ def shown(table: kt.Table) -> list[tuple[Any, ...]]:
 
 
 def test_option_means_nothing_to_a_table_without_a_key() -> None:
-    lake = kt.connect("", store=empty_store())
     options = {"record-level.expire-time": "1 h", "record-level.time-field": "t"}
     with pytest.warns(
         kt.KeytideWarning, match="has no effect: rows expire only in tables with a prim"
     ):
-        table = lake.create_table("t", SCHEMA, [], options=options)
+        table = empty_table(SCHEMA, [], options=options)
     table.write([{"k": 1, "t": 0, "v": 0}])
     assert table.scan().count() == 1
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
-from uuid import uuid4
 
 import polars as pl
 import pytest
@@ -21,7 +20,7 @@ from keytide.format.index_files import VectorPlace, dead_positions
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.read import merged_versions as read
 from keytide.read.runs import SYSTEM_COLUMNS, StoredVersions
-from keytide.store import open_store
+from new_tables import empty_table
 
 SAMPLES = Path(__file__).parents[1] / "data/samples"
 
@@ -62,10 +61,8 @@ writes = st.lists(versions, min_size=2, max_size=5)
 
 def written(options: dict[str, str], kinds: Sequence[str], found: list[list[Version]]) -> kt.Table:
     """A table of one bucket with a commit for each list, the kinds in turn."""
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     columns = {"k": "INT NOT NULL", "s": "INT", "v": "INT"}
-    fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in columns.items()]
-    table = lake.create_table("t", fields, ["k"], options={"write-only": "true", **options})
+    table = empty_table(columns, ["k"], options={"write-only": "true", **options})
     names = ("k", "s", "v", "_row_kind")
     for number, some in enumerate(found):
         marked = [(*v, kinds[(number + i) % len(kinds)]) for i, v in enumerate(some)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keytide as kt
 from keytide.base.row_kind import RowKind
 from keytide.read.sections import columns_without_nulls
+from new_tables import fields_of
 
 
 def without_nulls(table: kt.Table) -> set[str]:
@@ -15,7 +16,7 @@ def without_nulls(table: kt.Table) -> set[str]:
 
 def make_table(warehouse: str, *rows: dict[str, object], **options: str) -> kt.Table:
     columns = {"k": "INT", "a": "INT", "s": "STRING", "d": "DOUBLE", "l": "ARRAY<INT>"}
-    schema = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in columns.items()]
+    schema = fields_of(columns)
     lake = kt.connect(warehouse)
     table = lake.create_table("t", schema, ["k"], options={"bucket": "1", **options})
     for row in rows:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.format import paths
-from keytide.store import open_store
+from new_tables import empty_table
 
 SAMPLES = Path(__file__).parents[1] / "data/samples"
 
@@ -32,9 +31,8 @@ def made(columns: str, options: Mapping[str, str], key: tuple[str, ...] = ("k",)
     types = {"int": pa.int64(), "text": pa.string(), "bool": pa.bool_()}
     pairs = (column.split() for column in columns.split(", "))
     schema = pa.schema([(name, types[kind]) for name, kind in pairs])
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     kept = {"write-only": "true", **options}  # a compaction would leave fewer versions to explain
-    return lake.create_table("t", schema, primary_key=key, options=kept)
+    return empty_table(schema, key=key, options=kept)
 
 
 def written(columns: str, options: Mapping[str, str], rows: Iterable[str]) -> kt.Table:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import keytide as kt
+from new_tables import fields_of
 
 SCHEMA = pa.schema([("k", pa.int32()), ("w", pa.int64()), ("d", pa.bool_()), ("v", pa.string())])
 KEYS: dict[str, Any] = {"primary_key": ["k"], "watermark_key": ["w"], "tombstone_key": "d"}
@@ -186,7 +187,7 @@ def test_null_in_a_not_null_column_is_refused_unless_it_is_that_of_a_tombstone(
     lake: kt.Lake, folder: Path
 ) -> None:
     types = {"k": "INT", "w": "BIGINT", "d": "BOOLEAN", "v": "STRING NOT NULL"}
-    fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in types.items()]
+    fields = fields_of(types)
     table = define(lake, folder, schema=fields)
     assert rows(table.scan()) == LATEST
     put(folder, "3.parquet", (7, 1, None, None))

@@ -18,6 +18,7 @@ from keytide.sources.folder import FilePart, PinnedFolder, parquet_folder
 from keytide.sources.source import Place
 from keytide.store import ObjectInfo, open_store
 from keytide.store.object_store import ObjectStore
+from new_tables import fields_of
 
 KEYS: dict[str, Any] = {"primary_key": ["k"], "watermark_key": ["w"]}
 
@@ -109,7 +110,7 @@ ROW = (
     1, datetime(2026, 1, 2, 3, 4, 5, 600_000), datetime(2026, 1, 2, 2, tzinfo=timezone.utc),
     date(2026, 1, 2), time(3, 4, 5, 250_000), Decimal("12.50"), -0.5, True, "",
 )  # fmt: skip
-FIELDS = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in TYPED.items()]
+FIELDS = fields_of(TYPED)
 
 
 def test_csv_has_values_of_every_plain_type(lake: kt.Lake, folder: Path) -> None:

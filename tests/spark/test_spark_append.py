@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import keytide as kt
+from new_tables import fields_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +47,7 @@ def test_rows_of_spark_are_kept_and_read_as_they_are(
 
 def test_rows_of_spark_that_change_others_are_refused(spark: SparkSession, warehouse: str) -> None:
     lake = kt.connect(warehouse, spark=spark)
-    table = lake.create_table("t", [kt.Field(-1, "n", kt.parse_sql_type("BIGINT"))], ())
+    table = lake.create_table("t", fields_of("n BIGINT"), ())
     df = spark.createDataFrame([(1, "+I"), (1, "-D")], "n BIGINT, _row_kind STRING")
     with pytest.raises(kt.InvalidError, match="without a primary key"):
         table.write(df.repartition(2))

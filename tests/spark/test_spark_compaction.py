@@ -13,16 +13,14 @@ from typer.testing import CliRunner
 import keytide as kt
 from keytide.cli.main import app
 from keytide.compaction.rewrite import CompactTask
+from new_tables import fields_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
-FIELDS = [
-    kt.Field(-1, name, kt.parse_sql_type(text))
-    for name, text in {"p": "INT NOT NULL", "k": "INT NOT NULL", "v": "STRING"}.items()
-]
+FIELDS = fields_of("p INT NOT NULL, k INT NOT NULL, v STRING")
 
 
 def made(spark: SparkSession, warehouse: str, **options: str) -> kt.Table:

@@ -20,6 +20,7 @@ from keytide.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.read.scan import Scan
 from keytide.read.sections import PlannedFile
 from keytide.types import arrow_schema
+from new_tables import fields_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,7 +83,7 @@ def histories() -> list[dict[str, Any]]:
 
 def make_table(lake: kt.Lake, name: str, buckets: int) -> kt.Table:
     types = {"k": "INT", "at": "INT", **{column: kind for column, (kind, _) in COLUMNS.items()}}
-    fields = [kt.Field(-1, column, kt.parse_sql_type(kind)) for column, kind in types.items()]
+    fields = fields_of(types)
     options = {**OPTIONS, "bucket": str(buckets)}
     return lake.create_table(name, fields, ["k"], options=options)
 
@@ -149,7 +150,7 @@ def compacted(table: kt.Table, first: int, end: int) -> Scan:
     versions = pl.concat([stored.of_file(PlannedFile(entry)) for entry in entries])
     merged = view.engine.merge(view.order.sort(versions))
     system = {SEQUENCE_NUMBER: "BIGINT NOT NULL", VALUE_KIND: "TINYINT NOT NULL"}
-    fields = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in system.items()]
+    fields = fields_of(system)
     file = RunWriter(view.store, view.schema).write_file(
         to_arrow(merged, arrow_schema([*view.schema.fields, *fields])),
         f"{view.bucket_directory(entries[0].partition, 0)}/data-compacted-0.parquet",

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 import keytide as kt
+from new_tables import fields_of
 
 pytestmark = pytest.mark.spark
 
 KINDS = {"p": "STRING", "id": "INT", "v": "STRING"}
-FIELDS = [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in KINDS.items()]
+FIELDS = fields_of(KINDS)
 NEW = [("a", i, f"new {i}") for i in range(20)]
 
 

@@ -10,13 +10,11 @@ from pyspark.sql.functions import col, lit
 import keytide as kt
 from keytide.definition.schema_evolution import SetOption
 from keytide.spark.read_plans import split_scan
+from new_tables import fields_of
 
 pytestmark = pytest.mark.spark
 
-FIELDS = [
-    kt.Field(-1, name, kt.parse_sql_type(text))
-    for name, text in {"k": "INT NOT NULL", "s": "INT", "v": "STRING"}.items()
-]
+FIELDS = fields_of("k INT NOT NULL, s INT, v STRING")
 
 
 def made(lake: kt.Lake, **options: str) -> kt.Table:

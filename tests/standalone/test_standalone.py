@@ -20,12 +20,13 @@ import pytest
 
 import keytide as kt
 from keytide.spark.capacity import SETTING, TASK_SIZE, capacity_of
+from new_tables import fields_of
 
 pytestmark = pytest.mark.standalone
 
 MASTER, HOSTS = "127.0.0.1", ("127.0.0.2", "127.0.0.3")
 ROWS = 400
-SCHEMA = [kt.Field(-1, name, kt.parse_sql_type("BIGINT")) for name in ("id", "n")]
+SCHEMA = fields_of("id BIGINT, n BIGINT")
 
 
 def free_port() -> int:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,8 +19,8 @@ import keytide as kt
 from keytide.definition.schema_evolution import AddColumn, SetOption
 from keytide.format.manifest_entry import ManifestEntry
 from keytide.snapshot.lineage import forget_lineages
-from keytide.store import open_store
 from keytide.write.bucket_writer import BucketWriter
+from new_tables import empty_table
 from overtaking import overtaken
 
 SCHEMA = pa.schema([("p", pa.string()), ("n", pa.int64()), ("v", pa.string())])
@@ -57,8 +56,7 @@ def shown(table: kt.Table, **travel: Any) -> str:
 
 
 def new_table(partition_by: list[str] | None = None, **options: str) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    return lake.create_table("t", SCHEMA, (), partition_by or [], options)
+    return empty_table(SCHEMA, (), partition_by or [], options)
 
 
 def stored(table: kt.Table, entry: ManifestEntry) -> pa.Table:

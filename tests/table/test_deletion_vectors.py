@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from unittest import mock
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -24,9 +23,10 @@ from keytide.definition.schema_evolution import RemoveOption, SetOption
 from keytide.format.index_files import dead_positions
 from keytide.format.snapshot import CommitKind
 from keytide.read import merged_versions as read
-from keytide.store import Store, open_store
+from keytide.store import Store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
 from keytide.tasks import Threads
+from new_tables import empty_store, empty_table
 from overtaking import overtaken
 
 VECTORS = {"deletion-vectors.enabled": "true"}
@@ -37,8 +37,7 @@ SUM = {"merge-engine": "aggregation", "fields.s.aggregate-function": "sum"}
 
 
 def new_table(store: Store | None = None, **options: str) -> kt.Table:
-    lake = kt.connect("", store=store or open_store(f"memory://{uuid4().hex}"))
-    return lake.create_table("t", SCHEMA, ["k"], options={**VECTORS, **options})
+    return empty_table(SCHEMA, ["k"], options={**VECTORS, **options}, store=store)
 
 
 def rows_of(*lines: str) -> list[dict[str, Any]]:
@@ -315,7 +314,7 @@ def test_loser_of_two_compactions_leaves_nothing_behind() -> None:
 
 
 def test_commit_that_was_made_before_its_marks_shows_its_rows_when_it_is_made_again() -> None:
-    store = open_store(f"memory://{uuid4().hex}")
+    store = empty_store()
     put(new_table(store), "1 0 a")
     faulty = FaultyStore(store, [Fault("create", "*snapshot-4", action="crash")])
     author = Author("me", 7)

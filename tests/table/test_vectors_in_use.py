@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -17,7 +16,7 @@ import keytide as kt
 from keytide.changes.follower import Pace, Start, follow
 from keytide.definition.schema_evolution import RemoveOption, SetOption
 from keytide.format.data_file import FileReader, parquet
-from keytide.store import open_store
+from new_tables import empty_table
 from overtaking import overtaken
 
 VECTORS = {"deletion-vectors.enabled": "true"}
@@ -30,8 +29,7 @@ Row = tuple[int, int, int, str]
 def new_table(
     key: Sequence[str] = ("k",), partition_by: Sequence[str] = (), **options: str
 ) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    return lake.create_table("t", SCHEMA, key, partition_by, options={**VECTORS, **options})
+    return empty_table(SCHEMA, key, partition_by, options={**VECTORS, **options})
 
 
 def rows_of(*lines: str) -> list[dict[str, Any]]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.store import open_store
+from new_tables import empty_table
 from overtaking import overtaken
 
 SUM = {"merge-engine": "aggregation", "fields.n.aggregate-function": "sum"}
@@ -27,9 +26,7 @@ COLUMNS = {"k": "INT NOT NULL", "s": "INT", "n": "BIGINT", "m": "BIGINT"}
 
 
 def made(options: dict[str, str]) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    fields = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in COLUMNS.items()]
-    return lake.create_table("t", fields, ["k"], options=options)
+    return empty_table(COLUMNS, ["k"], options=options)
 
 
 def rows(*texts: str) -> list[dict[str, Any]]:

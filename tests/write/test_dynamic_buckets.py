@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +20,8 @@ import keytide as kt
 from keytide.definition.schema_evolution import RemoveOption, SetOption
 from keytide.format.bucket import row_hashes
 from keytide.snapshot.dynamic_buckets import KeyPlaces, hash_files, load_places
-from keytide.store import open_store
 from keytide.store.faults import Crash, Fault, FaultyStore
+from new_tables import empty_table
 from overtaking import overtaken
 
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int32()), ("v", pa.string())])
@@ -31,11 +30,10 @@ KINDS = ("+I", "+U", "-U", "-D")
 
 def new_table(**options: Any) -> kt.Table:
     """A table whose buckets are full with three keys, unless the options say otherwise."""
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     settings = {"bucket": "-1", "dynamic-bucket.target-row-num": "3"}
     given = {name.replace("_", "-"): str(value) for name, value in options.items()}
     settings |= {f"dynamic-bucket.{name}": value for name, value in given.items()}
-    return lake.create_table("t", SCHEMA, ["p", "k"], ["p"], options=settings)
+    return empty_table(SCHEMA, ["p", "k"], ["p"], options=settings)
 
 
 def rows(*lines: str) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -17,8 +16,9 @@ from hypothesis import strategies as st
 import keytide as kt
 from copies import copies_of
 from keytide.definition.schema_evolution import SetOption
-from keytide.store import Store, open_store
+from keytide.store import Store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
+from new_tables import empty_lake
 from overtaking import overtaken
 from stops import stops_of
 
@@ -40,10 +40,6 @@ def make_table(lake: kt.Lake, name: str = "t", **options: str) -> kt.Table:
     return lake.create_table(
         name, SCHEMA, ["p", "k"], ["p"], options={"changelog-producer": "input", **options}
     )
-
-
-def empty_lake() -> kt.Lake:
-    return kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
 
 
 def logged(table: kt.Table, start: int, end: int | None = None) -> list[Row]:

@@ -9,7 +9,6 @@ import warnings
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -19,9 +18,9 @@ import keytide as kt
 from key_indexes import assert_index_is_that_of_the_rows
 from keytide.commit.transaction import Transaction
 from keytide.definition.schema_evolution import ChangeColumnType
-from keytide.store import open_store
 from keytide.write.input_rows import to_arrow_table
 from keytide.write.refusals import writable_view
+from new_tables import empty_table
 
 TYPES: dict[str, tuple[str, list[Any]]] = {
     "text": ("STRING", ["", "a", "aaaaaaaa", "aaaaaaaab", "aaaaaaaac", "é"]),
@@ -40,9 +39,7 @@ def new_table(**options: str) -> kt.Table:
     columns |= {
         name: options.pop(f"type_of_{name}") for name in columns if f"type_of_{name}" in options
     }
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in columns.items()]
-    return lake.create_table("t", fields, ["k"], options={"upsert.mode": "full", **options})
+    return empty_table(columns, ["k"], options={"upsert.mode": "full", **options})
 
 
 def write(table: kt.Table, rows: list[dict[str, Any]]) -> kt.WriteResult:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -29,10 +28,11 @@ from keytide.definition.schema_evolution import SetOption
 from keytide.format.cache import forget_files
 from keytide.key_index.indexed_keys import KeyHashes
 from keytide.snapshot.bucket_key_index import KeyIndex
-from keytide.store import Store, open_store
+from keytide.store import Store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
 from keytide.write.input_rows import to_arrow_table
 from keytide.write.refusals import writable_view
+from new_tables import empty_store, empty_table
 
 Row: TypeAlias = "tuple[str, int, int | None, str]"
 """Kind, key, what it is compared by, and value."""
@@ -40,14 +40,9 @@ Row: TypeAlias = "tuple[str, int, int | None, str]"
 INDEXED = {"upsert.mode": "full", "sequence.field": "ts"}
 
 
-def new_store() -> Store:
-    return open_store(f"memory://{uuid4().hex}")
-
-
 def new_table(store: Store | None = None, **options: str) -> kt.Table:
-    lake = kt.connect("", store=store or new_store())
     schema = pa.schema([pa.field("k", pa.int64(), False), ("ts", pa.int32()), ("v", pa.string())])
-    return lake.create_table("t", schema, ["k"], options={**INDEXED, **options})
+    return empty_table(schema, ["k"], options={**INDEXED, **options}, store=store)
 
 
 def rows_of(*lines: str) -> list[Row]:
@@ -278,10 +273,7 @@ def test_delete_stays_deleted_until_something_newer_comes() -> None:
 def test_rows_are_compared_as_tables_that_merge_do(descending: bool) -> None:
     order = {"sequence.field.sort-order": "descending"} if descending else {}
     table = new_table(**order)
-    lake = kt.connect("", store=new_store())
-    merged = lake.create_table(
-        "t", table.scan().schema, ["k"], options={"sequence.field": "ts", **order}
-    )
+    merged = empty_table(table.scan().schema, ["k"], options={"sequence.field": "ts", **order})
     values = [None, -(2**31), -1, 0, 7, 2**31 - 1]
     pairs = [(one, other) for one in values for other in values]
     for each in (table, merged):
@@ -296,7 +288,7 @@ def test_rows_are_compared_as_tables_that_merge_do(descending: bool) -> None:
 @pytest.mark.takes_turns
 def test_two_writers_leave_one_row_of_a_key_whenever_the_other_comes() -> None:
     for request in itertools.count(1):
-        store, model = new_store(), Model()
+        store, model = empty_store(), Model()
         steps = [rows_of(*texts) for texts in (
             ("+I 1 1 a", "+I 2 1 a", "+I 4 1 a"),
             ("+I 1 3 b", "+I 3 1 b", "-D 4 2 b"),
@@ -369,7 +361,7 @@ def test_row_that_sql_deletes_stays_deleted() -> None:
 
 @pytest.mark.parametrize("harm", ["gone", "torn", "rotten", "newer"])
 def test_index_that_cannot_be_read_is_built_anew(harm: str) -> None:
-    store = new_store()
+    store = empty_store()
     table = new_table(store)
     write(table, *rows_of("+I 1 5 a", "-D 2 5 a"))
     for name in store.list_names("default.db/t/index"):
@@ -417,7 +409,7 @@ def places(index: KeyIndex, asked: KeyHashes) -> tuple[Any, Any]:
 
 
 def test_rotten_run_that_a_write_need_not_look_into_is_not_copied_into_a_sound_one() -> None:
-    store = new_store()
+    store = empty_store()
     table = new_table(store)
     write(table, *rows_of("+I 1 5 a", "+I 2 5 a"))
     (run,) = (

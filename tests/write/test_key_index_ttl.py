@@ -17,7 +17,6 @@ from test_key_index import (
     STEPS,
     Model,
     Row,
-    new_store,
     new_table,
     rows_of,
     shown,
@@ -28,6 +27,7 @@ from test_key_index import (
 import keytide as kt
 from key_indexes import assert_index_is_that_of_the_rows
 from keytide.definition.schema_evolution import RemoveOption, SetOption
+from new_tables import empty_table
 
 TTLS = {
     "late rows": {"upsert.metadata-ttl": "1"},
@@ -206,10 +206,9 @@ def test_overwrite_takes_rows_in_any_order() -> None:
 def test_row_is_too_old_that_lies_further_behind_than_the_ttl(
     type_: pa.DataType, ttl: str, mark: int, edge: int
 ) -> None:
-    lake = kt.connect("", store=new_store())
     schema = pa.schema([pa.field("k", pa.int64(), False), ("ts", type_)])
     options = {**INDEXED, "upsert.metadata-ttl": ttl}
-    table = lake.create_table("t", schema, ["k"], options=options)
+    table = empty_table(schema, ["k"], options=options)
     numbers = pa.array([mark, edge, edge - 1], pa.int32() if type_.bit_width == 32 else pa.int64())
     table.write(pa.table({"k": [1, 2, 3], "ts": numbers.cast(type_)}, schema))
     is_lowest = edge - 1 <= -(2**63) + 1  # which there is nothing below

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -14,15 +13,12 @@ from another_engine import append_as_another_engine
 from key_indexes import assert_index_is_that_of_the_rows
 from key_lives import KEYS, SCHEMA, TABLES, Model, act, shown, steps, table_of
 from keytide.read.scan import Scan
-from keytide.store import open_store
 from keytide.write.refusals import writable_view
+from new_tables import empty_table
 
 
 def new_table(options: dict[str, str]) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    return lake.create_table(
-        "t", SCHEMA, ["k"], options={"upsert.mode": "full", "bucket": "1", **options}
-    )
+    return empty_table(SCHEMA, ["k"], options={"upsert.mode": "full", "bucket": "1", **options})
 
 
 def assert_is(table: kt.Table, model: Model) -> None:
@@ -84,10 +80,7 @@ def replayed(rows: dict[int, dict[str, object]], changes: pa.Table) -> dict[int,
 
 
 def test_nothing_is_published_until_keys_are_settled() -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    table = lake.create_table(
-        "t", SCHEMA, ["k"], options={"upsert.mode": "full", "publish": "delta"}
-    )
+    table = empty_table(SCHEMA, ["k"], options={"upsert.mode": "full", "publish": "delta"})
     model = Model({})
     table.write(table_of([model.row(1, 1)]))
     append_as_another_engine(table, table_of([model.row(1, 2)]))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -15,20 +14,18 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from key_indexes import assert_index_is_that_of_the_rows
-from keytide.store import open_store
+from new_tables import empty_table
 
 DROPS = {"upsert.drop-out-of-order-record": "true"}
 MARKS = {"upsert.out-of-order-record-column": "late"}
 
 
 def new_table(**options: str) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     columns = {
         "k": "INT NOT NULL", "ts": "INT", "v": "STRING", "late": "BOOLEAN", "is_gone": "BOOLEAN",
     }  # fmt: skip
-    fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in columns.items()]
     indexed = {"upsert.mode": "full", "sequence.field": "ts"}
-    return lake.create_table("t", fields, ["k"], options={**indexed, **options})
+    return empty_table(columns, ["k"], options={**indexed, **options})
 
 
 def rows_of(*lines: str) -> list[dict[str, Any]]:

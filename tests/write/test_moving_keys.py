@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.store import open_store
+from new_tables import empty_table
 from overtaking import overtaken
 
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int32()), ("v", pa.int64()), ("w", pa.int64())])
@@ -21,9 +20,8 @@ FIRST = {"merge-engine": "first-row", "ignore-delete": "true"}
 
 
 def new_table(options: dict[str, str] | None = None, **more: str) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     given = {"bucket": "-1", "dynamic-bucket.target-row-num": "3", **(options or {}), **more}
-    return lake.create_table("t", SCHEMA, ["k"], ["p"], options=given)
+    return empty_table(SCHEMA, ["k"], ["p"], options=given)
 
 
 def rows(*lines: str) -> pa.Table:
@@ -165,9 +163,8 @@ def test_whole_table_is_overwritten_and_parts_of_it_are_not() -> None:
 def test_definition_that_cannot_work_is_refused(
     key: list[str], partition: list[str], options: dict[str, str], message: str
 ) -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     with pytest.raises(kt.KeytideError, match=message):
-        lake.create_table("t", SCHEMA, key, partition, options=options)
+        empty_table(SCHEMA, key, partition, options=options)
 
 
 def test_changes_tell_of_a_move() -> None:

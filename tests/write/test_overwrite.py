@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -15,8 +14,9 @@ from hypothesis import strategies as st
 import keytide as kt
 from keytide.definition.schema_evolution import SetOption
 from keytide.format.snapshot import CommitKind
-from keytide.store import Store, open_store
+from keytide.store import Store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
+from new_tables import empty_store
 from overtaking import overtaken
 
 SCHEMA = pa.schema([("d", pa.string()), ("h", pa.int32()), ("k", pa.int64()), ("v", pa.string())])
@@ -44,7 +44,7 @@ def shown(table: kt.Table, **travel: Any) -> str:
 
 
 def new_table(*partition_by: str, store: Store | None = None, **options: str) -> kt.Table:
-    store = store or open_store(f"memory://{uuid4().hex}")
+    store = store or empty_store()
     table = kt.connect("", store=store).create_table("t", SCHEMA, KEYS, partition_by, options)
     table.write(parsed(OLD))
     return table

@@ -17,6 +17,7 @@ from keytide.write.input_rows import to_arrow_table
 from keytide.write.layout import FixedLayout
 from keytide.write.refusals import writable_view
 from keytide.write.task import WriteTask
+from new_tables import fields_of
 from publishing import publish
 
 Row = dict[str, Any]
@@ -28,7 +29,7 @@ DELETE: Row = {"k": 2, "v": None, "_row_kind": "-D"}
 
 
 def table_of(warehouse: str, kind: str, options: dict[str, str]) -> kt.Table:
-    fields = [kt.Field(-1, n, kt.parse_sql_type(t)) for n, t in {"k": "INT", "v": kind}.items()]
+    fields = fields_of({"k": "INT", "v": kind})
     return kt.connect(warehouse).create_table("t", fields, ["k"], options=options)
 
 
@@ -124,7 +125,7 @@ def test_rows_that_cannot_be_merged_are_named_with_what_works(
     warehouse: str, options: dict[str, str], bad: Row, delete_helps: bool
 ) -> None:
     columns = {"k": "INT", "v": "BYTES", "g": "INT", "w": "INT"}
-    fields = [kt.Field(-1, n, kt.parse_sql_type(t)) for n, t in columns.items()]
+    fields = fields_of(columns)
     table = kt.connect(warehouse).create_table("t", fields, ["k"], options=options)
     sound = {"v": None, "g": 1, "w": 1}
     write_unchecked(table, [{"k": key, **sound} for key in (1, 2, 3)])

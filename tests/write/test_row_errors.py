@@ -8,7 +8,6 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.definition.schema_evolution import SetOption
-from keytide.store import open_store
+from new_tables import empty_lake, empty_table
 
 COUNTS = {"upsert.row-errors": "count"}
 MODES: dict[str, dict[str, str]] = {
@@ -31,9 +30,7 @@ COLUMNS = {"k": "INT", "a": "INT", "b": "BIGINT", "n": "INT NOT NULL", "v": "STR
 
 
 def new_table(mode: str, **options: str) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in COLUMNS.items()]
-    return lake.create_table("t", fields, ["k"], options={"bucket": "2", **MODES[mode], **options})
+    return empty_table(COLUMNS, ["k"], options={"bucket": "2", **MODES[mode], **options})
 
 
 def row(k: int | None, a: int | None, b: int | None, n: int | None, **more: Any) -> dict[str, Any]:
@@ -133,7 +130,7 @@ def test_table_without_errors_says_that_there_were_none() -> None:
 
 
 def test_insert_warns_of_what_it_left_out() -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    lake = empty_lake()
     lake.sql(
         "CREATE TABLE t (k INT, n INT NOT NULL, PRIMARY KEY (k) NOT ENFORCED) "
         "WITH ('upsert.mode' = 'full', 'upsert.row-errors' = 'count')"
@@ -159,7 +156,5 @@ def test_option_can_be_set_and_taken_back() -> None:
 
 
 def test_table_that_merges_on_reading_refuses_the_option() -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    fields = [kt.Field(-1, "k", kt.parse_sql_type("INT"))]
     with pytest.raises(kt.InvalidError, match=r"'upsert\.row-errors'.*'upsert\.mode'"):
-        lake.create_table("t", fields, ["k"], options=COUNTS)
+        empty_table("k INT", ["k"], options=COUNTS)

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -22,9 +21,10 @@ from far import far_away
 from key_indexes import assert_index_is_that_of_the_rows
 from keytide.commit.transaction import Transaction
 from keytide.definition.schema_evolution import AddColumn
-from keytide.store import Store, open_store
+from keytide.store import Store
 from keytide.write.input_rows import to_arrow_table
 from keytide.write.refusals import writable_view
+from new_tables import empty_store, empty_table
 
 Row: TypeAlias = "dict[str, Any]"
 
@@ -43,12 +43,7 @@ TYPES = {"each": "ARRAY<STRING>", "all": "ARRAY<STRING>", "is_gone": "BOOLEAN", 
 COLUMNS = ("k", "ts", *STRATEGIES, "forced", "v")
 
 
-def new_store() -> Store:
-    return open_store(f"memory://{uuid4().hex}")
-
-
 def new_table(store: Store | None = None, *more: str, **options: str) -> kt.Table:
-    lake = kt.connect("", store=store or new_store())
     fields = [
         kt.Field(-1, n, kt.parse_sql_type("INT NOT NULL" if n == "k" else TYPES.get(n, "INT")))
         for n in (*COLUMNS, *more)
@@ -63,7 +58,7 @@ def new_table(store: Store | None = None, *more: str, **options: str) -> kt.Tabl
         **functions,
     }
     with warnings.catch_warnings(action="error"):
-        return lake.create_table("t", fields, ["k"], options={**merging, **options})
+        return empty_table(fields, ["k"], options={**merging, **options}, store=store)
 
 
 def shown(table: kt.Table) -> dict[int, Row]:
@@ -253,7 +248,7 @@ def test_batch_that_is_delivered_again_doubles_nothing() -> None:
 @pytest.mark.takes_turns
 def test_two_writers_lose_no_increment_whenever_the_other_comes() -> None:
     for request in itertools.count(1):
-        store = new_store()
+        store = empty_store()
         new_table(store).write([{"k": 1, "ts": 1, "sum": 1}])
         other = kt.connect("", store=store).table("t")
         others = Others(partial(other.write, [{"k": 1, "ts": 1, "sum": 10}]))
@@ -271,12 +266,7 @@ def test_two_writers_lose_no_increment_whenever_the_other_comes() -> None:
 @pytest.mark.takes_turns
 def test_a_look_at_the_current_rows_of_all_files_is_one_wait() -> None:
     def waits(**options: str) -> int:
-        lake = kt.connect("", store=new_store())
-        fields = [
-            kt.Field(-1, "k", kt.parse_sql_type("INT NOT NULL")),
-            kt.Field(-1, "n", kt.parse_sql_type("INT")),
-        ]
-        table = lake.create_table("t", fields, ["k"], options=options)
+        table = empty_table("k INT NOT NULL, n INT", ["k"], options=options)
         for k in range(3):
             table.write([{"k": k, "n": 1}])
         with far_away(0.1) as far, far.counted() as requests:
@@ -291,17 +281,12 @@ def test_a_look_at_the_current_rows_of_all_files_is_one_wait() -> None:
 
 
 def test_texts_that_spell_one_uuid_are_one_row() -> None:
-    lake = kt.connect("", store=new_store())
-    fields = [
-        kt.Field(-1, "k", kt.parse_sql_type("STRING NOT NULL")),
-        kt.Field(-1, "n", kt.parse_sql_type("INT")),
-    ]
     options = {
         "upsert.mode": "partial",
         "upsert.hash-function": "uuid",
         "fields.default-aggregate-function": "sum",
     }
-    table = lake.create_table("t", fields, ["k"], options=options)
+    table = empty_table("k STRING NOT NULL, n INT", ["k"], options=options)
     low = "0f14d0ab-9605-4a62-a9e4-5ed26688389b"
     table.write([{"k": low, "n": 1}, {"k": low.upper(), "n": 2}])
     table.write([{"k": low, "n": 4}])
@@ -457,13 +442,13 @@ def test_keys_that_an_update_hands_on_have_the_rows_that_come_to_them() -> None:
 
 
 def test_rows_of_partitions_are_merged_where_they_are() -> None:
-    lake = kt.connect("", store=new_store())
-    fields = [
-        kt.Field(-1, name, kt.parse_sql_type(type_))
-        for name, type_ in {"p": "STRING NOT NULL", "k": "INT NOT NULL", "n": "INT"}.items()
-    ]
     options = {"upsert.mode": "partial", "fields.n.aggregate-function": "INCREMENT"}
-    table = lake.create_table("t", fields, ["p", "k"], partition_by=["p"], options=options)
+    table = empty_table(
+        "p STRING NOT NULL, k INT NOT NULL, n INT",
+        ["p", "k"],
+        partition_by=["p"],
+        options=options,
+    )
     for _ in range(2):
         table.write([{"p": p, "k": 1, "n": n} for p, n in (("a", 1), ("b", 10))])
     table.alter(AddColumn(("m",), kt.parse_sql_type("INT")))
