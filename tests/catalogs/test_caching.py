@@ -18,6 +18,7 @@ from keytide.snapshot.lineage import forget_lineages
 from keytide.store import CachedStore, LocalStore, Store, open_store
 from keytide.store.faults import FaultyStore
 from new_tables import empty_store
+from table_rows import rows
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 NAMED_BY_METADATA = re.compile(r"/(bucket-\d+|manifest|index|statistics)/[^/]+$")
@@ -30,11 +31,6 @@ def far() -> FaultyStore:
 
 def open_near(store: Store, cache: Path, **arguments: int | str) -> kt.Lake:
     return kt.connect("", store=store, cache=cache, **arguments)  # type: ignore[arg-type]
-
-
-def rows(table: kt.Table, **arguments: object) -> list[tuple[int, str]]:
-    found = table.scan(**arguments).to_pylist()  # type: ignore[arg-type]
-    return sorted((row["k"], row["v"]) for row in found)
 
 
 def filled(store: Store, **options: str) -> kt.Table:
@@ -81,7 +77,7 @@ def test_second_read_asks_for_no_file_that_never_changes(
         table = open_near(far, tmp_path / "cache").table("t")
         assert rows(table) == expected
         assert table.get(1_500) == {"k": 1_500, "v": "1000 1500"}
-        assert rows(table, where="v = '0 20'") == [(20, "0 20")]
+        assert rows(table.scan(where="v = '0 20'")) == [(20, "0 20")]
         assert bool(asked_of_files(far)) is (number == 0)
     far.log.clear()
     as_a_new_process()

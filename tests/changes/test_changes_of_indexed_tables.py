@@ -8,6 +8,7 @@ import pyarrow as pa
 
 import keytide as kt
 from keytide.changes.diff import IndexedDiffTask
+from table_rows import rows
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 Rows = list[tuple[object, ...]]
@@ -23,17 +24,12 @@ def filled(folder: Path, **options: str) -> kt.Table:
     return table
 
 
-def told(table: kt.Table, start: int, end: int) -> Rows:
-    rows = table.changes(start, end).to_arrow().to_pylist()
-    return sorted(tuple(row.values()) for row in rows)
-
-
 def test_changes_are_the_same_in_little_memory(tmp_path: Path) -> None:
     much, little = filled(tmp_path / "much"), filled(tmp_path / "little", read__memory="16 kb")
     expected = sorted((kind, k, v) for k in range(500) for kind, v in (("-U", "b"), ("+U", "c")))
     for table in (much, little):
-        assert told(table, 2, 3) == expected
-        assert told(table, 3, 4) == sorted(("-D", k, "c") for k in range(100))
+        assert rows(table.changes(2, 3)) == expected
+        assert rows(table.changes(3, 4)) == sorted(("-D", k, "c") for k in range(100))
 
 
 def test_rows_that_died_in_earlier_commits_are_not_counted(tmp_path: Path) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 import pytest
 
 import keytide as kt
 from keytide.definition.schema_evolution import RemoveOption
 from new_tables import fields_of
+from table_rows import rows
 
 SCHEMA = fields_of("k INT, n INT, s STRING, d DATE, m DECIMAL(5, 2), z TIMESTAMP_LTZ(3)")
 DEFAULTS = {
@@ -28,10 +27,6 @@ def table(warehouse: str) -> kt.Table:
     table.write([{"k": 1, "n": 5}, {"k": 2, "s": "x"}])
     table.write([{"k": 1, "s": "y"}, {"k": 3}])
     return table
-
-
-def rows(scan: kt.Scan) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.values()) for row in scan.to_pylist())
 
 
 def test_readers_see_the_default_where_nothing_was_written(table: kt.Table) -> None:

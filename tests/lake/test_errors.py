@@ -18,6 +18,7 @@ import keytide as kt
 from keytide.store import open_store
 from keytide.store.faults import FaultyStore
 from new_tables import fields_of
+from table_rows import rows
 
 BASE = pa.schema([("k", pa.int64()), ("w", pa.int64()), ("d", pa.bool_()), ("v", pa.string())])
 
@@ -36,10 +37,6 @@ def table_of(lake: kt.Lake, kind: str) -> kt.Table:
     types = {"k": "INT", "v": kind}
     fields = fields_of(types)
     return lake.create_table("t", fields, ["k"])
-
-
-def rows(table: kt.Table) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.values()) for row in table.scan().to_pylist())
 
 
 def test_retracts_that_a_partial_update_cannot_use_are_refused_before_anything_is_written(

@@ -18,6 +18,7 @@ from keytide.format.snapshot import Operation
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
 from stops import stops_of
+from table_rows import dicts
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 DOCUMENTS = re.compile(r"(branch/[^/]+/)?(snapshot/snapshot-|changelog/changelog-|tag/tag-).+")
@@ -66,15 +67,11 @@ def shown(table: kt.Table) -> dict[object, object]:
     states: dict[object, object] = {}
     for line in (table, table.branch("b")):
         for snapshot in line.snapshots():
-            states[line.name, snapshot.id] = rows(line, snapshot_id=snapshot.id)
+            states[line.name, snapshot.id] = dicts(line.scan(snapshot_id=snapshot.id))
         for tag in line.tags():
-            states[line.name, tag.name] = rows(line, tag=tag.name)
+            states[line.name, tag.name] = dicts(line.scan(tag=tag.name))
     states["changes"] = table.changes(1, 4, mode="changelog").to_arrow().to_pylist()
     return states
-
-
-def rows(table: kt.Table, **place: Any) -> list[dict[str, Any]]:
-    return table.scan(**place).to_arrow().sort_by("k").to_pylist()
 
 
 def test_all_that_is_refused_is_counted_and_mended() -> None:
@@ -181,7 +178,7 @@ def test_snapshots_that_expire_while_they_are_mended_stay_gone_or_readable(nth: 
         opened(store).write([{"k": 2, "v": "beside"}])
 
     opened(Beside(store, nth, act)).mend_snapshots()
-    assert {"k": 2, "v": "beside"} in rows(opened(store))
+    assert {"k": 2, "v": "beside"} in dicts(opened(store))
     found = shown(opened(store))
     assert all(
         states[key] == found[key] for key in states.keys() & found.keys() if key != "changes"

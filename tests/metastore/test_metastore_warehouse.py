@@ -17,6 +17,7 @@ from keytide.catalogs.metastore.registry import Description, Registry, hive_type
 from keytide.catalogs.metastore.warehouse import MetastoreWarehouse
 from keytide.snapshot.metadata import TableMetadata
 from keytide.types import parse_sql_type
+from table_rows import by_key, put
 
 Rows = dict[int, int]
 Place = tuple[str, dict[str, str]]
@@ -25,14 +26,6 @@ Place = tuple[str, dict[str, str]]
 def made(lake: kt.Lake, name: str) -> kt.Table:
     lake.sql(f"CREATE TABLE {name} (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED)")
     return lake.table(name)
-
-
-def rows(table: kt.Table) -> Rows:
-    return {row["k"]: row["v"] for row in table.scan().to_pylist()}
-
-
-def put(table: kt.Table, found: Rows) -> None:
-    table.write([{"k": k, "v": v} for k, v in found.items()])
 
 
 def registry(lake: kt.Lake) -> Registry:
@@ -67,10 +60,10 @@ def test_tables_are_made_written_and_found_by_others(lake: kt.Lake, place: Place
         made(lake, f"{db}.t")
     other = kt.connect(place[0], options=place[1])
     assert other.tables(db) == [f"{db}.t"]
-    assert rows(other.table(f"{db}.t")) == {1: 2, 2: 1}
-    assert rows(kt.open_table(table.uri)) == {1: 2, 2: 1}
+    assert by_key(other.table(f"{db}.t")) == {1: 2, 2: 1}
+    assert by_key(kt.open_table(table.uri)) == {1: 2, 2: 1}
     other.sql(f"DELETE FROM {db.upper()}.T WHERE k = 2")
-    assert rows(table) == {1: 2}
+    assert by_key(table) == {1: 2}
     assert table.verify().is_healthy
 
 
@@ -87,7 +80,7 @@ def test_metastore_is_told_what_paimon_tells_it(lake: kt.Lake, db: str) -> None:
 def test_table_is_made_with_the_rows_of_a_query_or_not_at_all(lake: kt.Lake, db: str) -> None:
     lake.create_database(db)
     lake.sql(f"CREATE TABLE {db}.u WITH ('primary-key' = 'k') AS SELECT 1 AS k, 2 AS v")
-    assert rows(lake.table(f"{db}.u")) == {1: 2}
+    assert by_key(lake.table(f"{db}.u")) == {1: 2}
     with pytest.raises(kt.KeytideError):
         lake.sql(f"CREATE TABLE {db}.w AS SELECT CAST(x AS INT) AS k FROM (VALUES ('a')) AS t (x)")
     assert lake.tables(db) == [f"{db}.u"]
@@ -97,7 +90,7 @@ def test_tables_are_renamed_and_their_names_used_again(lake: kt.Lake, db: str) -
     put(made(lake, f"{db}.t"), {1: 1})
     moved = lake.rename_table(f"{db}.t", "u")
     assert isinstance(moved, kt.Table)
-    assert rows(moved) == {1: 1}
+    assert by_key(moved) == {1: 1}
     with pytest.raises(kt.NotFoundError, match=rf"table {db}\.t does not exist"):
         lake.table(f"{db}.t")
     again = made(lake, f"{db}.t")
@@ -106,7 +99,7 @@ def test_tables_are_renamed_and_their_names_used_again(lake: kt.Lake, db: str) -
         lake.rename_table(f"{db}.u", "t")
     with pytest.raises(kt.NotFoundError, match="create it first"):
         lake.rename_table(f"{db}.u", "nowhere.u")
-    assert (rows(lake.table(f"{db}.u")), rows(again)) == ({1: 1}, {2: 2})
+    assert (by_key(lake.table(f"{db}.u")), by_key(again)) == ({1: 1}, {2: 2})
 
 
 def test_dropped_tables_take_their_files_along(lake: kt.Lake, db: str) -> None:
@@ -117,7 +110,7 @@ def test_dropped_tables_take_their_files_along(lake: kt.Lake, db: str) -> None:
     with pytest.raises(kt.NotFoundError, match=rf"table {db}\.t does not exist"):
         lake.drop_table(f"{db}.t")
     put(made(lake, f"{db}.t"), {2: 2})
-    assert rows(lake.table(f"{db}.t")) == {2: 2}
+    assert by_key(lake.table(f"{db}.t")) == {2: 2}
 
 
 def test_altered_columns_are_told_to_the_metastore(
@@ -215,12 +208,12 @@ def test_files_of_external_tables_stay(
     known = glue.get_table(DatabaseName=db, Name="t")["Table"]
     told = {name: known[name] for name in ("Name", "Parameters", "StorageDescriptor")}
     glue.update_table(DatabaseName=db, TableInput=told | {"TableType": "EXTERNAL_TABLE"})
-    assert rows(lake.table(f"{db}.t")) == {1: 1}
+    assert by_key(lake.table(f"{db}.t")) == {1: 1}
     moved = lake.rename_table(f"{db}.t", "u")
     assert isinstance(moved, kt.Table)
     lake.drop_table(f"{db}.u")
     assert lake.tables(db) == []
-    assert rows(there) == {1: 1}
+    assert by_key(there) == {1: 1}
 
 
 # -- addresses -------------------------------------------------------------------------------------

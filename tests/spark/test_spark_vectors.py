@@ -11,6 +11,7 @@ import keytide as kt
 from keytide.definition.schema_evolution import SetOption
 from keytide.spark.read_plans import split_scan
 from new_tables import fields_of
+from table_rows import rows
 
 pytestmark = pytest.mark.spark
 
@@ -23,12 +24,8 @@ def made(lake: kt.Lake, **options: str) -> kt.Table:
     return lake.create_table("t", FIELDS, ["k"], options={**vectors, **named})
 
 
-def rows(found: Any) -> list[tuple[Any, ...]]:
+def collected(found: Any) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in found.collect())
-
-
-def shown(table: kt.Table) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.values()) for row in table.scan().to_pylist())
 
 
 def batch(spark: Any, start: int, stop: int, sequence: int, value: str) -> Any:
@@ -47,15 +44,15 @@ def test_rows_that_spark_wrote_are_shown_and_read_natively(warehouse: str, spark
     table.write(batch(spark, 20, 30, 6, "late"))
     expected = [(k, 6, "b") for k in range(10, 15)] + [(k, 6, "late") for k in range(25, 30)]
     expected += [(k, 5, "a") for k in (*range(10), *range(30, 50))]
-    assert rows(table.scan().to_spark(spark)) == shown(table) == sorted(expected)
+    assert collected(table.scan().to_spark(spark)) == rows(table) == sorted(expected)
     split = split_scan(table.scan())
     assert not split.tasks
     assert {shape.has_dead_rows for shape in split.plain} == {True}
     assert not any(shape.has_retracts for shape in split.plain)
     loaded = spark.read.format("keytide").load(table.uri)
-    assert rows(loaded.select("k", "s", "v")) == sorted(expected)
+    assert collected(loaded.select("k", "s", "v")) == sorted(expected)
     found = table.scan(columns=["k"], where="v = 'late' AND k > 26").to_spark(spark)
-    assert rows(found) == [(27,), (28,), (29,)]
+    assert collected(found) == [(27,), (28,), (29,)]
 
 
 @pytest.mark.takes_turns
@@ -66,10 +63,10 @@ def test_rows_that_are_not_compacted_are_merged_by_tasks_where_asked_for(
     table.write(batch(spark, 0, 10, 1, "a"))
     table.compact()
     table.write(batch(spark, 5, 15, 1, "b"))
-    assert rows(table.scan().to_spark(spark)) == [(k, 1, "a") for k in range(10)]
+    assert collected(table.scan().to_spark(spark)) == [(k, 1, "a") for k in range(10)]
     table.alter(SetOption("deletion-vectors.merge-on-read", "true"))
     expected = [(k, 1, "a" if k < 5 else "b") for k in range(15)]
-    assert rows(table.scan().to_spark(spark)) == shown(table) == expected
+    assert collected(table.scan().to_spark(spark)) == rows(table) == expected
 
 
 @pytest.mark.takes_turns
@@ -84,7 +81,7 @@ def test_stream_tells_of_rows_once_they_are_shown(
         stream = spark.readStream.format("keytide").load(table.uri)
         found: list[tuple[Any, ...]] = []
         query = (
-            stream.writeStream.foreachBatch(lambda frame, _: found.extend(rows(frame)))
+            stream.writeStream.foreachBatch(lambda frame, _: found.extend(collected(frame)))
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .start()

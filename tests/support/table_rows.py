@@ -1,7 +1,12 @@
-"""The rows of small tables, as tests write them and compare them."""
+"""The rows of small tables, as tests write them and compare them.
+
+What is asked for its rows is a table, a scan, changes, or a result in Arrow.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -12,13 +17,18 @@ KINDS = ("+I", "-U", "+U", "-D")
 
 
 def rows(found: Any) -> list[tuple[Any, ...]]:
-    """The rows of a table, a scan, changes or a result, as sorted tuples."""
+    """The rows as sorted tuples."""
     return sorted(rows_in_order(found))
 
 
 def rows_in_order(found: Any) -> list[tuple[Any, ...]]:
-    """The same in the order in which they come."""
-    return [tuple(row.values()) for row in dicts(found)]
+    """The rows as tuples, as they come."""
+    return [tuple(row.values()) for row in _dicts(found)]
+
+
+def answer(lake: kt.Lake, query: str) -> list[tuple[Any, ...]]:
+    """The rows of a query as tuples, as they come."""
+    return rows_in_order(lake.sql(query))
 
 
 def lines(found: Any) -> list[str]:
@@ -27,50 +37,66 @@ def lines(found: Any) -> list[str]:
 
 
 def lines_in_order(found: Any) -> list[str]:
-    """The same in the order in which they come."""
+    """The rows as lines, as they come."""
     return [
         " ".join("-" if value is None else str(value) for value in row)
         for row in rows_in_order(found)
     ]
 
 
-def values_by_key(found: Any, key: str = "k", value: str = "v") -> dict[Any, Any]:
-    """One column by another, of which no value comes twice."""
-    return {each: row[value] for each, row in rows_by_key(found, key).items()}
+def dicts(found: Any, by: str = "k") -> list[dict[str, Any]]:
+    """The rows as dicts, sorted by a column."""
+    return sorted(_dicts(found), key=itemgetter(by))
 
 
 def rows_by_key(found: Any, key: str = "k") -> dict[Any, dict[str, Any]]:
-    """The rows as dicts, by a column of which no value comes twice."""
-    each = dicts(found)
-    by_key = {row[key]: row for row in each}
-    assert len(by_key) == len(each), "one row of a key"
-    return by_key
+    """The rows as dicts, by a column that has each value once."""
+    every = _dicts(found)
+    found_by_key = {row[key]: row for row in every}
+    assert len(found_by_key) == len(every), "one row of a key"
+    return found_by_key
 
 
-def dicts(found: Any) -> list[dict[str, Any]]:
-    """The rows as dicts, in the order in which they come."""
-    scanned = found.scan() if isinstance(found, kt.Table | kt.ExternalTable) else found
-    each: list[dict[str, Any]] = scanned.to_pylist()
-    return each
+def by_key(found: Any, *columns: str, key: str = "k") -> dict[Any, Any]:
+    """The values of `v`, or of another column or several, by one that has each value once."""
+    values = itemgetter(*columns or ("v",))
+    return {each: values(row) for each, row in rows_by_key(found, key).items()}
 
 
-def written(table: kt.Table, *texts: str) -> kt.WriteResult:
-    """Write lines such as `1 5 a` or `-D 1 5` to a table."""
-    return table.write(parsed(table.schema, *texts))
+def write_lines(table: kt.Table, *lines: str) -> kt.WriteResult:
+    """Write lines such as `1 5 a`, or `-D 1 5` for a delete."""
+    return table.write(parsed(table.schema, *lines))
 
 
-def parsed(schema: pa.Schema, *texts: str) -> list[dict[str, Any]]:
-    """Rows of lines such as `1 5 a` or `-D 1 5`: `-` is NULL, as is what is not there."""
+def parsed(schema: pa.Schema, *lines: str) -> list[dict[str, Any]]:
+    """The rows of such lines: `-` is NULL, and so is each column for which a line has no more."""
     found = []
-    for text in texts:
-        words = text.split()
+    for line in lines:
+        words = line.split()
         kind = words.pop(0) if words[0] in KINDS else "+I"
-        cells = words + ["-"] * (len(schema) - len(words))
-        values = zip(schema, cells, strict=True)
-        row = {f.name: None if cell == "-" else _cell(cell, f.type) for f, cell in values}
+        cells = [*words, *["-"] * (len(schema) - len(words))]
+        row = {f.name: _value(cell, f.type) for f, cell in zip(schema, cells, strict=True)}
         found.append({**row, "_row_kind": kind})
     return found
 
 
-def _cell(text: str, type_: pa.DataType) -> Any:
-    return int(text) if pa.types.is_integer(type_) else text
+def put(table: kt.Table, values: Mapping[int, Any]) -> None:
+    """Write the columns `k` and `v`."""
+    table.write([{"k": k, "v": v} for k, v in values.items()])
+
+
+def reopened(table: kt.Table) -> kt.Table:
+    """The table as a reader knows it who has seen nothing before."""
+    return kt.Table(table.metadata.store, table.name)
+
+
+def _dicts(found: Any) -> list[dict[str, Any]]:
+    scanned = found.scan() if isinstance(found, kt.Table | kt.ExternalTable) else found
+    every: list[dict[str, Any]] = scanned.to_pylist()
+    return every
+
+
+def _value(cell: str, type_: pa.DataType) -> Any:
+    if cell == "-":
+        return None
+    return int(cell) if pa.types.is_integer(type_) else cell

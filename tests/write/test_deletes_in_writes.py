@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import keytide as kt
 from new_tables import empty_table
 from overtaking import overtaken
+from table_rows import lines, parsed, write_lines
 
 SUM = {"merge-engine": "aggregation", "fields.n.aggregate-function": "sum"}
 REMOVING_SUM = SUM | {"aggregation.remove-record-on-delete": "true"}
@@ -27,24 +28,6 @@ COLUMNS = {"k": "INT NOT NULL", "s": "INT", "n": "BIGINT", "m": "BIGINT"}
 
 def made(options: dict[str, str]) -> kt.Table:
     return empty_table(COLUMNS, ["k"], options=options)
-
-
-def rows(*texts: str) -> list[dict[str, Any]]:
-    """Rows such as '+I 1 0 5 -': kind, key, sequence and two values, '-' for NULL."""
-    names = ("_row_kind", *COLUMNS)
-    cells = (text.split() for text in texts)
-    return [
-        {
-            name: cell if name == "_row_kind" else None if cell == "-" else int(cell)
-            for name, cell in zip(names, row, strict=True)
-        }
-        for row in cells
-    ]
-
-
-def shown(table: kt.Table) -> list[str]:
-    found = sorted(tuple(row.values()) for row in table.scan().to_pylist())
-    return [" ".join("-" if value is None else str(value) for value in row) for row in found]
 
 
 def numbers(table: kt.Table) -> list[int]:
@@ -67,11 +50,11 @@ DELETED_AND_BEGUN_ANEW = {
 def test_delete_and_what_follows_in_any_writes(name: str, cut: int) -> None:
     options, expected = DELETED_AND_BEGUN_ANEW[name]
     table = made(options)
-    table.write(rows("+I 1 0 5 8", "+I 2 0 1 1"))
-    news = rows("-D 1 1 5 8", "+I 1 2 7 -", "+I 3 2 1 1")
+    write_lines(table, "+I 1 0 5 8", "+I 2 0 1 1")
+    news = parsed(table.schema, "-D 1 1 5 8", "+I 1 2 7 -", "+I 3 2 1 1")
     for part in [news] if cut == 1 else [news[:1], news[1:]]:
         table.write(part)
-    assert shown(table) == [expected, "2 0 1 1", "3 2 1 1"]
+    assert lines(table) == [expected, "2 0 1 1", "3 2 1 1"]
     why = table.why(1)
     assert why.row == table.get(1)
     assert why.taken["n"] == (3,)
@@ -81,17 +64,17 @@ def test_delete_and_what_follows_in_any_writes(name: str, cut: int) -> None:
 def test_usual_writes_make_one_run() -> None:
     for options in (SUM, REMOVING_SUM, PARTIAL, REMOVING_PARTIAL, DECIDING_GROUP):
         table = made(options)
-        table.write(rows("+I 1 0 5 8", "+U 1 1 1 1", "+I 2 0 1 1"))
+        write_lines(table, "+I 1 0 5 8", "+U 1 1 1 1", "+I 2 0 1 1")
         assert numbers(table) == [0]
     table = made(SUM)
-    table.write(rows("-U 1 0 5 8", "+U 1 0 7 8"))
+    write_lines(table, "-U 1 0 5 8", "+U 1 0 7 8")
     assert numbers(table) == [0]
 
 
 def test_busy_key_of_a_group_that_decides_makes_one_run() -> None:
     table = made(DECIDING_GROUP | {"fields.n.aggregate-function": "sum"})
-    table.write(rows(*(f"+I 1 {s} 1 8" for s in range(50))))
-    assert (numbers(table), shown(table)) == ([0], ["1 49 50 8"])
+    write_lines(table, *(f"+I 1 {s} 1 8" for s in range(50)))
+    assert (numbers(table), lines(table)) == ([0], ["1 49 50 8"])
 
 
 def test_retract_that_says_nothing_about_a_group_takes_nothing_back() -> None:
@@ -99,20 +82,20 @@ def test_retract_that_says_nothing_about_a_group_takes_nothing_back() -> None:
         table = made(
             PARTIAL | {"fields.s.sequence-group": "n", "fields.n.aggregate-function": "sum"}
         )
-        table.write(rows("+I 1 1 7 8"))
-        news = rows("-U 1 2 - 8", "-U 1 - 5 8")
+        write_lines(table, "+I 1 1 7 8")
+        news = parsed(table.schema, "-U 1 2 - 8", "-U 1 - 5 8")
         for part in [news] if cut == 1 else [news[:1], news[1:]]:
             table.write(part)
-        assert shown(table) == ["1 2 7 8"]
+        assert lines(table) == ["1 2 7 8"]
 
 
 def test_writer_who_lost_the_race_keeps_its_layers_apart() -> None:
     table = made(REMOVING_SUM)
-    table.write(rows("+I 1 0 5 8"))
+    write_lines(table, "+I 1 0 5 8")
     other = kt.Table(table.metadata.store, table.name)
-    late = overtaken(table, lambda: other.write(rows("+I 1 0 100 8")))
-    late.write(rows("-D 1 0 5 8", "+I 1 0 7 8"))
-    assert shown(table) == ["1 0 7 8"]
+    late = overtaken(table, lambda: write_lines(other, "+I 1 0 100 8"))
+    write_lines(late, "-D 1 0 5 8", "+I 1 0 7 8")
+    assert lines(table) == ["1 0 7 8"]
     assert numbers(table) == [0, 1, 2, 3]
 
 

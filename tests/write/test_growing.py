@@ -20,6 +20,7 @@ from keytide.store.faults import Crash, Fault, FaultyStore
 from keytide.types import parse_sql_type
 from keytide.types.logical import common_type
 from other_readers import FORMS, READERS, published_as
+from table_rows import rows
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int32())])
 
@@ -34,10 +35,6 @@ def columns_of(table: kt.Table) -> str:
     return ", ".join(f"{f.name} {f.type.sql()}" for f in table.table_schema.fields).replace("`", "")
 
 
-def rows_of(table: kt.Table) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.values()) for row in table.scan().to_pylist())
-
-
 # -- what grows ----------------------------------------------------------------------------------
 
 
@@ -46,14 +43,14 @@ def test_new_columns_are_added_last_and_are_null_in_rows_of_before(warehouse: st
     t.write([{"k": 1, "v": 1}])
     t.write([{"w": "new", "k": 2, "v": 2, "x": 1.5}], merge_schema=True)
     assert columns_of(t) == "k BIGINT NOT NULL, v INT, w STRING, x DOUBLE"
-    assert rows_of(t) == [(1, 1, None, None), (2, 2, "new", 1.5)]
+    assert rows(t) == [(1, 1, None, None), (2, 2, "new", 1.5)]
 
 
 def test_columns_that_the_rows_lack_are_null_in_them(warehouse: str) -> None:
     t = table_of(warehouse, "k BIGINT, v INT, w STRING")
     t.write([{"k": 1, "v": 1, "w": "a"}])
     t.write([{"k": 1, "v": 2}], merge_schema=True)
-    assert rows_of(t) == [(1, 2, None)]
+    assert rows(t) == [(1, 2, None)]
 
 
 @pytest.mark.one_in(14)
@@ -129,13 +126,13 @@ def test_every_container_makes_the_same_table(warehouse: str, make: Any) -> None
     t = table_of(warehouse)
     t.write(make([{"k": 1, "v": 1 << 40, "w": "a"}]), merge_schema=True)
     assert columns_of(t) == "k BIGINT NOT NULL, v BIGINT, w STRING"
-    assert rows_of(t) == [(1, 1 << 40, "a")]
+    assert rows(t) == [(1, 1 << 40, "a")]
 
 
 def test_a_column_of_nothing_but_null_has_no_type_and_is_left_out(warehouse: str) -> None:
     t = table_of(warehouse)
     t.write([{"k": 1, "v": 1, "w": None}], merge_schema=True)
-    assert rows_of(t) == [(1, 1)]
+    assert rows(t) == [(1, 1)]
 
 
 def test_a_column_of_another_letter_case_is_refused(warehouse: str) -> None:
@@ -217,7 +214,7 @@ def test_tables_of_every_engine_grow(
     t.write([{"k": 1, "v": 1, "w": "a"}], merge_schema=True)
     t.write([{"k": 1, "v": 2}], merge_schema=True)
     t.compact(full=True)
-    assert rows_of(t) == expected
+    assert rows(t) == expected
     assert t.verify().is_healthy
 
 
@@ -245,7 +242,7 @@ def test_overwrite_of_a_partition_grows_the_table(warehouse: str) -> None:
     t = kt.connect(warehouse).create_table("t", schema, ["k", "p"], ["p"])
     t.write([{"k": 1, "p": "a", "v": 1}, {"k": 1, "p": "b", "v": 1}])
     t.overwrite([{"k": 2, "w": 1 << 40}], {"p": "a"}, merge_schema=True)
-    assert rows_of(t) == [(1, "b", 1, None), (2, "a", None, 1 << 40)]
+    assert rows(t) == [(1, "b", 1, None), (2, "a", None, 1 << 40)]
 
 
 def test_a_merge_takes_the_columns_of_its_source_and_leaves_others(warehouse: str) -> None:
@@ -255,7 +252,7 @@ def test_a_merge_takes_the_columns_of_its_source_and_leaves_others(warehouse: st
     merge = t.merge(source, "target.k = source.k", merge_schema=True)
     merge.when_matched_update_all().when_not_matched_insert_all().execute()
     assert columns_of(t) == "k BIGINT NOT NULL, v BIGINT, w STRING, x STRING"
-    assert rows_of(t) == [(1, 1 << 40, "stays", "new"), (2, 2, None, "new")]
+    assert rows(t) == [(1, 1 << 40, "stays", "new"), (2, 2, None, "new")]
     with pytest.raises(kt.InvalidError, match="neither is used"):
         merge.when_matched_delete().execute()
     with pytest.raises(kt.InvalidError, match="the text of a query"):

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import keytide as kt
 from keytide.definition.schema_evolution import SetOption
 from new_tables import empty_lake, empty_table
+from table_rows import dicts
 
 COUNTS = {"upsert.row-errors": "count"}
 MODES: dict[str, dict[str, str]] = {
@@ -49,10 +50,6 @@ def error_of(row: dict[str, Any], mode: str) -> str | None:
     return "several-comparison-values" if values else "no-comparison-value"
 
 
-def shown(table: kt.Table) -> list[dict[str, Any]]:
-    return sorted(table.scan().to_pylist(), key=lambda row: row["k"])
-
-
 SMALL = st.none() | st.integers(0, 3)
 ROWS = st.lists(
     st.builds(row, SMALL, SMALL, SMALL, SMALL, _row_kind=st.sampled_from(["+I", "+I", "-D"])),
@@ -75,7 +72,7 @@ def test_write_is_one_of_the_rows_that_can_be_taken(
         assert result.errors == dict(Counter(error for error in found if error is not None))
         assert (result.rows, result.rows_stored) == (len(rows), alone.rows_stored)
         assert (result.out_of_order, alone.errors) == (alone.out_of_order, None)
-        assert shown(counting) == shown(other)
+        assert dicts(counting) == dicts(other)
     assert not counting.verify().findings
 
 
@@ -105,7 +102,7 @@ def test_column_that_no_row_of_a_write_brings_is_null_however_rows_are_cut_into_
     found = Counter({name: 1 for row in rows for name in cut.write([row]).errors or {}})
     assert whole.write(rows).errors == dict(found)
     assert [*found] == ["null-primary-key", "null-in-not-null-column"]
-    assert shown(cut) == shown(whole) == [{"k": 1, "a": 5, "b": 7, "n": 0, "v": "x"}]
+    assert dicts(cut) == dicts(whole) == [{"k": 1, "a": 5, "b": 7, "n": 0, "v": "x"}]
     with pytest.raises(kt.InvalidError, match="the rows lack the column 'b'"):
         new_table("producers").write(rows[:1])
 
@@ -122,7 +119,7 @@ def test_overwrite_counts_too() -> None:
     table.write([row(7, 1, None, 0)])
     result = table.overwrite([row(None, 1, None, 0), row(1, 1, None, 0)])
     assert result.errors == {"null-primary-key": 1}
-    assert [each["k"] for each in shown(table)] == [1]
+    assert [each["k"] for each in dicts(table)] == [1]
 
 
 def test_table_without_errors_says_that_there_were_none() -> None:
@@ -146,7 +143,7 @@ def test_statement_that_makes_such_a_row_is_refused_all_the_same() -> None:
     table.write([row(1, 1, None, 0)])
     with pytest.raises(kt.InvalidError, match="NOT NULL column: n"):
         table.update({"n": None})
-    assert [each["n"] for each in shown(table)] == [0]
+    assert [each["n"] for each in dicts(table)] == [0]
 
 
 def test_option_can_be_set_and_taken_back() -> None:
