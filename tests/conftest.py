@@ -73,7 +73,7 @@ def pytest_report_header() -> str:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if behind_writers.IS_SET:
-        terminalreporter.write_line(behind_writers.told())
+        terminalreporter.write_line(behind_writers.report())
 
 
 @pytest.fixture(autouse=behind_writers.IS_SET)

@@ -63,14 +63,14 @@ def deviation(
 def collected(case: Case) -> Deviation:
     """A -U takes the old value back, in the write that brings the new one too."""
     steps = {
-        3: told(["-U", 1, ["A", "B"]], ["+U", 1, ["C", "D"]]),
-        5: told(["-U", 1, ["C", "D"]], ["+U", 1, []]),
-        9: told(["-U", 2, ["A", "B"]], ["+U", 2, ["C", "D"]]),
+        3: changelog(["-U", 1, ["A", "B"]], ["+U", 1, ["C", "D"]]),
+        5: changelog(["-U", 1, ["C", "D"]], ["+U", 1, []]),
+        9: changelog(["-U", 2, ["A", "B"]], ["+U", 2, ["C", "D"]]),
     }
     return deviation("retracts that meet an add in one write", steps=steps)(case)
 
 
-def told(*rows: list[Any]) -> Step:
+def changelog(*rows: list[Any]) -> Step:
     return {"check_changelog": [[*row, "$any"] for row in rows]}
 
 

@@ -106,7 +106,7 @@ def shown(table: kt.Table, snapshot_id: int) -> list[str]:
     return texts(table.scan(snapshot_id=snapshot_id).to_pylist())
 
 
-def told(changes: kt.Changes) -> list[str]:
+def lines_of_changes(changes: kt.Changes) -> list[str]:
     """Changes as texts such as `-U 1 a`."""
     return [" ".join(map(str, row.values())) for row in changes.to_pylist()]
 
@@ -253,7 +253,7 @@ def test_files_that_both_snapshots_have_are_not_read_outside_of_changed_keys() -
     table.write([{"k": 7, "v": "new"}])
     explained = table.changes(1).explain()
     assert (explained.tasks, explained.files) == (1, 3)  # one before, two after
-    assert told(table.changes(1)) == ["-U 7 old", "+U 7 new"]
+    assert lines_of_changes(table.changes(1)) == ["-U 7 old", "+U 7 new"]
     assert table.changes(2).explain().tasks == 0
 
 
@@ -286,9 +286,14 @@ def test_delta_tells_rows_as_they_were_written_commit_by_commit() -> None:
     table.write([{"k": 2, "v": None, "_row_kind": "-D"}])
     compact(table, level=5)
     table.overwrite([{"k": 2, "v": "c"}])
-    assert told(table.changes(0, mode="delta")) == ["+U 1 b", "+I 2 a", "-D 2 None", "+I 2 c"]
-    assert told(table.changes(1, 3, mode="delta")) == ["-D 2 None"]
-    assert told(table.changes(0)) == ["+I 2 c"]
+    assert lines_of_changes(table.changes(0, mode="delta")) == [
+        "+U 1 b",
+        "+I 2 a",
+        "-D 2 None",
+        "+I 2 c",
+    ]
+    assert lines_of_changes(table.changes(1, 3, mode="delta")) == ["-D 2 None"]
+    assert lines_of_changes(table.changes(0)) == ["+I 2 c"]
 
 
 def test_changelogs_that_others_stored_are_read() -> None:
@@ -296,17 +301,17 @@ def test_changelogs_that_others_stored_are_read() -> None:
                    for n in ("j_lookup", "j_input"))  # fmt: skip
     changes = lookup.changes(0, mode="changelog").to_pylist()
     assert texts(fold([], changes, lookup.primary_key)) == texts(lookup.scan().to_pylist())
-    assert told(raw.changes(1, mode="changelog")) == ["-U 1 a1", "+U 1 a2", "-D 2 b"]
+    assert lines_of_changes(raw.changes(1, mode="changelog")) == ["-U 1 a1", "+U 1 a2", "-D 2 b"]
 
 
 def test_a_changelog_is_read_after_its_snapshot_has_expired(tmp_path: Path) -> None:
     sample = next(p for p in SAMPLES if p.name == "j_input")
     shutil.copytree(sample, tmp_path / "t")
-    before = told(kt.open_table(tmp_path / "t").changes(0, mode="changelog"))
+    before = lines_of_changes(kt.open_table(tmp_path / "t").changes(0, mode="changelog"))
     (tmp_path / "t/changelog").mkdir()
     (tmp_path / "t/snapshot/snapshot-1").rename(tmp_path / "t/changelog/changelog-1")
     table = kt.open_table(tmp_path / "t")
-    assert told(table.changes(0, mode="changelog")) == before
+    assert lines_of_changes(table.changes(0, mode="changelog")) == before
     with pytest.raises(kt.NotFoundError, match="no snapshot 1; snapshots 2 to 2 exist"):
         table.changes(1)
 

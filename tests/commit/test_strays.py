@@ -80,7 +80,7 @@ OPERATIONS: dict[str, Callable[[StoredTable], object]] = {
 }
 
 
-def made(warehouse: str, kind: str, operation: str) -> tuple[kt.Table, StoredTable]:
+def new_table(warehouse: str, kind: str, operation: str) -> tuple[kt.Table, StoredTable]:
     lake = kt.connect(warehouse)
     options = {"bucket": "2", "write-only": "true", **KINDS[kind]}
     table = lake.create_table("d.t", SCHEMA, ["p", "k"], ["p"], options)
@@ -125,7 +125,7 @@ def test_files_of_tasks_whose_results_are_lost_are_deleted(
         pytest.skip("is compacted in another way")
     if operation == "rescale" and kind in ("index of keys", "dynamic buckets", "aggregates"):
         pytest.skip("cannot be rescaled")
-    table, stored = made(warehouse, kind, operation)
+    table, stored = new_table(warehouse, kind, operation)
     before = table.scan().to_arrow().sort_by("k")
     with pytest.raises(LostError):
         OPERATIONS[operation](stored)
@@ -141,7 +141,7 @@ def test_files_of_tasks_whose_results_are_lost_are_deleted(
 def test_files_that_a_killed_task_ends_late_are_deleted(
     ends_after_s: float, others: int, warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table, stored = made(warehouse, "plain", "write")
+    table, stored = new_table(warehouse, "plain", "write")
     transaction = Transaction.begin(stored, writable_view(stored))
     tasks = [pickle.loads(pickle.dumps(transaction.task())) for _ in range(others + 1)]
     for number in range(others):
@@ -154,7 +154,7 @@ def test_files_that_a_killed_task_ends_late_are_deleted(
 
 
 def test_work_of_this_process_alone_lists_nothing(warehouse: str) -> None:
-    _, stored = made(warehouse, "plain", "write")
+    _, stored = new_table(warehouse, "plain", "write")
     transaction = Transaction.begin(stored, writable_view(stored))
     transaction.collect(transaction.task().feed([rows(50)], 0))
     transaction.abort()
@@ -164,7 +164,7 @@ def test_work_of_this_process_alone_lists_nothing(warehouse: str) -> None:
 
 
 def test_files_that_a_snapshot_references_are_known(warehouse: str) -> None:
-    _, stored = made(warehouse, "plain", "write")
+    _, stored = new_table(warehouse, "plain", "write")
     mine = Statement.new()
     with Transaction.begin(stored, writable_view(stored), statement=mine) as transaction:
         transaction.collect(pickle.loads(pickle.dumps(transaction.task())).feed([rows(50)], 0))
@@ -175,7 +175,7 @@ def test_files_that_a_snapshot_references_are_known(warehouse: str) -> None:
 
 
 def test_files_in_a_folder_that_is_not_shared_are_not_committed(warehouse: str) -> None:
-    table, stored = made(warehouse, "plain", "write")
+    table, stored = new_table(warehouse, "plain", "write")
     elsewhere = f"{warehouse}_of_another_host"
     shutil.copytree(warehouse, elsewhere)
     transaction = Transaction.begin(stored, writable_view(stored))

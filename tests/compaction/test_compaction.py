@@ -41,7 +41,7 @@ def columns(**types: str) -> list[kt.Field]:
     return fields_of(types)
 
 
-def made(store: Store | None = None, **options: str) -> kt.Table:
+def new_table(store: Store | None = None, **options: str) -> kt.Table:
     own = {name.replace("__", ".").replace("_", "-"): text for name, text in options.items()}
     return empty_table(columns(**COLUMNS), ["p", "k"], ["p"], options=own, store=store)
 
@@ -66,7 +66,7 @@ def live_names(table: kt.Table) -> set[str]:
 
 @pytest.mark.takes_turns
 def test_table_of_many_small_writes_has_few_files() -> None:
-    table, model = made(bucket="2", **IN_THE_WRITE), {}
+    table, model = new_table(bucket="2", **IN_THE_WRITE), {}
     for n in range(40):
         key = n * 7 % 11
         write_lines(table, f"+I 0 {key} 0 v{n}", f"-D 0 {key + 1} 0 x")
@@ -80,7 +80,7 @@ def test_table_of_many_small_writes_has_few_files() -> None:
 
 
 def test_only_what_a_write_touched_is_compacted() -> None:
-    table = made(**WRITE_ONLY, **IN_THE_WRITE)
+    table = new_table(**WRITE_ONLY, **IN_THE_WRITE)
     for n in range(6):
         write_lines(table, f"+I 1 1 0 v{n}", f"+I 2 1 0 v{n}")
     table.alter(SetOption("write-only", "false"))
@@ -91,7 +91,7 @@ def test_only_what_a_write_touched_is_compacted() -> None:
 
 @pytest.mark.parametrize("options", [WRITE_ONLY, {"num-sorted-run.compaction-trigger": "99"}])
 def test_writes_leave_files_alone_that_are_not_due(options: dict[str, str]) -> None:
-    table = made(**options)
+    table = new_table(**options)
     for n in range(12):
         write_lines(table, f"+I 0 1 0 v{n}")
     assert levels(table) == [(0, 1)] * 12
@@ -108,7 +108,7 @@ def test_writes_leave_files_alone_that_are_not_due(options: dict[str, str]) -> N
 def test_files_that_must_stay_are_left_by_writes_and_refused_by_name(
     options: dict[str, str],
 ) -> None:
-    table = made(**options, **{"sequence.field": "s"})
+    table = new_table(**options, **{"sequence.field": "s"})
     for n in range(7):
         write_lines(table, f"+I 0 1 0 v{n}")
     assert levels(table) == [(0, 1)] * 7
@@ -120,7 +120,7 @@ def test_files_that_must_stay_are_left_by_writes_and_refused_by_name(
 
 def test_write_whose_compaction_fails_is_a_write_with_a_warning() -> None:
     store = empty_store()
-    table = made(store, **IN_THE_WRITE)
+    table = new_table(store, **IN_THE_WRITE)
     for n in range(4):
         write_lines(table, f"+I 0 1 0 v{n}")
     faulty = kt.connect("", store=FaultyStore(store, [Fault("output", nth=2)])).table("t")
@@ -137,7 +137,7 @@ def test_write_whose_compaction_fails_is_a_write_with_a_warning() -> None:
 
 
 def test_writer_goes_on_beyond_the_stop_trigger_whoever_compacts_too() -> None:
-    table = made(**WRITE_ONLY, **IN_THE_WRITE)
+    table = new_table(**WRITE_ONLY, **IN_THE_WRITE)
     for n in range(9):
         write_lines(table, f"+I 0 {n} 0 v{n}")
     table.alter(SetOption("write-only", "false"))
@@ -165,7 +165,7 @@ def bucket_of(table: kt.Table) -> tuple[bytes, int]:
 
 
 def test_full_compaction_leaves_one_run_and_then_nothing_to_do() -> None:
-    table = made(**WRITE_ONLY)
+    table = new_table(**WRITE_ONLY)
     write_lines(table, "+I 1 1 0 a", "+I 2 1 0 a")
     write_lines(table, "+I 1 2 0 b")
     done = table.compact(full=True)
@@ -179,7 +179,7 @@ def test_full_compaction_leaves_one_run_and_then_nothing_to_do() -> None:
 
 
 def test_dry_run_tells_what_would_be_taken_up_and_does_nothing() -> None:
-    table = made(**WRITE_ONLY)
+    table = new_table(**WRITE_ONLY)
     for n in range(3):
         write_lines(table, f"+I 1 {n} 0 a", f"+I 2 {n} 0 a")
     told = table.compact(full=True, dry_run=True)
@@ -190,7 +190,7 @@ def test_dry_run_tells_what_would_be_taken_up_and_does_nothing() -> None:
 
 
 def test_older_snapshots_and_columns_of_old_files_stay_readable() -> None:
-    table = made(**WRITE_ONLY)
+    table = new_table(**WRITE_ONLY)
     write_lines(table, "+I 0 1 0 a", "+I 0 2 0 b")
     table.alter(AddColumn(("n",), kt.parse_sql_type("INT")))
     table.write([{"p": 0, "k": 2, "s": 0, "v": "c", "n": 7}])
@@ -202,7 +202,7 @@ def test_older_snapshots_and_columns_of_old_files_stay_readable() -> None:
 
 def test_large_files_without_a_common_key_move_without_being_written_again() -> None:
     store = empty_store()
-    table = made(store, target_file_size="1 kb", **WRITE_ONLY)
+    table = new_table(store, target_file_size="1 kb", **WRITE_ONLY)
     write_lines(table, "+I 0 1 0 a", "+I 0 2 0 a")
     write_lines(table, "+I 0 5 0 a", "-D 0 6 0 x")
     write_lines(table, "+I 0 8 0 a")
@@ -216,7 +216,7 @@ def test_large_files_without_a_common_key_move_without_being_written_again() -> 
 
 
 def test_file_of_a_writer_that_counts_no_deletes_moves_with_the_true_count() -> None:
-    table = made(target_file_size="1 kb", sequence__field="s", **WRITE_ONLY)
+    table = new_table(target_file_size="1 kb", sequence__field="s", **WRITE_ONLY)
     write_lines(table, "+I 0 1 0 a", "-D 0 2 0 x")
     (entry,) = table.scan().live.entries
     silent = replace(entry, file=replace(entry.file, delete_row_count=0))
@@ -229,7 +229,7 @@ def test_file_of_a_writer_that_counts_no_deletes_moves_with_the_true_count() -> 
 
 
 def test_compacted_run_is_cut_at_the_target_size_in_key_order() -> None:
-    table = made(target_file_size="4 kb", **WRITE_ONLY)
+    table = new_table(target_file_size="4 kb", **WRITE_ONLY)
     for n in range(3):
         rows = [{"p": 0, "k": k, "s": n, "v": uuid4().hex} for k in range(n, 3000, 3 - n)]
         table.write(rows)
@@ -246,7 +246,7 @@ def test_compacted_run_is_cut_at_the_target_size_in_key_order() -> None:
 
 
 def test_rows_appended_meanwhile_lie_on_top_of_the_compacted() -> None:
-    table = made(**WRITE_ONLY)
+    table = new_table(**WRITE_ONLY)
     for n in range(3):
         write_lines(table, f"+I 0 1 0 v{n}", f"+I 0 2 0 v{n}")
     late = overtaken(table, lambda: write_lines(table, "+I 0 1 0 later", "-D 0 2 0 x"))
@@ -258,7 +258,7 @@ def test_rows_appended_meanwhile_lie_on_top_of_the_compacted() -> None:
 @pytest.mark.parametrize("target", ["128 mb", "1 kb"], ids=["rewritten", "moved"])
 def test_loser_of_two_compactions_tidies_up_and_is_done(target: str) -> None:
     store = empty_store()
-    table = made(store, target_file_size=target, **WRITE_ONLY)
+    table = new_table(store, target_file_size=target, **WRITE_ONLY)
     for n in range(3):
         write_lines(table, f"+I 0 {n} 0 v{n}")
     before = names(store)
@@ -272,7 +272,7 @@ def test_loser_of_two_compactions_tidies_up_and_is_done(target: str) -> None:
 
 
 def test_compactions_of_disjoint_files_do_not_meet_on_one_level() -> None:
-    table = made(num_sorted_run__compaction_trigger="2", **WRITE_ONLY)
+    table = new_table(num_sorted_run__compaction_trigger="2", **WRITE_ONLY)
     write_lines(table, "+I 0 1 0 a")
     write_lines(table, "+I 0 2 0 a")
 
@@ -287,7 +287,7 @@ def test_compactions_of_disjoint_files_do_not_meet_on_one_level() -> None:
 
 
 def test_overwritten_partition_does_not_come_back() -> None:
-    table = made(**WRITE_ONLY)
+    table = new_table(**WRITE_ONLY)
     for n in range(3):
         write_lines(table, f"+I 0 1 0 v{n}", f"+I 1 1 0 v{n}")
     late = overtaken(table, lambda: table.overwrite([], {"p": 0}))
@@ -300,7 +300,7 @@ def test_overwritten_partition_does_not_come_back() -> None:
 
 @copies_of
 def filled(store: Store) -> None:
-    table = made(store, sequence__field="s", **WRITE_ONLY)
+    table = new_table(store, sequence__field="s", **WRITE_ONLY)
     for n in range(3):
         write_lines(table, f"+I 0 1 {n} v{n}", f"+I 1 {n} 0 v{n}", f"-D 1 {n} {n} x")
 
@@ -351,7 +351,7 @@ def compact_at(table: kt.Table, now_ms: int) -> None:
 
 
 def test_delete_outlives_full_compactions_so_that_a_late_row_stays_out() -> None:
-    table = made(sequence__field="s", **WRITE_ONLY)
+    table = new_table(sequence__field="s", **WRITE_ONLY)
     write_lines(table, "+I 0 1 5 a", "+I 0 2 5 a")
     write_lines(table, "-D 0 1 7 x")
     table.compact(full=True)
@@ -367,7 +367,7 @@ def test_delete_outlives_full_compactions_so_that_a_late_row_stays_out() -> None
 def test_delete_is_forgotten_once_compactions_have_known_it_for_as_long_as_is_told(
     form: str,
 ) -> None:
-    table = made(
+    table = new_table(
         sequence__field="s", tombstone__retention="100 ms", file__format=form, **WRITE_ONLY
     )
     write_lines(table, "+I 0 1 5 a", "-D 0 2 7 x")
@@ -385,7 +385,7 @@ def test_delete_is_forgotten_once_compactions_have_known_it_for_as_long_as_is_to
 
 
 def test_delete_that_nothing_can_come_before_is_forgotten_by_the_next_full_compaction() -> None:
-    table = made(**WRITE_ONLY)
+    table = new_table(**WRITE_ONLY)
     write_lines(table, "+I 0 1 5 a", "+I 0 2 5 a")
     write_lines(table, "-D 0 1 7 x", "-D 0 2 5 x")
     table.compact(full=True)
@@ -406,7 +406,7 @@ def test_retract_of_a_sum_is_no_tombstone() -> None:
 def test_retention_is_refused_where_numbers_say_nothing_about_age() -> None:
     padded = {"sequence.field": "s", "sequence.auto-padding": "row-kind-flag"}
     with pytest.raises(kt.InvalidError, match=r"'tombstone.retention'.*'sequence.auto-padding'"):
-        made(tombstone__retention="1 d", **padded)
+        new_table(tombstone__retention="1 d", **padded)
 
 
 marks = st.frozensets(st.tuples(st.integers(0, 20), st.integers(0, 1000)), max_size=8)
@@ -452,7 +452,7 @@ def test_notes_are_kept_in_the_file_that_a_compaction_writes(form: str, tmp_path
 
 def test_sql_compacts_fully_unless_told_otherwise() -> None:
     store = empty_store()
-    table, lake = made(store, **WRITE_ONLY), kt.connect("", store=store)
+    table, lake = new_table(store, **WRITE_ONLY), kt.connect("", store=store)
     for n in range(2):
         write_lines(table, f"+I 0 1 0 v{n}")
     (row,) = lake.sql("CALL sys.compact(table => 't', compact_strategy => 'minor')").to_pylist()
@@ -492,7 +492,7 @@ def test_some_partitions_are_compacted_and_the_others_stay_as_they_are(key: str)
 
 def test_full_compaction_of_a_partition_is_none_of_the_table() -> None:
     """What is to be compacted in full every so many commits still is."""
-    table = made(full_compaction__delta_commits="2", **WRITE_ONLY)
+    table = new_table(full_compaction__delta_commits="2", **WRITE_ONLY)
     write_lines(table, "+I 0 1 0 a", "+I 1 1 0 a")
     table.compact(full=True, partition={"p": 0})
     assert not table.snapshots()[-1].commit_user.startswith(compaction.FULL_COMPACTION)
@@ -501,7 +501,7 @@ def test_full_compaction_of_a_partition_is_none_of_the_table() -> None:
 
 
 def test_no_warning_where_all_is_well() -> None:
-    table = made()
+    table = new_table()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for n in range(12):

@@ -23,7 +23,7 @@ def files(table: kt.Table) -> dict[int, set[str]]:
     return found
 
 
-def made(warehouse: str, options: Mapping[str, str]) -> kt.Table:
+def new_table(warehouse: str, options: Mapping[str, str]) -> kt.Table:
     return kt.connect(warehouse).create_table("t", SCHEMA, ["k"], options={**LEVELS, **options})
 
 
@@ -40,7 +40,7 @@ def made(warehouse: str, options: Mapping[str, str]) -> kt.Table:
     ids=["plain", "vectors", "lookup", "partial", "versions"],
 )
 def test_each_level_has_its_format(warehouse: str, options: dict[str, str]) -> None:
-    table = made(warehouse, options)
+    table = new_table(warehouse, options)
     model: dict[int, Any] = {}
     for n in range(7):
         rows = [{"k": k, "v": f"{n}-{k}"} for k in range(n, n + 5)]
@@ -57,7 +57,7 @@ def test_each_level_has_its_format(warehouse: str, options: dict[str, str]) -> N
 
 
 def test_lone_file_is_written_anew_where_its_level_asks_for_it(warehouse: str) -> None:
-    table = made(warehouse, {"write-only": "true"})
+    table = new_table(warehouse, {"write-only": "true"})
     table.write([{"k": 1, "v": "a"}])
     assert files(table) == {0: {"avro"}}
     table.compact(full=True)
@@ -82,7 +82,7 @@ def test_formats_that_cannot_be_are_refused(
     warehouse: str, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(kt.KeytideError, match=message):
-        made(warehouse, options)
+        new_table(warehouse, options)
 
 
 def test_tables_without_levels_say_that_it_has_no_effect(warehouse: str) -> None:

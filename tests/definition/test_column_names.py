@@ -75,7 +75,7 @@ def names() -> list[str]:
     return list(dict.fromkeys([*sorted(free.values()), *more]))
 
 
-def table_of(names: list[str], key: list[str], **more: Any) -> kt.Table:
+def new_table(names: list[str], key: list[str], **more: Any) -> kt.Table:
     fields = [kt.Field(-1, name, kt.parse_sql_type("INT")) for name in names]
     lake = empty_lake()
     return lake.create_table("t", fields, key, **more)
@@ -105,7 +105,7 @@ def test_keys_and_values_may_have_every_name(part: int) -> None:
         "bucket": "2",
     }
     partition = key[:1] if len(key) > 1 else []
-    table = table_of([*key, *values], key, partition_by=partition, options=options)
+    table = new_table([*key, *values], key, partition_by=partition, options=options)
     row = dict.fromkeys([*key, *values], 1)
     last = key[-1]
     table.write([{**row, last: n} for n in range(6)])
@@ -173,8 +173,8 @@ def test_changes_of_a_feed_may_have_every_name() -> None:
 def test_scratch_names_are_no_columns() -> None:
     for name in (scratch("row"), "_KEY_a", "_key_a", "*", "^.*$", "a\0b", *SYSTEM_NAMES, *TAKEN):
         with pytest.raises(kt.InvalidError, match=r"reserved|taken|kept|pattern|NUL"):
-            table_of(["k", name], ["k"])
-        table = table_of(["k", "v"], ["k"])
+            new_table(["k", name], ["k"])
+        table = new_table(["k", "v"], ["k"])
         with pytest.raises(kt.InvalidError, match=r"reserved|taken|kept|pattern|NUL"):
             table.alter(AddColumn((name,), kt.parse_sql_type("INT")))
         with pytest.raises(kt.InvalidError, match=r"reserved|taken|kept|pattern|NUL"):
@@ -221,7 +221,7 @@ def test_definition_that_cannot_be_is_refused(arguments: dict[str, Any], message
 
 
 def test_column_that_is_added_or_renamed_needs_a_sound_name_and_type() -> None:
-    table = table_of(["k", "v"], ["k"])
+    table = new_table(["k", "v"], ["k"])
     for change in (
         AddColumn(("",), INT), AddColumn((" ",), INT), RenameColumn(("v",), ""),
         AddColumn(("v", "w"), deep(300).type), AddColumn(("w",), deep(300).type),

@@ -66,14 +66,14 @@ definitions = st.tuples(
 )
 
 
-def made(keys: str, options: Mapping[str, str]) -> kt.Table:
+def new_table(keys: str, options: Mapping[str, str]) -> kt.Table:
     key, partitions = KEYS[keys]
     return empty_table(SCHEMA, key, partitions, options=options)
 
 
 def altered(keys: str, options: Mapping[str, str]) -> kt.Table:
     """The same by ALTER, but for what has to be said when a table is made."""
-    table = made(keys, {"bucket": "-1"} if keys == "keys move" else {})
+    table = new_table(keys, {"bucket": "-1"} if keys == "keys move" else {})
     table.alter(*[SetOption(key, value) for key, value in options.items()])
     return table
 
@@ -81,7 +81,9 @@ def altered(keys: str, options: Mapping[str, str]) -> kt.Table:
 @pytest.mark.takes_turns
 @settings(max_examples=10 * settings.default.max_examples)
 @given(
-    keys=st.sampled_from(sorted(KEYS)), options=definitions, make=st.sampled_from([made, altered])
+    keys=st.sampled_from(sorted(KEYS)),
+    options=definitions,
+    make=st.sampled_from([new_table, altered]),
 )
 def test_definition_that_is_accepted_can_be_written(
     keys: str, options: dict[str, str], make: Any

@@ -347,7 +347,7 @@ def test_rows_come_change_and_go_at_once(store: Store, options: dict[str, str]) 
 # -- changes that are told ------------------------------------------------------------------------
 
 
-def told(table: kt.Table, start: int, mode: str = "diff") -> str:
+def changed_rows(table: kt.Table, start: int, mode: str = "diff") -> str:
     found = table.changes(start, mode=mode).to_pylist()
     return " ".join(sorted(f"{r['_row_kind']}{r['p']}{r['n']}{r['v'] or '-'}" for r in found))
 
@@ -357,13 +357,13 @@ def test_rows_that_died_are_told_and_no_others(store: Store) -> None:
     table.write(rows("a1x a2y a3z"))
     table.write(rows("b1x b2y"))
     delete(store, "a2y")
-    assert told(table, 2) == "-Da2y"
+    assert changed_rows(table, 2) == "-Da2y"
     update(store, "x", n=7)
-    assert told(table, 3) == "+Ia7x +Ib7x -Da1x -Db1x"
-    assert told(table, 2) == "+Ia7x +Ib7x -Da1x -Da2y -Db1x"
-    assert told(table, 3, "delta") == "+Ia7x +Ib7x"
+    assert changed_rows(table, 3) == "+Ia7x +Ib7x -Da1x -Db1x"
+    assert changed_rows(table, 2) == "+Ia7x +Ib7x -Da1x -Da2y -Db1x"
+    assert changed_rows(table, 3, "delta") == "+Ia7x +Ib7x"
     delete(store, "a3z")  # the last row of the file
-    assert told(table, 4) == "-Da3z"
+    assert changed_rows(table, 4) == "-Da3z"
     table.rollback_to(2)
     assert shown(table) == "a1x a2y a3z b1x b2y"
 

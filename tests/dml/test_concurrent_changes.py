@@ -86,7 +86,7 @@ def tell(process: Process, line: str) -> None:
     process.stdin.flush()
 
 
-def told(process: Process) -> str:
+def next_line(process: Process) -> str:
     assert process.stdout is not None
     return process.stdout.readline().rstrip("\n")
 
@@ -121,10 +121,10 @@ class Table:
         asked = self.processes.some(len(statements))
         for process, texts in zip(asked, statements, strict=True):
             tell(process, self.job(*texts))
-        assert [told(process) for process in asked] == ["ready"] * len(asked)
+        assert [next_line(process) for process in asked] == ["ready"] * len(asked)
         for process in asked:
             tell(process, "go")
-        return sorted(int(told(process)) for process in asked)
+        return sorted(int(next_line(process)) for process in asked)
 
 
 Make = Callable[[str, str], Table]
@@ -253,9 +253,9 @@ def test_c6_process_that_dies_before_its_commit_changes_nothing_and_holds_nothin
     table = made(kind, "(1, 0, 0), (2, 0, 0)")
     process = start(DYING)
     tell(process, table.job(text))
-    assert told(process) == "ready"
+    assert next_line(process) == "ready"
     tell(process, "go")
-    assert told(process) == "about to commit"
+    assert next_line(process) == "about to commit"
     process.kill()
     process.communicate()
     assert table.shown() == [(1, 0, 0), (2, 0, 0)]

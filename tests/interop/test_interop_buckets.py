@@ -12,7 +12,7 @@ COLUMNS = {"k": "INT NOT NULL", "p": "STRING NOT NULL", "v": "STRING"}
 OPTIONS = {"bucket": "-1", "dynamic-bucket.target-row-num": "3"}
 
 
-def made(lake: kt.Lake) -> kt.Table:
+def new_table(lake: kt.Lake) -> kt.Table:
     lake.sql(
         "CREATE TABLE db.t (k INT, p STRING, v STRING, PRIMARY KEY (k, p) NOT ENFORCED) "
         "PARTITIONED BY (p) WITH ('bucket' = '-1', 'dynamic-bucket.target-row-num' = '3')"
@@ -25,7 +25,7 @@ def lines(keys: range, value: str) -> list[str]:
 
 
 def test_interop_dynamic_buckets_read_alike(judge: Judge, lake: kt.Lake) -> None:
-    table = made(lake)
+    table = new_table(lake)
     table.write(rows(table, *lines(range(8), "a"), "+I 1 y a"))
     table.write(rows(table, *lines(range(5, 12), "b"), "+I 2 y b"))
     table.write(rows(table, "-D 1 y a", "+I 6 x c"))

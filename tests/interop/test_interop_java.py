@@ -51,7 +51,7 @@ a_step = st.one_of(
 )  # fmt: skip
 
 
-def table_of(lake: kt.Lake, options: dict[str, str], partitioned: bool) -> kt.Table:
+def new_table(lake: kt.Lake, options: dict[str, str], partitioned: bool) -> kt.Table:
     keys, parts = (["k", "p"], ["p"]) if partitioned else (["k"], [])
     return lake.create_table(f"db.t{next(NUMBERS)}", COLUMNS, keys, parts, options=options)
 
@@ -82,7 +82,7 @@ def test_interop_java_and_keytide_take_turns(
         **ENGINES[engine], "bucket": buckets, "file.format": file_format,
         "write-only": str(write_only).lower(),
     }  # fmt: skip
-    table = table_of(lake, options, partitioned)
+    table = new_table(lake, options, partitioned)
     for doing, given_rows in steps:
         if doing == "Keytide writes":
             table.write(arrow(table, given_rows, KINDS.get(engine, ["+I"])))
@@ -101,7 +101,7 @@ def test_interop_java_and_keytide_take_turns(
 
 
 def test_interop_keytide_goes_on_after_java_compacted(java: JavaPaimon, lake: kt.Lake) -> None:
-    table = table_of(lake, {"sequence.field": "s", "bucket": "2"}, partitioned=False)
+    table = new_table(lake, {"sequence.field": "s", "bucket": "2"}, partitioned=False)
     for n in range(4):
         table.write(rows(table, f"+I {n} x a {n} 5", f"-D {n + 1} x a 1 7"))
     before = shown(table)
@@ -115,7 +115,7 @@ def test_interop_keytide_goes_on_after_java_compacted(java: JavaPaimon, lake: kt
 
 def test_interop_java_reads_tables_with_dynamic_buckets(java: JavaPaimon, lake: kt.Lake) -> None:
     options = {"bucket": "-1", "dynamic-bucket.target-row-num": "3", "write-only": "true"}
-    table = table_of(lake, options, partitioned=True)
+    table = new_table(lake, options, partitioned=True)
     for n in range(5):
         table.write(rows(table, *(f"+I {k} {'xy'[k % 2]} a {n} 1" for k in range(n, n + 6))))
     table.write(rows(table, "-D 1 y a 0 0"))
@@ -125,7 +125,7 @@ def test_interop_java_reads_tables_with_dynamic_buckets(java: JavaPaimon, lake: 
 
 
 def test_interop_java_follows_the_changelog_of_input(java: JavaPaimon, lake: kt.Lake) -> None:
-    table = table_of(lake, {"changelog-producer": "input"}, partitioned=False)
+    table = new_table(lake, {"changelog-producer": "input"}, partitioned=False)
     table.write(rows(table, "+I 1 x a 1 1", "+I 2 x b 1 1"))
     table.write(rows(table, "-U 1 x a 1 1", "+U 1 x c 2 1", "-D 2 x b 1 1"))
     seen = [(kind, row["k"], row["v"]) for kind, row in java.changes(table.name, after=1)]
@@ -138,7 +138,7 @@ def test_interop_java_follows_the_changelog_of_input(java: JavaPaimon, lake: kt.
 def test_interop_java_reads_old_snapshots_of_a_changed_table(
     java: JavaPaimon, lake: kt.Lake
 ) -> None:
-    table = table_of(lake, {"write-only": "true"}, partitioned=False)
+    table = new_table(lake, {"write-only": "true"}, partitioned=False)
     table.write(rows(table, "+I 1 x a 1 1", "+I 2 x b 1 1"))
     table.alter(AddColumn(("w",), kt.parse_sql_type("INT")))
     table.write([{"k": 2, "p": "x", "v": "c", "n": 1, "s": 1, "w": 7}])
@@ -153,7 +153,7 @@ def test_interop_rows_that_java_leaves_in_no_bucket_are_placed(
     java: JavaPaimon, lake: kt.Lake
 ) -> None:
     options = {"bucket": "-2", "postpone.default-bucket-num": "2"}
-    table = table_of(lake, options, partitioned=True)
+    table = new_table(lake, options, partitioned=True)
     table.write(rows(table, "+I 1 x a 1 1", "+I 2 x a 1 1"))
     java.write(table.name, rows(table, "+U 1 x b 2 2", "-D 2 x a 1 1", "+I 3 y b 2 2"))
     java.write(table.name, rows(table, "+U 1 x c 3 3"))

@@ -32,7 +32,7 @@ def files_below(lake: kt.Lake) -> list[str]:
     return sorted(str(p.relative_to(lake.uri)) for p in Path(lake.uri).rglob("*") if p.is_file())
 
 
-def table_of(lake: kt.Lake, kind: str) -> kt.Table:
+def new_table(lake: kt.Lake, kind: str) -> kt.Table:
     """A table of a key `k` and one column `v` of that type."""
     types = {"k": "INT", "v": kind}
     fields = fields_of(types)
@@ -416,7 +416,7 @@ LOSSY: list[tuple[str, pa.Array]] = [
 def test_value_that_would_be_lost_or_change_its_kind_is_refused(
     lake: kt.Lake, kind: str, column: pa.Array
 ) -> None:
-    table = table_of(lake, kind)
+    table = new_table(lake, kind)
     before = files_below(lake)
     with pytest.raises(kt.InvalidError) as caught:
         table.write(pa.table({"k": [1], "v": column}))
@@ -444,7 +444,7 @@ def test_value_that_would_be_lost_or_change_its_kind_is_refused(
     ],
 )  # fmt: skip
 def test_python_value_that_does_not_fit_is_refused(lake: kt.Lake, kind: str, value: Any) -> None:
-    table = table_of(lake, kind)
+    table = new_table(lake, kind)
     before = files_below(lake)
     with pytest.raises(kt.InvalidError, match=r"column 'v' is .*found a value that does not fit"):
         table.write([{"k": 1, "v": value}])
@@ -467,7 +467,7 @@ def test_python_value_that_does_not_fit_is_refused(lake: kt.Lake, kind: str, val
 def test_python_value_that_fits_in_another_form_is_taken(
     lake: kt.Lake, kind: str, value: Any, stored: Any
 ) -> None:
-    table = table_of(lake, kind)
+    table = new_table(lake, kind)
     table.write([{"k": 1, "v": value}])
     assert table.get(1) == {"k": 1, "v": stored}
 

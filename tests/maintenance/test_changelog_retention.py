@@ -44,7 +44,7 @@ def changelogs(table: kt.Table) -> list[int]:
     return table.metadata.changelog_ids()
 
 
-def told(table: kt.Table, start: int, end: int, mode: str) -> list[dict[str, Any]]:
+def changes_of(table: kt.Table, start: int, end: int, mode: str) -> list[dict[str, Any]]:
     return table.changes(start, end, mode).to_pylist()
 
 
@@ -52,13 +52,13 @@ def told(table: kt.Table, start: int, end: int, mode: str) -> list[dict[str, Any
 def test_changes_of_expired_snapshots_are_told_as_before(producer: Producer) -> None:
     table, mode = opened(full_history(producer)), MODES[producer]
     newest = max(ids(table))
-    before = {n: told(table, n - 1, n, mode) for n in ids(table)}
-    whole = told(table, 0, newest, mode)
+    before = {n: changes_of(table, n - 1, n, mode) for n in ids(table)}
+    whole = changes_of(table, 0, newest, mode)
     table.expire_snapshots(1)
     assert (ids(table), changelogs(table)) == ([newest], list(range(1, newest)))
     for number, rows in before.items():
-        assert told(table, number - 1, number, mode) == rows
-    assert told(table, 0, newest, mode) == whole
+        assert changes_of(table, number - 1, number, mode) == rows
+    assert changes_of(table, 0, newest, mode) == whole
     assert torn_snapshots(table.stored.store) == set()
     assert stray_files(table.stored.store) == set()
     assert table.verify().is_healthy
@@ -66,13 +66,15 @@ def test_changes_of_expired_snapshots_are_told_as_before(producer: Producer) -> 
 
 def test_reader_who_has_seen_nothing_reads_what_is_kept() -> None:
     store = full_history("none")
-    before = told(opened(store), 0, 7, "delta")
+    before = changes_of(opened(store), 0, 7, "delta")
     opened(store).expire_snapshots(1)
     reader = opened(store)
     batches = list(reader.follow(0, mode="delta", timeout_seconds=0))
     assert [row for batch in batches for row in batch.to_pylist()] == before
     batches = list(reader.follow(5, mode="delta", timeout_seconds=0))
-    assert [row for batch in batches for row in batch.to_pylist()] == told(reader, 5, 7, "delta")
+    assert [row for batch in batches for row in batch.to_pylist()] == changes_of(
+        reader, 5, 7, "delta"
+    )
 
 
 def test_what_a_changelog_does_not_tell_is_said() -> None:
@@ -181,13 +183,13 @@ def contents(store: Store) -> frozenset[tuple[str, bytes]]:
 def test_expiry_that_dies_anywhere_loses_nothing_that_is_kept(producer: str, action: Any) -> None:
     source = full_history(producer)
     beginning, mode = contents(source), MODES[producer]
-    whole = told(opened(source), 5, 7, mode)
+    whole = changes_of(opened(source), 5, 7, mode)
 
     def check_end(store: Store) -> None:
         table = opened(store)
         assert (ids(table), changelogs(table)) == ([7], [5, 6])
         assert stray_files(table.stored.store) == set()
-        assert told(table, 5, 7, mode) == whole
+        assert changes_of(table, 5, 7, mode) == whole
 
     expire(source)
     check_end(source)
@@ -200,7 +202,7 @@ def test_expiry_that_dies_anywhere_loses_nothing_that_is_kept(producer: str, act
             expire(faulty)
         table = opened(store)
         assert torn_snapshots(table.stored.store) == set()
-        assert told(table, 5, 7, mode) == whole
+        assert changes_of(table, 5, 7, mode) == whole
         expire(store)
         if contents(store) != end:
             check_end(store)

@@ -37,7 +37,7 @@ def with_history(mode: str) -> kt.Table:
     return table
 
 
-def told(batches: Any) -> list[str]:
+def sorted_lines(batches: Any) -> list[str]:
     rows = [row for batch in batches for row in batch.to_pylist()]
     names = ("_row_kind", "p", "k", "ts", "v")
     return sorted(" ".join(str(row[name]) for name in names) for row in rows)
@@ -64,11 +64,11 @@ def test_a_conversion_changes_no_row(mode: str) -> None:
     table = with_history(mode)
     changed = ["+I 0 5 5 c", "+U 0 1 6 b", "-D 0 2 5 a", "-U 0 1 5 a"]
     assert table.changes(1, 2).explain().files == 0
-    assert told(table.changes(1, 2).to_batches()) == []
-    assert told(table.changes(2, 3).to_batches()) == changed
-    assert told(table.changes(1).to_batches()) == changed
-    assert told(table.changes("then", 3).to_batches()) == changed
-    assert told(table.changes(0).to_batches()) == [f"+I {row}" for row in NOW]
+    assert sorted_lines(table.changes(1, 2).to_batches()) == []
+    assert sorted_lines(table.changes(2, 3).to_batches()) == changed
+    assert sorted_lines(table.changes(1).to_batches()) == changed
+    assert sorted_lines(table.changes("then", 3).to_batches()) == changed
+    assert sorted_lines(table.changes(0).to_batches()) == [f"+I {row}" for row in NOW]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -91,11 +91,16 @@ def test_reader_who_keeps_older_columns_is_told_over_a_conversion(mode: str) -> 
     table.write([{"p": 0, "k": 5, "ts": 6, "value": "d", "w": 1}])
     first = table.metadata.schema(0)
     full = changes_of(table.stored, 0, 4, schema=first)
-    assert told(full.to_batches()) == ["+I 0 1 6 b", "+I 0 5 6 d", "+I 1 3 5 a"]
+    assert sorted_lines(full.to_batches()) == ["+I 0 1 6 b", "+I 0 5 6 d", "+I 1 3 5 a"]
     last = changes_of(table.stored, 3, 4, schema=first)
-    assert told(last.to_batches()) == ["+U 0 5 6 d", "-U 0 5 5 c"]
+    assert sorted_lines(last.to_batches()) == ["+U 0 5 6 d", "-U 0 5 5 c"]
     over = changes_of(table.stored, 1, 3, schema=first)
-    assert told(over.to_batches()) == ["+I 0 5 5 c", "+U 0 1 6 b", "-D 0 2 5 a", "-U 0 1 5 a"]
+    assert sorted_lines(over.to_batches()) == [
+        "+I 0 5 5 c",
+        "+U 0 1 6 b",
+        "-D 0 2 5 a",
+        "-U 0 1 5 a",
+    ]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -106,18 +111,23 @@ def test_follower_is_told_of_the_commits_around_a_conversion_alone(mode: str) ->
     for batch in follow:
         by_snapshot.setdefault(batch.schema.metadata[b"keytide.snapshot_id"], []).append(batch)
     assert by_snapshot.keys() == {b"3"}
-    assert told(by_snapshot[b"3"]) == ["+I 0 5 5 c", "+U 0 1 6 b", "-D 0 2 5 a", "-U 0 1 5 a"]
+    assert sorted_lines(by_snapshot[b"3"]) == [
+        "+I 0 5 5 c",
+        "+U 0 1 6 b",
+        "-D 0 2 5 a",
+        "-U 0 1 5 a",
+    ]
     full = table.follow(timeout_seconds=0)
-    assert told(full) == [f"+I {row}" for row in NOW]
+    assert sorted_lines(full) == [f"+I {row}" for row in NOW]
 
 
 def test_commits_are_told_as_they_were_written_each_by_its_kind() -> None:
     table = with_history("full")
-    assert told(table.changes(1, mode="delta").to_batches()) == [
+    assert sorted_lines(table.changes(1, mode="delta").to_batches()) == [
         "+I 0 1 6 b", "+I 0 5 5 c", "+I 1 4 6 late", "-D 0 2 6 x",
     ]  # fmt: skip
     before = table.changes(0, 1, mode="delta").to_batches()
-    assert told(table.changes(0, 2, mode="delta").to_batches()) == told(before)
+    assert sorted_lines(table.changes(0, 2, mode="delta").to_batches()) == sorted_lines(before)
 
 
 @pytest.mark.one_in(14)

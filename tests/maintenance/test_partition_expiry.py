@@ -25,7 +25,7 @@ SCHEMA = pa.schema(
 DAYS = ("2026-03-08", "2026-03-09", "2026-03-10")
 
 
-def table_of(days: tuple[Any, ...] = DAYS, store: Any = None, **options: str) -> kt.Table:
+def new_table(days: tuple[Any, ...] = DAYS, store: Any = None, **options: str) -> kt.Table:
     """A table of one row a day."""
     given = {f"partition.{name.replace('_', '-')}": text for name, text in options.items()}
     table = empty_table(SCHEMA, ["dt", "k"], ["dt"], options=given, store=store)
@@ -95,7 +95,7 @@ def test_options_that_are_not_to_be_understood_are_refused(
     options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(kt.InvalidError, match=message):
-        table_of((), expiration_time="1 d", **options)
+        new_table((), expiration_time="1 d", **options)
 
 
 def test_table_without_partitions_has_none_that_expire() -> None:
@@ -114,7 +114,7 @@ def test_table_without_partitions_has_none_that_expire() -> None:
 
 
 def test_partitions_go_by_their_values_the_oldest_first() -> None:
-    table = table_of()
+    table = new_table()
     assert expired(table, "36 h") == ["2026-03-08"]
     assert days_of(table) == ["2026-03-09", "2026-03-10"]
     assert expired(table, "36 h") == []
@@ -136,7 +136,7 @@ def test_partition_whose_values_tell_no_time_stays() -> None:
 
 
 def test_age_may_count_from_the_last_write() -> None:
-    table = table_of()
+    table = new_table()
     asked = PartitionAge("1 d", strategy="update-time")
     later = datetime.now() + timedelta(hours=23)
     assert expire_partitions(table.stored, asked, now=lambda: later).partitions == ()
@@ -152,7 +152,7 @@ def test_age_may_count_from_the_last_write() -> None:
 
 def test_write_meanwhile_goes_with_its_partition_by_values_and_keeps_it_by_updates() -> None:
     for strategy, days in (("values-time", ["2026-03-10"]), ("update-time", [*DAYS, DAYS[0]])):
-        table = table_of()
+        table = new_table()
         late = [{"dt": "2026-03-08", "hour": 0, "k": 9, "v": 9}]
         slow = overtaken(table, lambda table=table, late=late: table.write(late))
         now = NOW if strategy == "values-time" else datetime.now() + timedelta(days=2)
@@ -162,7 +162,7 @@ def test_write_meanwhile_goes_with_its_partition_by_values_and_keeps_it_by_updat
 
 
 def test_dry_run_drops_nothing() -> None:
-    table = table_of()
+    table = new_table()
     asked = PartitionAge("1 h")
     told = expire_partitions(table.stored, asked, dry_run=True, now=lambda: NOW)
     assert (told.snapshot_id, len(told.partitions)) == (None, 3)
@@ -175,7 +175,7 @@ def test_dry_run_drops_nothing() -> None:
 def test_drop_that_dies_drops_all_of_them_or_none(action: Any) -> None:
     for nth in range(1, 9):
         store = empty_store()
-        table_of(store=store)
+        new_table(store=store)
         faulty = FaultyStore(store, [Fault("write", nth=nth, action=action)])
         with suppress(Crash, kt.DataError):
             expired(kt.connect("", store=faulty).table("t"), "36 h")
@@ -194,19 +194,19 @@ def days_ago(days: int) -> str:
 
 
 def test_writes_drop_old_partitions_once_in_an_interval() -> None:
-    table = table_of((days_ago(40), days_ago(1)), expiration_time="30 d")
+    table = new_table((days_ago(40), days_ago(1)), expiration_time="30 d")
     assert days_of(table) == [days_ago(1)]
     late = [{"dt": days_ago(50), "hour": 0, "k": 9, "v": 9}]
     table.write(late)
     assert days_of(table) == [days_ago(50), days_ago(1)]  # it was looked at an hour ago or later
-    anew = table_of((days_ago(40),), expiration_time="30 d", expiration_check_interval="0 s")
+    anew = new_table((days_ago(40),), expiration_time="30 d", expiration_check_interval="0 s")
     anew.write(late)
     assert days_of(anew) == []
 
 
 def test_table_that_is_write_only_leaves_it_to_whoever_compacts() -> None:
     store = empty_store()
-    table = table_of((days_ago(40),), store)
+    table = new_table((days_ago(40),), store)
     lake = kt.connect("", store=store)
     lake.sql(
         "ALTER TABLE t SET ('write-only' = 'true', 'partition.expiration-time' = '30 d', "
@@ -236,7 +236,7 @@ def test_partitions_of_dynamic_buckets_and_of_append_tables_go_too() -> None:
 
 def test_python_and_the_procedure_take_what_the_format_takes() -> None:
     store = empty_store()
-    table = table_of(("20200101", "20200202", days_ago(0).replace("-", "")), store)
+    table = new_table(("20200101", "20200202", days_ago(0).replace("-", "")), store)
     told = table.expire_partitions("30 d", timestamp_formatter="yyyyMMdd", dry_run=True)
     assert told.partitions == ("dt=20200101", "dt=20200202")
     assert "dt=20200202" in told._repr_html_()
@@ -263,9 +263,9 @@ def test_python_and_the_procedure_take_what_the_format_takes() -> None:
 )
 def test_call_that_is_not_to_be_understood_is_refused(asked: Any, message: str) -> None:
     with pytest.raises(kt.InvalidError, match=message):
-        table_of().expire_partitions(**asked)
+        new_table().expire_partitions(**asked)
 
 
 def test_longest_time_expires_nothing() -> None:
-    assert table_of().expire_partitions(timedelta(days=106_751)).partitions == ()
-    assert expired(table_of(), f"{2**62} ns") == []
+    assert new_table().expire_partitions(timedelta(days=106_751)).partitions == ()
+    assert expired(new_table(), f"{2**62} ns") == []

@@ -70,7 +70,7 @@ def written(options: dict[str, str], kinds: Sequence[str], found: list[list[Vers
     return table
 
 
-def seen(table: kt.Table) -> tuple[list[Any], list[Any]]:
+def rows_and_kinds(table: kt.Table) -> tuple[list[Any], list[Any]]:
     """The rows, and the outcome of every key with its kind."""
     rows = sorted(table.scan().to_pylist(), key=repr)
     return rows, sorted(audit_log(table.scan()).to_pylist(), key=repr)
@@ -85,7 +85,7 @@ def test_merged_versions_written_again_leave_the_table_as_it_is(
 ) -> None:
     kinds, options = ENGINES[engine]
     table = written(options, kinds, found)
-    before, files = seen(table), table.scan().live.entries
+    before, files = rows_and_kinds(table), table.scan().live.entries
     stored = stored_versions(table, files)
     view = table.scan().view
     with mock.patch.object(read, "_BATCH_ROWS_MIN", batch_rows):
@@ -101,7 +101,7 @@ def test_merged_versions_written_again_leave_the_table_as_it_is(
         merged[SEQUENCE_NUMBER].min(), merged[SEQUENCE_NUMBER].max(),
     )  # fmt: skip
     assert file.delete_row_count == merged[VALUE_KIND].is_in([1, 3]).sum()
-    assert seen(table) == before
+    assert rows_and_kinds(table) == before
 
 
 def numbers(versions: pl.DataFrame) -> dict[int, int]:
@@ -119,7 +119,7 @@ def test_kept_numbers_and_deletes_order_what_comes_later(
     compact(compacted, 1)
     for table in (whole, compacted):
         table.write([{"k": k, "s": s, "v": v} for k, s, v in late])
-    assert seen(compacted) == seen(whole)
+    assert rows_and_kinds(compacted) == rows_and_kinds(whole)
 
 
 def test_versions_have_the_columns_asked_for_as_they_are_stored() -> None:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 FIELDS = fields_of("p INT NOT NULL, k INT NOT NULL, v STRING")
 
 
-def made(spark: SparkSession, warehouse: str, **options: str) -> kt.Table:
+def new_table(spark: SparkSession, warehouse: str, **options: str) -> kt.Table:
     lake = kt.connect(warehouse, spark=spark)
     options = {name.replace("_", "-"): text for name, text in options.items()}
     return lake.create_table("t", FIELDS, ["p", "k"], ["p"], options=options)
@@ -33,7 +33,7 @@ def made(spark: SparkSession, warehouse: str, **options: str) -> kt.Table:
 def test_compaction_of_a_lake_with_a_session_runs_on_its_executors(
     spark: SparkSession, warehouse: str
 ) -> None:
-    table = made(spark, warehouse, write_only="true")
+    table = new_table(spark, warehouse, write_only="true")
     for n in range(3):
         table.write([{"p": p, "k": k, "v": f"v{n}"} for p in range(4) for k in (0, n)])
     before = rows(table)
@@ -48,7 +48,7 @@ def test_compaction_of_a_lake_with_a_session_runs_on_its_executors(
 def test_command_compacts_as_a_job_of_a_session(
     spark: SparkSession, warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = made(spark, warehouse, write_only="true")
+    table = new_table(spark, warehouse, write_only="true")
     for n in range(2):
         table.write([{"p": p, "k": k, "v": f"v{n}"} for p in range(3) for k in (0, n)])
     before = rows(table)
@@ -64,7 +64,7 @@ def test_command_compacts_as_a_job_of_a_session(
 def test_error_on_an_executor_arrives_and_leaves_no_file(
     spark: SparkSession, warehouse: str
 ) -> None:
-    table = made(spark, warehouse, write_only="true")
+    table = new_table(spark, warehouse, write_only="true")
     for n in range(2):
         table.write([{"p": p, "k": 1, "v": f"v{n}"} for p in range(2)])
     files = sorted(Path(table.uri).rglob("data-*"))
@@ -76,7 +76,7 @@ def test_error_on_an_executor_arrives_and_leaves_no_file(
 
 @pytest.mark.takes_turns
 def test_writes_of_spark_compact_what_they_touch(spark: SparkSession, warehouse: str) -> None:
-    table = made(spark, warehouse, **{"compaction.background": "false"})
+    table = new_table(spark, warehouse, **{"compaction.background": "false"})
     for n in range(5):
         frame = spark.createDataFrame([(0, 1, f"v{n}"), (1, n, "x")], "p INT, k INT, v STRING")
         if n % 2:

@@ -81,7 +81,7 @@ def histories() -> list[dict[str, Any]]:
     ]
 
 
-def make_table(lake: kt.Lake, name: str, buckets: int) -> kt.Table:
+def new_table(lake: kt.Lake, name: str, buckets: int) -> kt.Table:
     types = {"k": "INT", "at": "INT", **{column: kind for column, (kind, _) in COLUMNS.items()}}
     fields = fields_of(types)
     options = {**OPTIONS, "bucket": str(buckets)}
@@ -114,9 +114,9 @@ def shown(rows: Any) -> list[str]:
 @pytest.mark.takes_turns
 def test_no_way_of_writing_or_reading_changes_a_row(warehouse: str, spark: SparkSession) -> None:
     lake, rows = kt.connect(warehouse), histories()
-    at_once = written(make_table(lake, "at_once", 1), rows, len(rows))
-    one = written(make_table(lake, "one", 1), rows, 40)
-    eight = written(make_table(lake, "eight", 8), rows, 40)
+    at_once = written(new_table(lake, "at_once", 1), rows, len(rows))
+    one = written(new_table(lake, "one", 1), rows, 40)
+    eight = written(new_table(lake, "eight", 8), rows, 40)
 
     expected = shown(at_once.scan().to_arrow())
 
@@ -131,7 +131,7 @@ def test_no_way_of_writing_or_reading_changes_a_row(warehouse: str, spark: Spark
 def test_compacting_some_runs_changes_no_row(
     warehouse: str, spark: SparkSession, first: int, end: int
 ) -> None:
-    table = written(make_table(kt.connect(warehouse), "t", 1), histories(), 40)
+    table = written(new_table(kt.connect(warehouse), "t", 1), histories(), 40)
     expected = shown(table.scan().to_arrow())
 
     scan = compacted(table, first, end)
@@ -168,11 +168,11 @@ def test_executors_merge_what_they_write_as_one_process_does(
     warehouse: str, spark: SparkSession
 ) -> None:
     lake, rows = kt.connect(warehouse), histories()
-    source = written(make_table(lake, "source", 4), newest(rows), 40)
-    local = written(make_table(lake, "local", 4), newest(rows), 40)
+    source = written(new_table(lake, "source", 4), newest(rows), 40)
+    local = written(new_table(lake, "local", 4), newest(rows), 40)
     frame = source.scan().to_spark(spark)
 
-    distributed = make_table(lake, "distributed", 4)
+    distributed = new_table(lake, "distributed", 4)
     distributed.write(frame)
     distributed.write(frame)
     local.write(local.scan().to_arrow())

@@ -43,7 +43,7 @@ def make_feed(folder: Path) -> None:
         (folder / f"part-{number}.json").write_text("\n".join(lines))
 
 
-def make_table(warehouse: str) -> kt.Table:
+def new_table(warehouse: str) -> kt.Table:
     schema = pa.schema([("id", pa.int64()), ("n", pa.int64())])
     options = {"merge-engine": "aggregation", "fields.n.aggregate-function": "sum", "bucket": "2"}
     return kt.connect(warehouse).create_table("sums", schema, ["id"], options=options)
@@ -78,7 +78,7 @@ def test_every_batch_is_applied_once_and_a_replayed_one_not_again(
     tmp_path: Path, warehouse: str, spark: Any
 ) -> None:
     make_feed(tmp_path / "feed")
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     run(spark, tmp_path, table)
     assert rows(table) == expected()
     commits = [s.commit_identifier for s in table.snapshots()]
@@ -100,7 +100,7 @@ def test_a_driver_killed_at_random_moments_loses_and_repeats_nothing(
     tmp_path: Path, warehouse: str
 ) -> None:
     make_feed(tmp_path / "feed")
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     arguments = [str(tmp_path / "feed"), table.uri, str(tmp_path / "checkpoint")]
     moments = random.Random(7)
     kills = 0

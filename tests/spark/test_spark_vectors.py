@@ -18,7 +18,7 @@ pytestmark = pytest.mark.spark
 FIELDS = fields_of("k INT NOT NULL, s INT, v STRING")
 
 
-def made(lake: kt.Lake, **options: str) -> kt.Table:
+def new_table(lake: kt.Lake, **options: str) -> kt.Table:
     named = {name.replace("__", ".").replace("_", "-"): text for name, text in options.items()}
     vectors = {"deletion-vectors.enabled": "true", "bucket": "2"}
     return lake.create_table("t", FIELDS, ["k"], options={**vectors, **named})
@@ -36,7 +36,7 @@ def batch(spark: Any, start: int, stop: int, sequence: int, value: str) -> Any:
 
 @pytest.mark.takes_turns
 def test_rows_that_spark_wrote_are_shown_and_read_natively(warehouse: str, spark: Any) -> None:
-    table = made(kt.connect(warehouse, spark=spark), sequence__field="s")
+    table = new_table(kt.connect(warehouse, spark=spark), sequence__field="s")
     table.write(batch(spark, 0, 50, 5, "a"))
     batch(spark, 10, 20, 6, "b").write.format("keytide").mode("append").save(table.uri)
     deletes = batch(spark, 15, 25, 7, "x").withColumn("_row_kind", lit("-D"))
@@ -59,7 +59,7 @@ def test_rows_that_spark_wrote_are_shown_and_read_natively(warehouse: str, spark
 def test_rows_that_are_not_compacted_are_merged_by_tasks_where_asked_for(
     warehouse: str, spark: Any
 ) -> None:
-    table = made(kt.connect(warehouse, spark=spark), write_only="true")
+    table = new_table(kt.connect(warehouse, spark=spark), write_only="true")
     table.write(batch(spark, 0, 10, 1, "a"))
     table.compact()
     table.write(batch(spark, 5, 15, 1, "b"))
@@ -74,7 +74,7 @@ def test_stream_tells_of_rows_once_they_are_shown(
     warehouse: str, spark: Any, tmp_path: Any
 ) -> None:
     kt.spark.register(spark)
-    table = made(kt.connect(warehouse, spark=spark))
+    table = new_table(kt.connect(warehouse, spark=spark))
     table.write(batch(spark, 0, 4, 1, "a"))
 
     def told() -> list[tuple[Any, ...]]:

@@ -26,7 +26,7 @@ DECIDING_GROUP = PARTIAL | {
 COLUMNS = {"k": "INT NOT NULL", "s": "INT", "n": "BIGINT", "m": "BIGINT"}
 
 
-def made(options: dict[str, str]) -> kt.Table:
+def new_table(options: dict[str, str]) -> kt.Table:
     return empty_table(COLUMNS, ["k"], options=options)
 
 
@@ -49,7 +49,7 @@ DELETED_AND_BEGUN_ANEW = {
 @pytest.mark.parametrize("cut", [1, 2], ids=["one write", "two writes"])
 def test_delete_and_what_follows_in_any_writes(name: str, cut: int) -> None:
     options, expected = DELETED_AND_BEGUN_ANEW[name]
-    table = made(options)
+    table = new_table(options)
     write_lines(table, "+I 1 0 5 8", "+I 2 0 1 1")
     news = parsed(table.schema, "-D 1 1 5 8", "+I 1 2 7 -", "+I 3 2 1 1")
     for part in [news] if cut == 1 else [news[:1], news[1:]]:
@@ -63,23 +63,23 @@ def test_delete_and_what_follows_in_any_writes(name: str, cut: int) -> None:
 
 def test_usual_writes_make_one_run() -> None:
     for options in (SUM, REMOVING_SUM, PARTIAL, REMOVING_PARTIAL, DECIDING_GROUP):
-        table = made(options)
+        table = new_table(options)
         write_lines(table, "+I 1 0 5 8", "+U 1 1 1 1", "+I 2 0 1 1")
         assert numbers(table) == [0]
-    table = made(SUM)
+    table = new_table(SUM)
     write_lines(table, "-U 1 0 5 8", "+U 1 0 7 8")
     assert numbers(table) == [0]
 
 
 def test_busy_key_of_a_group_that_decides_makes_one_run() -> None:
-    table = made(DECIDING_GROUP | {"fields.n.aggregate-function": "sum"})
+    table = new_table(DECIDING_GROUP | {"fields.n.aggregate-function": "sum"})
     write_lines(table, *(f"+I 1 {s} 1 8" for s in range(50)))
     assert (numbers(table), lines(table)) == ([0], ["1 49 50 8"])
 
 
 def test_retract_that_says_nothing_about_a_group_takes_nothing_back() -> None:
     for cut in (1, 2):
-        table = made(
+        table = new_table(
             PARTIAL | {"fields.s.sequence-group": "n", "fields.n.aggregate-function": "sum"}
         )
         write_lines(table, "+I 1 1 7 8")
@@ -90,7 +90,7 @@ def test_retract_that_says_nothing_about_a_group_takes_nothing_back() -> None:
 
 
 def test_writer_who_lost_the_race_keeps_its_layers_apart() -> None:
-    table = made(REMOVING_SUM)
+    table = new_table(REMOVING_SUM)
     write_lines(table, "+I 1 0 5 8")
     other = kt.Table(table.metadata.store, table.name)
     late = overtaken(table, lambda: write_lines(other, "+I 1 0 100 8"))
@@ -148,7 +148,7 @@ def test_removed_rows_agree_with_a_dict(
     if oracle is sums:  # a -U of a key that has no row yet is merged with what comes later
         seen = {key for kind, key, _ in found if kind == "-U"}
         found = [("-D", key, None) for key in sorted(seen)] + found
-    table = made(options | {"bucket": str(buckets)})
+    table = new_table(options | {"bucket": str(buckets)})
     places = [0, *sorted(min(cut, len(found)) for cut in cuts), len(found)]
     for start, end in itertools.pairwise(places):
         batch = [

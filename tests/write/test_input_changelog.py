@@ -36,7 +36,7 @@ ENGINES: dict[str, dict[str, str]] = {
 Row = dict[str, Any]
 
 
-def make_table(lake: kt.Lake, name: str = "t", **options: str) -> kt.Table:
+def new_table(lake: kt.Lake, name: str = "t", **options: str) -> kt.Table:
     return lake.create_table(
         name, SCHEMA, ["p", "k"], ["p"], options={"changelog-producer": "input", **options}
     )
@@ -73,7 +73,7 @@ def test_changelog_has_what_was_written_and_the_table_is_the_same_without_it(
 ) -> None:
     lake = empty_lake()
     options = {"bucket": str(buckets), **ENGINES[engine]}
-    table, plain = make_table(lake, **options), make_table(lake, "plain", **options)
+    table, plain = new_table(lake, **options), new_table(lake, "plain", **options)
     plain.alter(SetOption("changelog-producer", "none"))
     chance = random.Random(seed)
     for batch in writes:
@@ -88,7 +88,7 @@ def test_changelog_has_what_was_written_and_the_table_is_the_same_without_it(
 
 
 def test_versions_of_a_key_come_from_the_older_to_the_newer() -> None:
-    table = make_table(empty_lake(), **{"sequence.field": "s"})
+    table = new_table(empty_lake(), **{"sequence.field": "s"})
     kinds = {3: "-D", 1: "+I", 2: "-U"}
     table.write([{"p": "a", "k": 1, "s": s, "v": "x", "_row_kind": k} for s, k in kinds.items()])
     assert [row["_row_kind"] for row in logged(table, 0)] == ["+I", "-U", "-D"]
@@ -97,7 +97,7 @@ def test_versions_of_a_key_come_from_the_older_to_the_newer() -> None:
 
 def test_updates_and_deletes_by_sql_are_logged_and_overwrites_are_not() -> None:
     lake = empty_lake()
-    table = make_table(lake)
+    table = new_table(lake)
     table.write([{"p": "a", "k": k, "s": 0, "v": "x"} for k in range(3)])
     lake.sql("UPDATE t SET v = 'y' WHERE k = 1; DELETE FROM t WHERE k = 2")
     assert [(row["k"], row["v"]) for row in logged(table, 1, 2)] == [(1, "y")]
@@ -122,7 +122,7 @@ def named_files(table: kt.Table) -> set[str]:
 
 
 def test_options_of_changelog_files_are_acted_on() -> None:
-    table = make_table(
+    table = new_table(
         empty_lake(),
         **{
             "changelog-file.format": "orc",
@@ -140,7 +140,7 @@ def test_options_of_changelog_files_are_acted_on() -> None:
 
 
 def test_commit_without_changelog_is_named_where_one_was_to_be_told() -> None:
-    table = make_table(empty_lake())
+    table = new_table(empty_lake())
     table.alter(SetOption("changelog-producer", "none"))
     table.write([{"p": "a", "k": 1, "s": 0, "v": "x"}])
     table.alter(SetOption("changelog-producer", "input"))
@@ -158,7 +158,7 @@ NEW = [{"p": p, "k": 0, "s": 1, "v": "new"} for p in "ab"]
 
 @copies_of
 def filled_store(store: Store) -> None:
-    make_table(kt.connect("", store=store)).write(OLD)
+    new_table(kt.connect("", store=store)).write(OLD)
 
 
 def writes_of(store: FaultyStore) -> list[tuple[str, int]]:
