@@ -29,6 +29,7 @@ from keytide.definition.schema_evolution import (
 )
 from keytide.read import merged_versions as read
 from new_tables import empty_lake, empty_table
+from table_rows import lines_in_order
 
 SCHEMA = pa.schema(
     [
@@ -108,7 +109,7 @@ def shown(table: kt.Table, snapshot_id: int) -> list[str]:
 
 def lines_of_changes(changes: kt.Changes) -> list[str]:
     """Changes as texts such as `-U 1 a`."""
-    return [" ".join(map(str, row.values())) for row in changes.to_pylist()]
+    return lines_in_order(changes)
 
 
 # -- the law ---------------------------------------------------------------------------------------

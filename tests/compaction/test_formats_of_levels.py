@@ -10,6 +10,7 @@ import pytest
 
 import keytide as kt
 from keytide.definition.schema_evolution import SetOption
+from table_rows import by_key
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})
 LEVELS = {"file.format.per.level": "0:avro, 5:orc", "num-levels": "6"}
@@ -53,7 +54,7 @@ def test_each_level_has_its_format(warehouse: str, options: dict[str, str]) -> N
     found = files(table)
     assert found[5] == {"orc"}
     assert found == {level: expected.get(level, {"parquet"}) for level in found}
-    assert {r["k"]: r["v"] for r in table.scan().to_arrow().to_pylist()} == model
+    assert by_key(table.scan().to_arrow()) == model
 
 
 def test_lone_file_is_written_anew_where_its_level_asks_for_it(warehouse: str) -> None:

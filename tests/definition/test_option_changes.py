@@ -26,6 +26,7 @@ from keytide.definition.schema_evolution import (
 from keytide.options import SECTIONS, Change, ForOthers, Option
 from keytide.options.values import ACTS
 from new_tables import empty_lake, empty_table
+from table_rows import dicts
 
 pytestmark = pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
 
@@ -95,7 +96,7 @@ def written(options: Mapping[str, str], commits: Sequence[list[dict[str, Any]]])
 
 def shown(table: kt.Table, *left_out: str) -> list[dict[str, Any]]:
     names = [name for name in table.scan().schema.names if name not in left_out]
-    return sorted(table.scan(columns=names).to_pylist(), key=lambda row: row["k"])
+    return dicts(table.scan(columns=names))
 
 
 def keys_of(option: Option) -> Iterator[str]:

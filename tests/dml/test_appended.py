@@ -37,6 +37,7 @@ from keytide.store import open_store
 from keytide.store.faults import Fault, FaultyStore
 from keytide.store.interface import Store
 from new_tables import empty_store, fields_of
+from table_rows import rows_in_order
 
 COLUMNS = {"p": "STRING", "n": "INT", "v": "STRING"}
 FIELDS = fields_of(COLUMNS)
@@ -648,7 +649,7 @@ def test_any_history_is_that_of_a_list(
         else:
             table.compact(full=what)
         assert changed is None or counted == changed
-        found = [tuple(each.values()) for each in table.scan().to_pylist()]
+        found = rows_in_order(table)
         assert Counter(found) == Counter(expected)
         assert table.scan().count() == len(expected)
         ends.append((len(table.snapshots()), Counter(found)))

@@ -18,6 +18,7 @@ import pytest
 from databases import SomeDatabase
 
 import keytide as kt
+from table_rows import rows
 
 KEYED = "PRIMARY KEY (id) NOT ENFORCED"
 KINDS = {
@@ -108,7 +109,7 @@ class Table:
         return re.sub(r"\b(UPDATE|INTO|FROM) t\b", r"\1 db.t", text) if self.place else text
 
     def shown(self) -> list[tuple[Any, ...]]:
-        return sorted(tuple(row.values()) for row in self.sql("SELECT * FROM t").to_pylist())
+        return rows(self.sql("SELECT * FROM t"))
 
     def job(self, *texts: str) -> str:
         """What a process reads: where the table is, and statements."""

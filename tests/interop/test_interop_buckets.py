@@ -7,6 +7,7 @@ from interop_judges import Judge, Pypaimon, assert_reads_alike, write_with
 from interop_values import rows
 
 import keytide as kt
+from table_rows import by_key
 
 COLUMNS = {"k": "INT NOT NULL", "p": "STRING NOT NULL", "v": "STRING"}
 OPTIONS = {"bucket": "-1", "dynamic-bucket.target-row-num": "3"}
@@ -43,4 +44,4 @@ def test_interop_writers_take_turns_on_dynamic_buckets(pypaimon: Pypaimon, lake:
     assert_reads_alike(pypaimon, table)
     values = dict.fromkeys(range(3), "a") | dict.fromkeys(range(3, 7), "b")
     values |= dict.fromkeys(range(7, 12), "c") | dict.fromkeys(range(12, 16), "d")
-    assert {row["k"]: row["v"] for row in table.scan().to_pylist()} == values
+    assert by_key(table) == values

@@ -23,11 +23,6 @@ from table_rows import rows
 BASE = pa.schema([("k", pa.int64()), ("w", pa.int64()), ("d", pa.bool_()), ("v", pa.string())])
 
 
-@pytest.fixture
-def lake(warehouse: str) -> kt.Lake:
-    return kt.connect(warehouse)
-
-
 def files_below(lake: kt.Lake) -> list[str]:
     return sorted(str(p.relative_to(lake.uri)) for p in Path(lake.uri).rglob("*") if p.is_file())
 

@@ -18,6 +18,7 @@ from keytide.cli.main import app
 from keytide.definition.schema_evolution import AddColumn, RenameColumn, SetOption
 from keytide.store import Store
 from new_tables import empty_store, empty_table
+from table_rows import lines
 
 Row: TypeAlias = "tuple[str, int, int, int | None, str]"
 """Kind, partition, key, what it is compared by, and value."""
@@ -52,9 +53,7 @@ def write(table: kt.Table, *lines: str) -> kt.WriteResult:
 
 def shown(table: kt.Table, **travel: Any) -> list[str]:
     """The rows as texts such as `0 1 5 a`."""
-    rows = table.scan(["p", "k", "ts", "v"], **travel).to_pylist()
-    return sorted(" ".join("-" if cell is None else str(cell) for cell in row.values())
-                  for row in rows)  # fmt: skip
+    return lines(table.scan(["p", "k", "ts", "v"], **travel))
 
 
 def mode_of(table: kt.Table) -> str:

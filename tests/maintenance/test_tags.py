@@ -22,6 +22,7 @@ from keytide.maintenance.tags import create_tag_of, snapshot_at_or_after, source
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
 from stops import faults_of, stops_of
+from table_rows import rows_in_order
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 
@@ -326,7 +327,7 @@ def test_procedures_make_rename_replace_and_delete_tags(table: kt.Table) -> None
     lake.sql("CALL sys.rename_tag(table => 't', tag => 'c', target_tag => 'd')")
     assert lake.sql("CALL sys.replace_tag('t', 'a', 2)").to_pylist() == [{"result": True}]
     found = lake.sql("SELECT tag_name, snapshot_id, time_retained FROM t$tags ORDER BY 1")
-    rows = [tuple(row.values()) for row in found.to_pylist()]
+    rows = rows_in_order(found)
     assert rows == [("a", 2, None), ("b", 1, "PT24H"), ("d", 2, None)]
     assert lake.sql("SELECT k FROM t VERSION AS OF 'b'").to_pylist() == [{"k": 1}]
     lake.sql("CALL sys.delete_tag('t', 'a, b')")

@@ -17,6 +17,7 @@ import pytest
 
 import keytide as kt
 from new_tables import fields_of
+from table_rows import rows
 
 pytestmark = pytest.mark.spark
 
@@ -62,7 +63,7 @@ class Feed:
 
     def rows(self, table: str = "shop.people", *columns: str) -> list[tuple[Any, ...]]:
         scan = kt.connect(self.warehouse).table(table).scan(columns=columns or ("id", "name"))
-        return sorted(tuple(found.values()) for found in scan.to_pylist())
+        return rows(scan)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 import keytide as kt
 from new_tables import fields_of
+from table_rows import rows_in_order
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +32,7 @@ def test_rows_of_spark_are_kept_and_read_as_they_are(
     df = spark.createDataFrame(ROWS, COLUMNS).repartition(3)
     assert table.write(df).rows_stored == 60
     df.write.format("keytide").mode("append").save(table.uri)
-    local = [tuple(row.values()) for row in table.scan().to_pylist()]
+    local = rows_in_order(table)
     read = {
         "to_spark": table.scan().to_spark(spark),
         "source": spark.read.format("keytide").load(table.uri),

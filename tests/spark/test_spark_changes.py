@@ -18,6 +18,7 @@ import keytide as kt
 from keytide.definition.schema_evolution import AddColumn
 from keytide.spark.columns import spark_schema
 from keytide.spark.internals import HAS_READ_LIMITS
+from table_rows import rows_in_order
 
 pytestmark = pytest.mark.spark
 
@@ -185,7 +186,7 @@ def test_stream_of_a_changelog_that_jobs_made_is_the_table(
 
 
 def first_changes(table: kt.Table) -> list[tuple[Any, ...]]:
-    return [tuple(r.values()) for r in table.changes(0, 2, mode="changelog").to_pylist()]
+    return rows_in_order(table.changes(0, 2, mode="changelog"))
 
 
 @pytest.mark.one_in(14)

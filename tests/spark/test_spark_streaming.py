@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from table_rows import by_key
 
 pytestmark = pytest.mark.spark
 
@@ -57,10 +58,6 @@ def expected() -> dict[int, int]:
     return sums
 
 
-def rows(table: kt.Table) -> dict[int, int]:
-    return {row["id"]: row["n"] for row in table.scan().to_pylist()}
-
-
 def run(spark: Any, tmp_path: Path, table: kt.Table) -> None:
     stream = spark.readStream.schema("id LONG, n LONG").option("maxFilesPerTrigger", "1")
     query = (
@@ -80,7 +77,7 @@ def test_every_batch_is_applied_once_and_a_replayed_one_not_again(
     make_feed(tmp_path / "feed")
     table = new_table(warehouse)
     run(spark, tmp_path, table)
-    assert rows(table) == expected()
+    assert by_key(table, "n", key="id") == expected()
     commits = [s.commit_identifier for s in table.snapshots()]
     assert commits == list(range(FILES))
 
@@ -89,7 +86,7 @@ def test_every_batch_is_applied_once_and_a_replayed_one_not_again(
         note.unlink()
     run(spark, tmp_path, table)
 
-    assert rows(table) == expected()
+    assert by_key(table, "n", key="id") == expected()
     assert [s.commit_identifier for s in table.snapshots()] == commits
 
 
@@ -121,7 +118,7 @@ def test_a_driver_killed_at_random_moments_loses_and_repeats_nothing(
     shutil.rmtree(tmp_path / "feed")
 
     assert kills == KILLS
-    assert rows(table) == expected()
+    assert by_key(table, "n", key="id") == expected()
 
 
 def kill_after_next_commit(driver: subprocess.Popen[str], table: kt.Table, delay: float) -> bool:

@@ -26,6 +26,11 @@ def rows_in_order(found: Any) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in _dicts(found)]
 
 
+def row_set(found: Any) -> set[tuple[Any, ...]]:
+    """The rows as a set of tuples, which need not be comparable."""
+    return set(rows_in_order(found))
+
+
 def answer(lake: kt.Lake, query: str) -> list[tuple[Any, ...]]:
     """The rows of a query as tuples, as they come."""
     return rows_in_order(lake.sql(query))

@@ -33,6 +33,7 @@ from keytide.store.faults import Action, Crash, Fault, FaultyStore
 from keytide.write.input_rows import to_arrow_table
 from keytide.write.refusals import writable_view
 from new_tables import empty_store, empty_table
+from table_rows import by_key
 
 Row: TypeAlias = "tuple[str, int, int | None, str]"
 """Kind, key, what it is compared by, and value."""
@@ -54,13 +55,6 @@ def rows_of(*lines: str) -> list[Row]:
 def write(table: kt.Table, *rows: Row) -> kt.WriteResult:
     names = ("_row_kind", "k", "ts", "v")
     return table.write([dict(zip(names, row, strict=True)) for row in rows])
-
-
-def shown(table: kt.Table) -> dict[int, tuple[int | None, str]]:
-    rows = table.scan().to_pylist()
-    found = {row["k"]: (row["ts"], row["v"]) for row in rows}
-    assert len(found) == len(rows), "one row of a key"
-    return found
 
 
 # -- the model -------------------------------------------------------------------------------------
@@ -127,7 +121,7 @@ def test_rows_and_index_are_those_of_the_model(
         with warnings.catch_warnings(action="error"):
             write(table, *rows)
         model.take(rows)
-        assert shown(table) == model.shown()
+        assert by_key(table, "ts", "v") == model.shown()
         assert_index_is_that_of_the_rows(table)
     assert not table.verify().findings
 
@@ -149,7 +143,7 @@ def test_order_does_not_matter(commits: list[list[Row]], order: Any) -> None:
     order.shuffle(distinct)
     for start in range(0, len(distinct), 3):
         write(other, *distinct[start : start + 3])
-    assert shown(one) == shown(other)
+    assert by_key(one, "ts", "v") == by_key(other, "ts", "v")
 
 
 STEPS = st.one_of(
@@ -169,7 +163,7 @@ def test_any_history_gives_the_rows_and_the_index_of_the_model(
     for step in steps:
         with warnings.catch_warnings(action="error"):
             take(table, model, step)
-        assert shown(table) == model.shown()
+        assert by_key(table, "ts", "v") == model.shown()
         assert_index_is_that_of_the_rows(table)
     assert not table.verify().findings
 
@@ -224,7 +218,7 @@ def test_compaction_leaves_current_rows_and_deletes_alone() -> None:
     (entry,) = table.scan().live.entries
     assert entry.file.row_count == 2 + 6
     write(table, *rows_of("+I 3 4 late", "+I 1 4 late"))
-    assert shown(table) == {1: (5, "a"), 2: (5, "b")}
+    assert by_key(table, "ts", "v") == {1: (5, "a"), 2: (5, "b")}
 
 
 @copies_of
@@ -247,26 +241,26 @@ def test_compaction_beside_a_write_loses_neither() -> None:
         others.before = lambda _: False
         if request > len(others.requests):
             return
-        assert shown(table)[1] == (9, "new"), request
-        assert shown(table)[20] == (1, "new"), request
+        assert by_key(table, "ts", "v")[1] == (9, "new"), request
+        assert by_key(table, "ts", "v")[20] == (1, "new"), request
         assert_index_is_that_of_the_rows(table)
 
 
 def test_row_that_ties_replaces_the_one_before() -> None:
     table = new_table()
     write(table, *rows_of("+I 1 5 a", "+I 1 5 b"))
-    assert shown(table) == {1: (5, "b")}
+    assert by_key(table, "ts", "v") == {1: (5, "b")}
     write(table, *rows_of("+I 1 5 c"))
-    assert shown(table) == {1: (5, "c")}
+    assert by_key(table, "ts", "v") == {1: (5, "c")}
 
 
 def test_delete_stays_deleted_until_something_newer_comes() -> None:
     table = new_table()
     write(table, *rows_of("+I 1 5 a", "-D 1 7 a"))
     write(table, *rows_of("+I 1 6 late"))
-    assert shown(table) == {}
+    assert by_key(table, "ts", "v") == {}
     write(table, *rows_of("+I 1 7 back"))
-    assert shown(table) == {1: (7, "back")}
+    assert by_key(table, "ts", "v") == {1: (7, "back")}
 
 
 @pytest.mark.parametrize("descending", [False, True])
@@ -279,7 +273,7 @@ def test_rows_are_compared_as_tables_that_merge_do(descending: bool) -> None:
     for each in (table, merged):
         write(each, *(("+I", key, one, "a") for key, (one, _) in enumerate(pairs)))
         write(each, *(("+I", key, other, "b") for key, (_, other) in enumerate(pairs)))
-    assert shown(table) == shown(merged)
+    assert by_key(table, "ts", "v") == by_key(merged, "ts", "v")
 
 
 # -- several writers, and others -------------------------------------------------------------------
@@ -306,7 +300,7 @@ def test_two_writers_leave_one_row_of_a_key_whenever_the_other_comes() -> None:
             model.take(rows)
         if request > len(others.requests):
             return
-        assert shown(table) == model.shown(), request
+        assert by_key(table, "ts", "v") == model.shown(), request
         assert_index_is_that_of_the_rows(table)
 
 
@@ -339,12 +333,12 @@ def test_after_other_changes_writes_go_on(name: str) -> None:
     write(table, *rows_of("+I 1 5 a", "+I 2 5 a", "+I 3 5 a"))
     write(table, *rows_of("+I 2 6 b", "-D 3 6 b"))
     CHANGES[name](table)
-    before = shown(table)
+    before = by_key(table, "ts", "v")
     write(table, *rows_of("+I 2 4 late", "+I 1 9 new", "+I 8 1 new"))
     expected = before | {1: (9, "new"), 8: (1, "new")}
     if 2 not in before:
         expected |= {2: (4, "late")}
-    assert shown(table) == expected
+    assert by_key(table, "ts", "v") == expected
     assert_index_is_that_of_the_rows(table)
     assert not table.verify().findings
 
@@ -354,9 +348,9 @@ def test_row_that_sql_deletes_stays_deleted() -> None:
     write(table, *rows_of("+I 1 5 a"))
     table.delete("k = 1")
     write(table, *rows_of("+I 1 4 late"))
-    assert shown(table) == {}
+    assert by_key(table, "ts", "v") == {}
     write(table, *rows_of("+I 1 5 again"))
-    assert shown(table) == {1: (5, "again")}
+    assert by_key(table, "ts", "v") == {1: (5, "again")}
 
 
 @pytest.mark.parametrize("harm", ["gone", "torn", "rotten", "newer"])
@@ -384,7 +378,7 @@ def test_index_that_cannot_be_read_is_built_anew(harm: str) -> None:
         return
     with pytest.warns(kt.KeytideWarning, match="rebuilt"):
         write(fresh, *rows_of("+I 1 4 late", "+I 2 4 late"))
-    assert shown(fresh) == {1: (5, "a")}
+    assert by_key(fresh, "ts", "v") == {1: (5, "a")}
     assert_index_is_that_of_the_rows(fresh)
 
 
@@ -430,7 +424,7 @@ def test_rotten_run_that_a_write_need_not_look_into_is_not_copied_into_a_sound_o
     assert run in [each.data_file_name for each in named]
     with pytest.warns(kt.KeytideWarning, match="damaged"):
         write(fresh, *rows_of("+I 1 6 b"))
-    assert shown(fresh) == {0: (5, "below"), 1: (6, "b"), 2: (5, "a")}
+    assert by_key(fresh, "ts", "v") == {0: (5, "below"), 1: (6, "b"), 2: (5, "a")}
     assert_index_is_that_of_the_rows(fresh)
 
 
@@ -465,12 +459,14 @@ def test_failure_anywhere_leaves_rows_and_index_before_or_after(nth: int, action
     with suppress(kt.DataError, Crash):
         told = write(kt.connect("", store=faulty).table("t"), *LATER)
     table = kt.connect("", store=store).table("t")
-    assert shown(table) in (before, after)
-    assert shown(table) == after or told is None
+    assert by_key(table, "ts", "v") in (before, after)
+    assert by_key(table, "ts", "v") == after or told is None
     assert_index_is_that_of_the_rows(table)
     write(table, *rows_of("+I 1 6 late", "+I 9 9 z"))
-    expected = after if (7, "c") in shown(table).values() else {**before, 1: (6, "late")}
-    assert shown(table) == expected | {9: (9, "z")}
+    expected = (
+        after if (7, "c") in by_key(table, "ts", "v").values() else {**before, 1: (6, "late")}
+    )
+    assert by_key(table, "ts", "v") == expected | {9: (9, "z")}
     assert_index_is_that_of_the_rows(table)
     assert not table.verify().findings
 
@@ -541,10 +537,10 @@ def test_tasks_that_know_of_none_other_leave_one_row_of_a_key(
             transaction.collect(made)
             model.take(rows)
         transaction.commit()
-    assert shown(table) == model.shown()
+    assert by_key(table, "ts", "v") == model.shown()
     assert_index_is_that_of_the_rows(table)
     if after:
         write(table, *after)
         model.take(after)
-        assert shown(table) == model.shown()
+        assert by_key(table, "ts", "v") == model.shown()
         assert_index_is_that_of_the_rows(table)

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 import keytide as kt
 from another_engine import append_as_another_engine
 from key_indexes import assert_index_is_that_of_the_rows
-from key_lives import KEYS, SCHEMA, TABLES, Model, act, shown, steps, table_of
+from key_lives import KEYS, SCHEMA, TABLES, Model, act, steps, table_of
 from keytide.read.scan import Scan
 from keytide.write.refusals import writable_view
 from new_tables import empty_table
+from table_rows import rows_by_key
 
 
 def new_table(options: dict[str, str]) -> kt.Table:
@@ -22,11 +23,11 @@ def new_table(options: dict[str, str]) -> kt.Table:
 
 
 def assert_is(table: kt.Table, model: Model) -> None:
-    assert shown(table.scan().to_arrow()) == model.rows
+    assert rows_by_key(table.scan().to_arrow()) == model.rows
     assert table.scan().count() == len(model.rows)
     assert table.get_many(KEYS).to_pylist() == [row for k, row in model.rows.items() if k in KEYS]
     assert table.get(0) == model.rows.get(0)
-    assert shown(table.scan(where="s >= 1").to_arrow()) == {
+    assert rows_by_key(table.scan(where="s >= 1").to_arrow()) == {
         k: row
         for k, row in model.rows.items()
         if row["s"] >= 1  # type: ignore[operator]
@@ -36,7 +37,7 @@ def assert_is(table: kt.Table, model: Model) -> None:
 def assert_others_see(table: kt.Table, model: Model) -> None:
     """What is stored gives one row per key to readers that know of no index."""
     state = table.stored.state_to_write(writable_view(table.stored))
-    assert shown(Scan(state, tuple(SCHEMA.names)).to_arrow()) == model.rows
+    assert rows_by_key(Scan(state, tuple(SCHEMA.names)).to_arrow()) == model.rows
 
 
 @pytest.mark.filterwarnings("ignore:.*is rebuilt from its rows:keytide.KeytideWarning")
