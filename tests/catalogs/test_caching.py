@@ -17,7 +17,7 @@ from keytide.format.cache import forget_files
 from keytide.snapshot.lineage import forget_lineages
 from keytide.store import CachedStore, LocalStore, Store, open_store
 from keytide.store.faults import FaultyStore
-from new_tables import empty_store
+from new_tables import empty_store, table_in
 from table_rows import rows
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
@@ -70,7 +70,7 @@ def test_second_read_asks_for_no_file_that_never_changes(
     far: FaultyStore, tmp_path: Path, options: dict[str, str]
 ) -> None:
     filled(far, **options)
-    expected = rows(kt.connect("", store=far).table("t"))
+    expected = rows(table_in(far))
     for number in range(3):
         far.log.clear()
         as_a_new_process()
@@ -81,7 +81,7 @@ def test_second_read_asks_for_no_file_that_never_changes(
         assert bool(asked_of_files(far)) is (number == 0)
     far.log.clear()
     as_a_new_process()
-    assert rows(kt.connect("", store=far).table("t")) == expected
+    assert rows(table_in(far)) == expected
     assert asked_of_files(far)
 
 
@@ -147,7 +147,7 @@ def test_orphan_cleaning_looks_at_the_store(far: FaultyStore, tmp_path: Path) ->
 def test_torn_data_file_is_read_anew_once_it_is_restored(far: FaultyStore, tmp_path: Path) -> None:
     filled(far)
     table = open_near(far, tmp_path / "cache").table("t")
-    expected = rows(kt.connect("", store=far).table("t"))
+    expected = rows(table_in(far))
     torn = next(info.path for info in far.list() if "/bucket-" in info.path)
     whole = far.read(torn)
     far.inner.put(torn, whole[:-9])
@@ -200,7 +200,7 @@ def test_lake_with_a_cache_answers_as_one_without(
         table = (lake if k % 2 else open_near(store, cache, cache_bytes=bytes_max)).table("t")
         if step in ("write", "elsewhere"):
             new = {key: f"{number} {key} " * 20 for key in range(k, k + 5 * k)}
-            writer = table if step == "write" else kt.connect("", store=store).table("t")
+            writer = table if step == "write" else table_in(store)
             writer.write(pa.table({"k": [*new], "v": [*new.values()]}, schema=SCHEMA))
             model |= new
         elif step == "delete":
@@ -217,7 +217,7 @@ def test_lake_with_a_cache_answers_as_one_without(
         expected = sorted(model.items())
         assert rows(lake.table("t")) == expected
         assert rows(open_near(store, cache).table("t")) == expected
-        assert rows(kt.connect("", store=store).table("t")) == expected
+        assert rows(table_in(store)) == expected
     assert lake.table("t").verify().is_healthy
 
 

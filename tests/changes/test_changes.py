@@ -290,10 +290,10 @@ def test_delta_tells_rows_as_they_were_written_commit_by_commit() -> None:
     assert lines_of_changes(table.changes(0, mode="delta")) == [
         "+U 1 b",
         "+I 2 a",
-        "-D 2 None",
+        "-D 2 -",
         "+I 2 c",
     ]
-    assert lines_of_changes(table.changes(1, 3, mode="delta")) == ["-D 2 None"]
+    assert lines_of_changes(table.changes(1, 3, mode="delta")) == ["-D 2 -"]
     assert lines_of_changes(table.changes(0)) == ["+I 2 c"]
 
 

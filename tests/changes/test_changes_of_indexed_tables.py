@@ -8,6 +8,7 @@ import pyarrow as pa
 
 import keytide as kt
 from keytide.changes.diff import IndexedDiffTask
+from new_tables import dotted
 from table_rows import rows
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
@@ -16,7 +17,7 @@ Rows = list[tuple[object, ...]]
 
 def filled(folder: Path, **options: str) -> kt.Table:
     """Keys 0 to 1999, of which 500 were upserted twice and 100 deleted then."""
-    options = {"upsert.mode": "full", **{k.replace("__", "."): v for k, v in options.items()}}
+    options = {"upsert.mode": "full", **dotted(options)}
     table = kt.connect(folder).create_table("t", SCHEMA, ["k"], options=options)
     for keys, value in ((range(2000), "a"), (range(500), "b"), (range(500), "c")):
         table.write(pa.table({"k": keys, "v": [value] * len(keys)}, schema=SCHEMA))

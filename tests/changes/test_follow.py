@@ -15,6 +15,7 @@ import keytide as kt
 from keytide.definition.schema_evolution import SetOption
 from keytide.format.checksum import SEAL_KEY
 from new_tables import empty_table
+from table_rows import reopened
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 
@@ -103,7 +104,7 @@ def test_follower_goes_on_with_what_others_write_until_it_is_stopped() -> None:
     reader.start()
     try:
         assert has_begun.wait(30)
-        write(kt.Table(table.metadata.store, "t"), "7x")
+        write(reopened(table), "7x")
         assert has_gone_on.wait(30)
     finally:
         stop.set()

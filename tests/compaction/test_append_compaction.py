@@ -25,7 +25,7 @@ from keytide.snapshot.state import TableState
 from keytide.store import Store
 from keytide.store.faults import Fault, FaultyStore, Operation
 from keytide.write.task import TaskResult
-from new_tables import empty_lake, empty_store, empty_table
+from new_tables import dotted, empty_lake, empty_store, empty_table, table_in
 from overtaking import overtaken
 from publishing import publish
 
@@ -33,7 +33,7 @@ SCHEMA = pa.schema([("p", pa.string()), ("n", pa.int64()), ("m", pa.float64()), 
 
 
 def new_table(partitioned: bool = False, **options: str) -> kt.Table:
-    named = {key.replace("__", ".").replace("_", "-"): value for key, value in options.items()}
+    named = dotted(options)
     return empty_table(SCHEMA, (), ["p"] if partitioned else [], options=named)
 
 
@@ -128,7 +128,7 @@ def test_failed_compaction_leaves_the_table_and_no_file(operation: Operation) ->
     for nth in itertools.count(1):
         faulty = FaultyStore(store, [Fault(operation, nth=nth)])
         try:
-            kt.connect("", store=faulty).table("t").compact(full=True)
+            table_in(faulty).compact(full=True)
         except kt.DataError:
             assert values(table) == before
             # Whether a snapshot was made is not known where its creation fails.

@@ -30,10 +30,10 @@ from keytide.format.snapshot import CommitKind
 from keytide.read import merged_versions as read
 from keytide.store import Store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
-from new_tables import empty_lake, empty_store, empty_table
+from new_tables import dotted, empty_lake, empty_store, empty_table, table_in
 from overtaking import overtaken
 from stops import faults_of, stops_of
-from table_rows import lines, lines_in_order, parsed, write_lines
+from table_rows import lines, lines_in_order, parsed, reopened, write_lines
 
 COLUMNS = {"p": "INT NOT NULL", "k": "INT NOT NULL", "s": "INT", "v": "STRING"}
 FULL = {"changelog-producer": "full-compaction"}
@@ -45,7 +45,7 @@ MB = 1 << 20
 def new_table(
     store: Store | None = None, types: Mapping[str, str] = COLUMNS, **options: str
 ) -> kt.Table:
-    own = {name.replace("__", ".").replace("_", "-"): text for name, text in options.items()}
+    own = dotted(options)
     return empty_table(COLUMNS, ["p", "k"], ["p"], options=FULL | own, store=store)
 
 
@@ -160,7 +160,7 @@ def test_rows_are_told_as_the_table_shows_them() -> None:
     assert changelog(table) == ["+I 0 1 1 none"]
     table.alter(AddColumn(("w",), kt.parse_sql_type("INT")))
     table.write([{"p": 0, "k": 1, "s": 1, "v": "a", "w": 7}])
-    assert changelog(table, 2) == ["-U 0 1 1 none None", "+U 0 1 1 a 7"]
+    assert changelog(table, 2) == ["-U 0 1 1 none -", "+U 0 1 1 a 7"]
 
 
 def test_rows_of_an_overwrite_are_told_and_those_that_it_replaced_are_not() -> None:
@@ -469,10 +469,6 @@ def untold(producer: dict[str, str]) -> Callable[[], Store]:
 STORES = {name: untold(options) for name, options in PRODUCERS.items()}
 
 
-def opened(store: Store) -> kt.Table:
-    return kt.connect("", store=store).table("t")
-
-
 def compact(table: kt.Table) -> kt.CompactionResult:
     """What tells of everything."""
     return table.compact(full=table.options["changelog-producer"] == "full-compaction")
@@ -480,7 +476,7 @@ def compact(table: kt.Table) -> kt.CompactionResult:
 
 def writes_of_compaction(producer: str) -> list[tuple[str, str, int]]:
     store = FaultyStore(STORES[producer]())
-    compact(opened(store))
+    compact(table_in(store))
     stops = stops_of(store.log, "put", "output", "create", "hint", "delete")
     return [
         (producer, *fault)
@@ -516,8 +512,8 @@ def test_failure_anywhere_tells_everything_once(
 ) -> None:
     store = STORES[producer]()
     with suppress(kt.DataError, Crash, KeyboardInterrupt):
-        compact(opened(FaultyStore(store, [Fault(operation, nth=nth, action=action)])))
-    table = opened(store)
+        compact(table_in(FaultyStore(store, [Fault(operation, nth=nth, action=action)])))
+    table = table_in(store)
     assert fold(changelog(table)) in (["0 1 0 a", "0 2 0 b"], ["0 1 0 a2", "1 3 0 c"])
     assert named_files(table) <= files(store)
     if action != "crash" and operation not in ("create", "hint", "delete"):
@@ -529,9 +525,9 @@ def test_failure_anywhere_tells_everything_once(
 @pytest.mark.parametrize("producer", PRODUCERS)
 def test_of_two_compactions_one_tells(producer: str) -> None:
     store = STORES[producer]()
-    late = overtaken(opened(store), lambda: compact(opened(store)))
+    late = overtaken(table_in(store), lambda: compact(table_in(store)))
     assert compact(late).overtaken
-    table = opened(store)
+    table = table_in(store)
     assert fold(changelog(table)) == lines(table)
     assert files(store) == named_files(table)
 
@@ -540,7 +536,7 @@ def test_of_two_compactions_one_tells(producer: str) -> None:
 def test_rows_that_come_while_others_compact_are_told_too(options: dict[str, str]) -> None:
     table = new_table(**options)
     write(table, "+I 0 1 0 a")
-    other = kt.Table(table.metadata.store, table.name)
+    other = reopened(table)
     # The other writer's rows come between the write and its compaction, and are compacted first.
     write(overtaken(table, lambda: None, lambda: write(other, "+I 0 1 0 c")), "+I 0 1 0 b")
     assert fold(changelog(table)) == lines(table) == ["0 1 0 c"]
@@ -552,16 +548,16 @@ def test_write_that_is_made_again_is_told_if_it_was_not(options: dict[str, str])
     table = new_table(store, **options)
     rows, author = parsed(table.schema, "+I 0 1 0 a"), {"commit_user": "u", "commit_identifier": 1}
     with suppress(Crash):
-        opened(FaultyStore(store, [Fault("output", nth=2, action="crash")])).write(rows, **author)
-    assert changelog(opened(store)) == []
-    assert not opened(store).write(rows, **author).is_new
-    assert changelog(opened(store)) == ["+I 0 1 0 a"]
+        table_in(FaultyStore(store, [Fault("output", nth=2, action="crash")])).write(rows, **author)
+    assert changelog(table_in(store)) == []
+    assert not table_in(store).write(rows, **author).is_new
+    assert changelog(table_in(store)) == ["+I 0 1 0 a"]
 
 
 def test_failed_compaction_after_a_write_is_made_up_for_by_the_next_one() -> None:
     store = empty_store()
     table = new_table(store)
-    faulty = opened(FaultyStore(store, [Fault("output", nth=2)]))
+    faulty = table_in(FaultyStore(store, [Fault("output", nth=2)]))
     with pytest.warns(kt.KeytideWarning, match="the rows are written, but the"):
         write(faulty, "+I 0 1 0 a")
     assert (changelog(table), lines(table)) == ([], ["0 1 0 a"])

@@ -26,7 +26,7 @@ from keytide.format.snapshot import CommitKind
 from keytide.maintenance import writes as upkeep_writing
 from keytide.store import Store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
-from new_tables import empty_store, empty_table, fields_of
+from new_tables import dotted, empty_store, empty_table, fields_of, table_in
 from overtaking import overtaken
 from stops import faults_of, stops_of
 from table_rows import lines, parsed, reopened, write_lines
@@ -42,7 +42,7 @@ def columns(**types: str) -> list[kt.Field]:
 
 
 def new_table(store: Store | None = None, **options: str) -> kt.Table:
-    own = {name.replace("__", ".").replace("_", "-"): text for name, text in options.items()}
+    own = dotted(options)
     return empty_table(columns(**COLUMNS), ["p", "k"], ["p"], options=own, store=store)
 
 
@@ -127,7 +127,7 @@ def test_write_whose_compaction_fails_is_a_write_with_a_warning() -> None:
     with pytest.warns(
         kt.KeytideWarning, match="rows are written, but the compaction after"
     ) as told:
-        result = write_lines(faulty, "+I 0 1 0 v4")
+        result = faulty.write(parsed(faulty.schema, "+I 0 1 0 v4"))
     assert [warning.filename for warning in told] == [__file__]
     assert result.snapshot_id == 5
     assert lines(reopened(table)) == ["0 1 0 v4"]
@@ -143,7 +143,7 @@ def test_writer_goes_on_beyond_the_stop_trigger_whoever_compacts_too() -> None:
     table.alter(SetOption("write-only", "false"))
 
     def other() -> object:
-        return kt.Table(table.metadata.store, "t").compact(full=True)
+        return reopened(table).compact(full=True)
 
     def append() -> object:
         with mock.patch.object(upkeep_writing, "why_not_compacted", return_value="not now"):
@@ -195,7 +195,7 @@ def test_older_snapshots_and_columns_of_old_files_stay_readable() -> None:
     table.alter(AddColumn(("n",), kt.parse_sql_type("INT")))
     table.write([{"p": 0, "k": 2, "s": 0, "v": "c", "n": 7}])
     table.compact(full=True)
-    assert lines(reopened(table)) == ["0 1 0 a None", "0 2 0 c 7"]
+    assert lines(reopened(table)) == ["0 1 0 a -", "0 2 0 c 7"]
     past = table.scan(snapshot_id=1).to_pylist()
     assert sorted(row["v"] for row in past) == ["a", "b"]
 
@@ -310,7 +310,7 @@ ROWS = ["0 1 2 v2"]
 
 def operations() -> list[tuple[str, int]]:
     store = FaultyStore(filled())
-    kt.connect("", store=store).table("t").compact(full=True)
+    table_in(store).compact(full=True)
     return stops_of(store.log)
 
 
@@ -326,8 +326,8 @@ def test_failure_anywhere_loses_nothing(operation: str, nth: int, action: Action
     store = filled()
     faulty = FaultyStore(store, [Fault(operation, nth=nth, action=action)])  # type: ignore[arg-type]
     with suppress(kt.DataError, Crash, KeyboardInterrupt):
-        kt.connect("", store=faulty).table("t").compact(full=True)
-    table = kt.connect("", store=store).table("t")
+        table_in(faulty).compact(full=True)
+    table = table_in(store)
     assert lines(reopened(table)) == ROWS
     if action == "fail" and contents(store) == contents(filled()):
         return  # nothing was done, so going on is that of any other compaction

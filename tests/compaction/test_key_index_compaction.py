@@ -8,7 +8,7 @@ from tests.write.test_key_index import new_table, rows_of, write
 import keytide as kt
 from key_indexes import assert_index_is_that_of_the_rows
 from keytide.store import Store
-from new_tables import empty_store
+from new_tables import empty_store, table_in
 from table_rows import by_key
 
 PERCENT = "upsert.compaction.invalid-records-threshold-percent"
@@ -68,7 +68,7 @@ def test_file_without_a_current_row_goes_unread() -> None:
     (path,) = [p for p in _data_files(store) if p.endswith(entry.file.file_name)]
     store.delete([path])
     store.put(path, b"unreadable")
-    kt.connect("", store=store).table("t").compact()
+    table_in(store).compact()
     assert counts_of_rows(table) == [2]
     assert by_key(table, "ts", "v") == {1: (2, "b"), 2: (2, "b")}
     assert_index_is_that_of_the_rows(table)

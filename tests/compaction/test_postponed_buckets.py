@@ -23,7 +23,7 @@ from keytide.write.bucket_writer import BucketWriter, SequenceBase, restamp
 from keytide.write.input_rows import incoming_rows
 from keytide.write.layout import BucketBatch
 from keytide.write.task import TaskResult
-from new_tables import empty_table
+from new_tables import dotted, empty_table
 from overtaking import overtaken
 from table_rows import lines
 
@@ -31,7 +31,7 @@ SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int32()), ("v", pa.int64())])
 
 
 def new_table(**more: str) -> kt.Table:
-    named = {key.replace("__", ".").replace("_", "-"): value for key, value in more.items()}
+    named = dotted(more)
     options = {"bucket": "-2", "postpone.default-bucket-num": "3", **named}
     return empty_table(SCHEMA, ["p", "k"], ["p"], options=options)
 

@@ -36,7 +36,7 @@ from keytide.predicate.where import parse_where
 from keytide.store import open_store
 from keytide.store.faults import Fault, FaultyStore
 from keytide.store.interface import Store
-from new_tables import empty_store, fields_of
+from new_tables import dotted, empty_store, fields_of, table_in
 from table_rows import rows_in_order
 
 COLUMNS = {"p": "STRING", "n": "INT", "v": "STRING"}
@@ -53,7 +53,7 @@ def memory() -> Store:
 
 
 def new_table(store: Store, partitioned: bool = True, **options: str) -> kt.Table:
-    named = {key.replace("__", "."): value for key, value in options.items()}
+    named = dotted(options)
     lake = kt.connect("", store=store)
     return lake.create_table("t", FIELDS, (), ["p"] if partitioned else (), options=named)
 
@@ -172,7 +172,7 @@ def test_rows_go(store: Store, options: dict[str, str]) -> None:
     assert delete(store, "a2y") == 0
     assert delete(store, "a1x", "b5-") == 2
     assert shown(table) == "a4x b3z"
-    assert kt.connect("", store=store).table("t").verify().findings == ()
+    assert table_in(store).verify().findings == ()
 
 
 @pytest.mark.one_in(14)
@@ -546,7 +546,7 @@ def test_failure_leaves_the_table_and_no_file(options: dict[str, str], statement
             before = files(store)
             with pytest.raises(kt.KeytideError):
                 STATEMENTS[statement](FaultyStore(store, [Fault(operation, nth=number)]))
-            assert shown(kt.connect("", store=store).table("t")) == "a1x a2y a4z b3x"
+            assert shown(table_in(store)) == "a1x a2y a4z b3x"
             assert files(store) == before
 
 
@@ -557,7 +557,7 @@ def test_commit_of_unknown_outcome_keeps_its_files(options: dict[str, str], stat
     store = filled(options)
     with pytest.raises(kt.DataError, match="unknown"):
         STATEMENTS[statement](Unanswered(store, "snapshot-3"))
-    table = kt.connect("", store=store).table("t")
+    table = table_in(store)
     assert len(table.snapshots()) == 3
     assert table.verify().findings == ()
 

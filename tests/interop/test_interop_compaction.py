@@ -8,12 +8,13 @@ from interop_judges import Judge, assert_reads_alike, write_with
 from interop_values import arrow_rows, field, rows, shown
 
 import keytide as kt
+from new_tables import dotted
 
 WRITE_ONLY = {"write-only": "true"}
 
 
 def orders(lake: kt.Lake, **options: str) -> kt.Table:
-    named = {key.replace("__", ".").replace("_", "-"): value for key, value in options.items()}
+    named = dotted(options)
     columns = [field("k", "INT NOT NULL"), field("v", "STRING"), field("s", "INT")]
     return lake.create_table("db.t", columns, ["k"], options=named)
 

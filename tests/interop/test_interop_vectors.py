@@ -13,6 +13,7 @@ from interop_values import field, rows, shown
 from java_judge import JavaPaimon
 
 import keytide as kt
+from new_tables import dotted
 
 COLUMNS = [field("k", "INT NOT NULL"), field("v", "STRING"), field("s", "INT")]
 FORMS = {"32 bits": "false", "64 bits": "true"}
@@ -22,7 +23,7 @@ UNREAD = {("pypaimon", "64 bits"): refusal("Invalid magic number")}
 
 
 def marked(lake: kt.Lake, form: str = "32 bits", **options: str) -> kt.Table:
-    named = {key.replace("__", ".").replace("_", "-"): value for key, value in options.items()}
+    named = dotted(options)
     vectors = {"deletion-vectors.enabled": "true", "deletion-vectors.bitmap64": FORMS[form]}
     name = f"db.t{next(NUMBERS)}"
     return lake.create_table(name, COLUMNS, ["k"], options={**vectors, **named})

@@ -22,9 +22,9 @@ from keytide.format import paths
 from keytide.format.paths import BranchStore, split_branch
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
-from new_tables import empty_store, empty_table
+from new_tables import empty_store, empty_table, table_in
 from stops import faults_of, stops_of
-from table_rows import by_key, rows
+from table_rows import by_key, reopened, rows, snapshot_ids
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 OPTIONS = {"write-only": "true"}
@@ -60,10 +60,6 @@ def state(n: int) -> dict[int, str]:
     return dict.fromkeys(range(1, n + 1), "main")
 
 
-def ids(table: kt.Table) -> list[int]:
-    return [snapshot.id for snapshot in table.snapshots()]
-
-
 def names(table: kt.Table) -> list[str]:
     return [branch.name for branch in table.branches()]
 
@@ -80,7 +76,7 @@ def test_branch_begins_with_the_newest_snapshot_another_one_a_tag_or_nothing(
         "tagged": table.create_branch("tagged", tag="two"),
         "empty": table.create_branch("empty", empty=True),
     }
-    assert {name: ids(branch) for name, branch in made.items()} == {
+    assert {name: snapshot_ids(branch) for name, branch in made.items()} == {
         "newest": [3], "first": [1], "tagged": [2], "empty": [],
     }  # fmt: skip
     assert [by_key(branch) for branch in made.values()] == [state(3), state(1), state(2), {}]
@@ -111,7 +107,7 @@ def test_branch_has_columns_options_tags_and_rollbacks_of_its_own(table: kt.Tabl
     assert [tag.name for tag in table.tags()] == ["two"]
     assert sorted(tag.name for tag in branch.tags()) == ["mine", "two"]
     branch.rollback_to("two")
-    assert (by_key(branch), ids(table)) == (state(3), [1, 2, 3])
+    assert (by_key(branch), snapshot_ids(table)) == (state(3), [1, 2, 3])
     assert table.verify().is_healthy
 
 
@@ -249,7 +245,7 @@ def test_procedures_make_delete_and_bring_back_branches(lake: kt.Lake, table: kt
     lake.sql("CALL sys.create_branch(table => 't', branch => 'b', tag => 'two')")
     lake.sql("CALL sys.create_branch('t', 'blank')")
     lake.sql("CALL sys.create_branch(table => 't', branch => 'b', ignoreIfExists => 'true')")
-    assert (ids(table.branch("b")), ids(table.branch("blank"))) == ([2], [])
+    assert (snapshot_ids(table.branch("b")), snapshot_ids(table.branch("blank"))) == ([2], [])
     lake.sql("INSERT INTO t$branch_b VALUES (9, 'branch')")
     lake.sql("CALL sys.compact('t$branch_b')")
     lake.sql("CALL sys.create_tag('t$branch_b', 'nine')")
@@ -407,14 +403,14 @@ def test_table_that_stood_still_goes_forward_and_loses_nothing(table: kt.Table) 
     branch.create_tag("nine")
     branch.write(row(10, "branch"))
     told = table.fast_forward("b", dry_run=True)
-    assert (told, ids(table)) == (kt.FastForwardResult(2, 4, 0, 2, (), ()), [1, 2])
+    assert (told, snapshot_ids(table)) == (kt.FastForwardResult(2, 4, 0, 2, (), ()), [1, 2])
     assert table.fast_forward("b") == told
-    assert ids(table) == [1, 2, 3, 4]
+    assert snapshot_ids(table) == [1, 2, 3, 4]
     assert by_key(table) == by_key(branch) == {**state(2), 9: "branch", 10: "branch"}
     assert by_key(table.scan(tag="nine")) == {**state(2), 9: "branch"}
     assert table.fast_forward("b") == kt.FastForwardResult(4, 4, 0, 0, (), ())
     table.write(row(11, "main"))
-    assert (ids(table)[-1], ids(branch)[-1]) == (5, 4)
+    assert (snapshot_ids(table)[-1], snapshot_ids(branch)[-1]) == (5, 4)
     assert table.verify().is_healthy
 
 
@@ -444,10 +440,10 @@ def test_commits_of_others_are_not_discarded_unless_that_is_said(
     KEPT[kept](table)
     if lost is not None:
         LOST[lost](table)
-        before = by_key(table), ids(table)
+        before = by_key(table), snapshot_ids(table)
         with pytest.raises(kt.ConflictError, match=r"that branch b does not have: snapshot .* by"):
             table.fast_forward("b")
-        assert (by_key(table), ids(table)) == before
+        assert (by_key(table), snapshot_ids(table)) == before
         assert table.fast_forward("b", dry_run=True).removed > 0
         table.fast_forward("b", discard=True)
     else:
@@ -485,7 +481,7 @@ def test_columns_of_the_branch_come_along(lake: kt.Lake, table: kt.Table) -> Non
 
 
 def test_schemas_that_were_seen_before_are_not_served_again(table: kt.Table) -> None:
-    other = kt.Table(table.metadata.store, "t")
+    other = reopened(table)
     branch = table.create_branch("b")
     table.alter(AddColumn(("one",), INT))
     assert other.scan().to_arrow().column_names == ["k", "v", "one"]
@@ -511,7 +507,7 @@ def test_branch_that_began_empty_takes_the_place_of_all(table: kt.Table) -> None
     branch.write(row(8, "branch"))
     branch.write(row(9, "branch"))
     done = table.fast_forward("b", discard=True)
-    assert (done.removed, done.tags, ids(table)) == (2, ("two",), [1, 2])
+    assert (done.removed, done.tags, snapshot_ids(table)) == (2, ("two",), [1, 2])
     assert by_key(table) == {8: "branch", 9: "branch"}
     assert by_key(table.scan(snapshot_id=1)) == {8: "branch"}
     assert table.verify().is_healthy
@@ -522,7 +518,7 @@ def test_table_whose_snapshots_of_that_time_expired_goes_forward(table: kt.Table
     branch.write(row(9, "branch"))
     table.metadata.store.delete(paths.snapshot_path(n) for n in (1, 2))
     table.fast_forward("b", discard=True)
-    assert (ids(table), by_key(table)) == ([2, 3], {**state(2), 9: "branch"})
+    assert (snapshot_ids(table), by_key(table)) == ([2, 3], {**state(2), 9: "branch"})
     assert table.verify().is_healthy
 
 
@@ -533,7 +529,7 @@ def test_branch_goes_forward_to_another_one_and_to_the_main_one(table: kt.Table)
     branch.fast_forward("c", discard=True)
     assert by_key(branch) == {**state(2), 9: "other"}
     branch.fast_forward("main", discard=True)
-    assert (by_key(branch), ids(branch)) == (state(3), [2, 3])
+    assert (by_key(branch), snapshot_ids(branch)) == (state(3), [2, 3])
     assert table.verify().is_healthy
 
 
@@ -551,12 +547,12 @@ def test_table_that_was_rolled_back_behind_the_branch_is_refused(
     table.rollback_to(1)
     for _ in range(commits):
         table.write(row(7, "again"))
-    before = ids(table)
+    before = snapshot_ids(table)
     with pytest.raises(
         kt.ConflictError, match=r"the oldest one of the branch is 3, .*the table was rolled back"
     ):
         table.fast_forward("b", discard=True)
-    assert ids(table) == before
+    assert snapshot_ids(table) == before
 
 
 def test_columns_that_parted_before_the_rows_are_refused(table: kt.Table) -> None:
@@ -566,7 +562,7 @@ def test_columns_that_parted_before_the_rows_are_refused(table: kt.Table) -> Non
     branch.write([{"k": 9, "v": "x", "two": 1}])
     with pytest.raises(kt.UnsupportedError, match=r"differ .* before snapshot 1"):
         table.fast_forward("b", discard=True)
-    assert ids(table) == [1, 2, 3]
+    assert snapshot_ids(table) == [1, 2, 3]
 
 
 def test_consumers_that_were_told_of_what_is_gone_are_named(table: kt.Table) -> None:
@@ -588,9 +584,9 @@ def test_expiry_of_one_line_keeps_the_files_of_the_others(table: kt.Table, expir
         each.write(row(6, each.name))
         each.compact(full=True)
     line, other = (table, branch) if expired == "main" else (branch, table)
-    states = [by_key(other.scan(snapshot_id=number)) for number in ids(other)]
+    states = [by_key(other.scan(snapshot_id=number)) for number in snapshot_ids(other)]
     assert line.expire_snapshots(retain_max=1, retain_min=1).snapshots > 1
-    assert [by_key(other.scan(snapshot_id=number)) for number in ids(other)] == states
+    assert [by_key(other.scan(snapshot_id=number)) for number in snapshot_ids(other)] == states
     assert by_key(line) == {5: line.name, 6: line.name}
     assert table.verify().is_healthy
 
@@ -601,7 +597,7 @@ def test_expiry_of_one_line_keeps_the_files_of_the_others(table: kt.Table, expir
 def go_on(store: Store) -> None:
     """A table and a branch that have both gone on."""
     fill(store)
-    table = kt.connect("", store=store).table("t")
+    table = table_in(store)
     branch = table.create_branch("b", 2)
     branch.alter(AddColumn(("w",), INT))
     for k in (8, 9):
@@ -655,7 +651,7 @@ def test_wherever_it_stops_all_can_be_read_and_the_same_call_goes_on(
     faulty = FaultyStore(table.metadata.store, [Fault(operation, nth=nth, action=action)])
     with suppress(Crash, kt.DataError):
         CALLS[name](kt.Table(faulty, "t"))
-    fresh = kt.Table(table.metadata.store, "t")
+    fresh = reopened(table)
     steps = [before, state(3), state(2), {**state(2), 8: "branch"}, branch]
     assert by_key(fresh) in (steps if name == "forward" else [before])
     for each in names(fresh):
@@ -740,7 +736,7 @@ def test_branch_is_renamed_and_refuses_what_it_cannot_be_called(
     lake.sql("CALL sys.rename_branch(table => 't', from_branch => 'c', to_branch => 'empty')")
     assert names(table) == ["empty", "new"]
     assert by_key(table.branch("new")) == {**state(3), 9: "branch"}
-    assert (ids(table.branch("empty")), by_key(table)) == ([], state(3))
+    assert (snapshot_ids(table.branch("empty")), by_key(table)) == ([], state(3))
     table.alter(SetOption("branch", "new"))
     for old, new, error, message in (
         ("new", "empty", kt.InvalidError, "RESET the option"),
@@ -778,7 +774,7 @@ def test_of_two_who_make_a_branch_one_makes_it(table: kt.Table) -> None:
     with suppress(kt.AlreadyExistsError):
         kt.Table(Faster(store), "t").create_branch("b", 3)
     assert names(table) == ["b"]
-    assert ids(table.branch("b")) == [1]
+    assert snapshot_ids(table.branch("b")) == [1]
 
 
 def test_writer_that_comes_between_is_not_lost(table: kt.Table) -> None:
@@ -870,15 +866,15 @@ def test_branches_are_what_dicts_are(steps: list[tuple[str, int, int]]) -> None:
             line.compact(full=True)
         elif step == "expire":
             line.expire_snapshots(retain_max=k, retain_min=1)
-        elif step == "rollback" and ids(line):
-            to = ids(line)[k % len(ids(line))]
+        elif step == "rollback" and snapshot_ids(line):
+            to = snapshot_ids(line)[k % len(snapshot_ids(line))]
             expected = by_key(line.scan(snapshot_id=to))
             line.rollback_to(to)
             lines[name] = expected
         elif step == "delete" and name != "main":
             table.delete_branch(name)
             del lines[name]
-        elif step == "forward" and name != "main" and ids(line):
+        elif step == "forward" and name != "main" and snapshot_ids(line):
             with suppress(kt.ConflictError):
                 table.fast_forward(name, discard=True)
                 lines["main"] = lines[name]

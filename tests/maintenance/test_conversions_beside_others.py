@@ -28,7 +28,9 @@ from keytide.store import Store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
 from keytide.write.input_rows import to_arrow_table
 from keytide.write.refusals import writable_view
+from new_tables import table_in
 from overtaking import overtaken
+from table_rows import reopened
 
 FIRST = ("+I 0 1 5 a", "+I 0 2 5 a", "+I 1 3 5 a", "-D 1 4 7 x")
 ROWS = ["0 1 5 a", "0 2 5 a", "1 3 5 a"]
@@ -42,10 +44,6 @@ def began(mode: str) -> kt.Table:
     return table
 
 
-def as_others_see(table: kt.Table) -> kt.Table:
-    return kt.Table(table.metadata.store, table.name)
-
-
 def files_of_no_snapshot(table: kt.Table) -> set[str]:
     named = {e.file.file_name for s in table.snapshots()
              for e in table.stored.live_files(s).entries}  # fmt: skip
@@ -57,7 +55,7 @@ def files_of_no_snapshot(table: kt.Table) -> set[str]:
 @pytest.mark.parametrize("mode", MODES)
 def test_writers_who_come_first_have_the_conversion_made_again(mode: str) -> None:
     table = began(mode)
-    other = as_others_see(table)
+    other = reopened(table)
     before_schema = partial(write, other, "+I 0 1 6 b", "-D 0 2 6 x")
     before_snapshot = partial(write, other, "+I 1 5 5 c", "+I 0 2 5 late")
     done = overtaken(table, before_schema, before_snapshot).convert(OTHER[mode])
@@ -72,7 +70,7 @@ def test_writers_who_come_first_have_the_conversion_made_again(mode: str) -> Non
 def test_conversion_that_always_comes_second_gives_up_and_the_table_stays(mode: str) -> None:
     table = new_table(mode, **{"commit.max-retries": "1"})
     write(table, *FIRST)
-    other = as_others_see(table)
+    other = reopened(table)
     acts: list[Callable[[], object]] = [lambda: None]
     acts += [partial(write, other, f"+I 0 {k} 5 new") for k in (7, 8)]
     with pytest.raises(
@@ -87,7 +85,7 @@ def test_conversion_that_always_comes_second_gives_up_and_the_table_stays(mode: 
 @pytest.mark.parametrize("mode", MODES)
 def test_alteration_that_comes_first_is_part_of_the_conversion(mode: str) -> None:
     table = began(mode)
-    overtaken(table, partial(as_others_see(table).alter, NEW_COLUMN)).convert(OTHER[mode])
+    overtaken(table, partial(reopened(table).alter, NEW_COLUMN)).convert(OTHER[mode])
     assert table.schema.names == ["p", "k", "ts", "v", "w"]
     assert (mode_of(table), shown(table)) == (OTHER[mode], ROWS)
 
@@ -99,7 +97,7 @@ def test_alteration_during_a_conversion_is_refused_by_name(mode: str) -> None:
 
     def alter() -> None:
         with pytest.raises(kt.ConflictError, match=r"a conversion created schema 1 .*sys\.convert"):
-            as_others_see(table).alter(NEW_COLUMN)
+            reopened(table).alter(NEW_COLUMN)
         refused.append(True)
 
     overtaken(table, lambda: None, alter).convert(OTHER[mode])
@@ -131,7 +129,7 @@ def test_writer_who_began_before_a_conversion_and_comes_later_is_refused(mode: s
 @pytest.mark.parametrize("mode", MODES)
 def test_writer_whose_commit_a_conversion_overtakes_never_mixes_the_kinds(mode: str) -> None:
     table = began(mode)
-    convert = partial(as_others_see(table).convert, OTHER[mode])
+    convert = partial(reopened(table).convert, OTHER[mode])
     with pytest.raises(kt.ConflictError, match=r"converted it to another 'upsert\.mode'"):
         write(overtaken(table, convert), "+I 0 1 6 b", "+I 0 9 5 new")
     assert shown(table) == ROWS
@@ -144,10 +142,10 @@ def test_writer_whose_commit_a_conversion_overtakes_never_mixes_the_kinds(mode: 
 @pytest.mark.parametrize("mode", MODES)
 def test_statement_that_a_conversion_overtakes_is_carried_out_anew(mode: str) -> None:
     table = began(mode)
-    convert = partial(as_others_see(table).convert, OTHER[mode])
+    convert = partial(reopened(table).convert, OTHER[mode])
     assert overtaken(table, convert).update({"v": "'u'"}, "k < 3").rows == 2
     assert (mode_of(table), shown(table)) == (OTHER[mode], ["0 1 5 u", "0 2 5 u", "1 3 5 a"])
-    convert = partial(as_others_see(table).convert, mode)
+    convert = partial(reopened(table).convert, mode)
     overtaken(table, convert).delete("k = 1")
     write(table, "+I 0 1 4 late")
     assert (mode_of(table), shown(table)) == (mode, ["0 2 5 u", "1 3 5 a"])
@@ -156,10 +154,10 @@ def test_statement_that_a_conversion_overtakes_is_carried_out_anew(mode: str) ->
 
 def test_first_writer_of_an_empty_table_meets_a_conversion() -> None:
     table = new_table()
-    convert = partial(as_others_see(table).convert, "full")
+    convert = partial(reopened(table).convert, "full")
     with pytest.raises(kt.ConflictError, match=r"converted it"):
         write(overtaken(table, convert), *FIRST)
-    writer = partial(write, as_others_see(table), *FIRST)
+    writer = partial(write, reopened(table), *FIRST)
     overtaken(table, lambda: None, writer).convert("none")
     write(table, *LATE)
     assert (mode_of(table), shown(table)) == ("none", ROWS)
@@ -168,7 +166,7 @@ def test_first_writer_of_an_empty_table_meets_a_conversion() -> None:
 def test_compaction_that_a_conversion_overtakes_is_none() -> None:
     table = began("none")
     write(table, "+I 0 1 6 b")
-    convert = partial(as_others_see(table).convert, "full")
+    convert = partial(reopened(table).convert, "full")
     assert overtaken(table, convert).compact(full=True).overtaken
     assert (mode_of(table), shown(table)) == ("full", ["0 1 6 b", "0 2 5 a", "1 3 5 a"])
     assert_sound(table)
@@ -180,7 +178,7 @@ def test_compaction_that_a_conversion_overtakes_is_none() -> None:
 def test_two_conversions_to_the_same_kind_are_one(mode: str, acts_before: int) -> None:
     table = began(mode)
     acts: list[Callable[[], object]] = [lambda: None] * acts_before
-    other = partial(as_others_see(table).convert, OTHER[mode])
+    other = partial(reopened(table).convert, OTHER[mode])
     done = overtaken(table, *acts, other).convert(OTHER[mode])
     assert done.snapshot_id is None, "there was nothing left to do"
     assert (mode_of(table), shown(table), len(table.snapshots())) == (OTHER[mode], ROWS, 2)
@@ -192,7 +190,7 @@ def test_two_conversions_to_the_same_kind_are_one(mode: str, acts_before: int) -
 def test_conversion_that_is_taken_back_by_another_begins_anew(mode: str) -> None:
     """And an alteration that came after that is not lost."""
     table = began(mode)
-    other = as_others_see(table)
+    other = reopened(table)
 
     def take_back() -> None:
         assert other.convert(mode).snapshot_id == 2
@@ -221,10 +219,6 @@ def indexed(store: Store) -> None:
 BEGUN = {"none": merging, "full": indexed}
 
 
-def opened(store: Store) -> kt.Table:
-    return kt.connect("", store=store).table("t")
-
-
 def is_pending(table: kt.Table) -> bool:
     return not table.metadata.schemas_in_force().is_settled
 
@@ -241,8 +235,8 @@ def test_conversion_that_stops_at_any_write_leaves_one_kind_or_the_other(
         store = BEGUN[mode]()
         faulty = FaultyStore(store, [Fault("write", nth=nth, action=action)])
         with suppress(kt.DataError, Crash):
-            opened(faulty).convert(OTHER[mode])
-        table = opened(store)
+            table_in(faulty).convert(OTHER[mode])
+        table = table_in(store)
         assert mode_of(table) in MODES
         pending += is_pending(table)
         assert shown(table) == ROWS
@@ -257,7 +251,7 @@ def test_conversion_that_stops_at_any_write_leaves_one_kind_or_the_other(
 
 def writes_of_one_conversion(mode: str) -> int:
     store = FaultyStore(BEGUN[mode]())
-    opened(store).convert(OTHER[mode])
+    table_in(store).convert(OTHER[mode])
     return sum(what in ("create", "put", "output", "hint", "delete") for what, _ in store.log)
 
 
@@ -266,7 +260,7 @@ def cut_short(mode: str) -> kt.Lake:
     store = BEGUN[mode]()
     faulty = FaultyStore(store, [Fault("create", "*/snapshot-*", action="crash")])
     with pytest.raises(Crash):
-        opened(faulty).convert(OTHER[mode])
+        table_in(faulty).convert(OTHER[mode])
     return kt.connect("", store=store)
 
 
@@ -325,7 +319,7 @@ def test_taking_back_that_is_cut_short_goes_on(mode: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_taking_back_that_meets_the_end_of_the_conversion_is_a_conflict(mode: str) -> None:
     table = cut_short(mode).table("t")
-    finish = partial(as_others_see(table).convert, OTHER[mode])
+    finish = partial(reopened(table).convert, OTHER[mode])
     with pytest.raises(kt.ConflictError, match="converted it"):
         overtaken(table, lambda: None, finish).convert(mode)
     assert (mode_of(table), shown(table)) == (OTHER[mode], ROWS)

@@ -14,7 +14,7 @@ import pytest
 import keytide as kt
 from far import far_away
 from keytide.store import LocalStore
-from new_tables import empty_store
+from new_tables import dotted, empty_store
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 SIGNS = [
@@ -27,7 +27,7 @@ def new_table(
     folder: Path, commits: int, key: tuple[str, ...] = ("k",), **options: str
 ) -> kt.Table:
     """A table of as many commits, to each of which every key comes anew."""
-    given = {name.replace("_", "-").replace("--", "."): text for name, text in options.items()}
+    given = dotted(options)
     table = kt.connect(folder).create_table("t", SCHEMA, list(key), options=given)
     for commit in range(commits):
         table.write([{"k": k, "v": f"{commit}"} for k in range(4)])

@@ -10,13 +10,14 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from histories import ids, stray_files, torn_snapshots
+from histories import stray_files, torn_snapshots
 from keytide.definition.times import PartitionTimes
 from keytide.maintenance.partition_expiry import PartitionAge, expire_partitions
 from keytide.options import TableOptions
 from keytide.store.faults import Crash, Fault, FaultyStore
-from new_tables import empty_lake, empty_store, empty_table, fields_of
+from new_tables import empty_lake, empty_store, empty_table, fields_of, table_in
 from overtaking import overtaken
+from table_rows import snapshot_ids
 
 NOW = datetime(2026, 3, 10, 12)
 SCHEMA = pa.schema(
@@ -120,7 +121,7 @@ def test_partitions_go_by_their_values_the_oldest_first() -> None:
     assert expired(table, "36 h") == []
     assert expired(table, "1 h", partitions_max=1) == ["2026-03-09"]
     assert expired(table, "1 h") == ["2026-03-10"]
-    assert (table.scan().to_pylist(), len(ids(table))) == ([], 6)
+    assert (table.scan().to_pylist(), len(snapshot_ids(table))) == ([], 6)
     assert table.scan(snapshot_id=3).count() == 3
     table.expire_snapshots(1)
     assert stray_files(table.stored.store) == set()
@@ -166,7 +167,7 @@ def test_dry_run_drops_nothing() -> None:
     asked = PartitionAge("1 h")
     told = expire_partitions(table.stored, asked, dry_run=True, now=lambda: NOW)
     assert (told.snapshot_id, len(told.partitions)) == (None, 3)
-    assert len(ids(table)) == 3
+    assert len(snapshot_ids(table)) == 3
     assert expire_partitions(table.stored, asked, now=lambda: NOW).partitions == told.partitions
 
 
@@ -178,8 +179,8 @@ def test_drop_that_dies_drops_all_of_them_or_none(action: Any) -> None:
         new_table(store=store)
         faulty = FaultyStore(store, [Fault("write", nth=nth, action=action)])
         with suppress(Crash, kt.DataError):
-            expired(kt.connect("", store=faulty).table("t"), "36 h")
-        table = kt.connect("", store=store).table("t")
+            expired(table_in(faulty), "36 h")
+        table = table_in(store)
         assert days_of(table) in (list(DAYS), list(DAYS[1:]))
         expired(table, "36 h")
         assert days_of(table) == list(DAYS[1:])
@@ -249,7 +250,7 @@ def test_python_and_the_procedure_take_what_the_format_takes() -> None:
     assert lake.sql(call).to_pylist() == [{"expired_partitions": "dt=20200101"}]
     done = table.expire_partitions(timedelta(days=30), timestamp_formatter="yyyyMMdd")
     assert done.partitions == ("dt=20200202",)
-    assert done.snapshot_id == max(ids(table))
+    assert done.snapshot_id == max(snapshot_ids(table))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
 from new_tables import empty_lake
 from stops import stops_of
+from table_rows import reopened
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 
@@ -91,7 +92,7 @@ def test_wherever_it_stops_the_table_is_whole_and_the_same_call_goes_on(
     faulty = FaultyStore(table.metadata.store, [Fault(operation, nth=nth, action=action)])
     with suppress(Crash, kt.DataError):
         kt.Table(faulty, "t").purge_files()
-    fresh = kt.Table(table.metadata.store, "t")
+    fresh = reopened(table)
     found = fresh.scan().count()
     assert found in (0, 3)
     assert fresh.verify().is_healthy

@@ -20,16 +20,17 @@ from keytide.definition.schema_evolution import AddColumn, SetOption
 from keytide.format.snapshot import CommitKind
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
-from new_tables import empty_lake, empty_table
+from new_tables import dotted, empty_lake, empty_table, table_in
 from overtaking import overtaken
 from stops import faults_of, stops_of
+from table_rows import reopened, snapshot_ids
 
 SCHEMA = pa.schema([("p", pa.string()), ("k", pa.int64()), ("v", pa.string())])
 Rows = dict[tuple[str, int], str]
 
 
 def new_table(store: Store | None = None, **options: str) -> kt.Table:
-    given = {"write-only": "true", **{name.replace("_", "-"): v for name, v in options.items()}}
+    given = {"write-only": "true", **dotted(options)}
     return empty_table(SCHEMA, ["p", "k"], ["p"], options=given, store=store)
 
 
@@ -62,15 +63,6 @@ def shown(table: kt.Table, **travel: Any) -> Rows:
     return {(r["p"], r["k"]): r["v"] for r in table.scan(**travel).to_pylist()}
 
 
-def elsewhere(table: kt.Table) -> kt.Table:
-    """The table as a process sees it that has not gone from snapshot to snapshot with it."""
-    return kt.Table(table.metadata.store, "t")
-
-
-def ids(table: kt.Table) -> list[int]:
-    return [snapshot.id for snapshot in table.snapshots()]
-
-
 def tag_names(table: kt.Table) -> list[str]:
     return [tag.name for tag in table.tags()]
 
@@ -91,7 +83,10 @@ def test_partition_is_what_it_was_and_the_others_stay(table: kt.Table, to: int |
     assert shown(table) == A_AS_IN_TWO
     assert shown(table, snapshot_id=4) == NOW
     assert data_files(table) == before
-    assert (ids(table), table.snapshots()[-1].commit_kind.value) == ([1, 2, 3, 4, 5], "OVERWRITE")
+    assert (snapshot_ids(table), table.snapshots()[-1].commit_kind.value) == (
+        [1, 2, 3, 4, 5],
+        "OVERWRITE",
+    )
     assert table.verify().is_healthy
 
 
@@ -133,7 +128,7 @@ def test_restored_rows_are_written_to_compacted_and_told_of(table: kt.Table) -> 
     expected = {**A_AS_IN_TWO, ("a", 1): "after", ("b", 1): "after"}
     assert shown(table) == expected
     table.compact(full=True)
-    assert shown(table) == shown(kt.Table(table.metadata.store, "t")) == expected
+    assert shown(table) == shown(reopened(table)) == expected
     assert table.get(("a", 1)) == {"p": "a", "k": 1, "v": "after"}
     assert table.verify().is_healthy
 
@@ -197,19 +192,19 @@ def test_file_that_was_moved_to_another_level_comes_back_and_is_moved_again(
     both = {("a", 1): "old", ("a", 2): "old"}
     for _ in range(3):
         table.restore(then)
-        assert shown(table) == shown(elsewhere(table)) == both
+        assert shown(table) == shown(reopened(table)) == both
         table.compact(full=True)
-        assert shown(table) == shown(elsewhere(table)) == both
+        assert shown(table) == shown(reopened(table)) == both
         table.restore(then)
         table.write([row("a", 2, None, "-D")])
-        assert shown(elsewhere(table)) == {("a", 1): "old"}
+        assert shown(reopened(table)) == {("a", 1): "old"}
     assert table.get(("a", 1)) == {"p": "a", "k": 1, "v": "old"}
     time.sleep(0.002)
     table.remove_orphan_files(time.time_ns() // 1_000_000, dry_run=False)
     table.expire_snapshots(1, 1)
     table.expire_tags()
     table.expire_snapshots(1, 1)
-    assert shown(elsewhere(table)) == {("a", 1): "old"}
+    assert shown(reopened(table)) == {("a", 1): "old"}
     assert table.verify().is_healthy
 
 
@@ -246,7 +241,7 @@ def test_tag_guards_what_came_back_until_the_snapshots_in_between_have_expired(
             {**A_AS_IN_TWO, ("b", 9): "x"}, ["restored-2-by-5"],
         )  # fmt: skip
     table.expire_snapshots(2, 1)
-    assert ids(table) == [5, 6]
+    assert snapshot_ids(table) == [5, 6]
     assert [tag.name for tag in table.expire_tags()] == ["restored-2-by-5"]
     for most in (2, 1):
         table.expire_snapshots(most, 1)
@@ -341,9 +336,9 @@ def test_file_that_another_one_moves_meanwhile_comes_back_as_a_copy() -> None:
     late = overtaken(table, lambda: None, lambda: table.compact(full=True))  # after the guard
     late.restore(1)
     old = {("a", 1): "old", ("b", 1): "old"}
-    assert shown(elsewhere(table)) == old
+    assert shown(reopened(table)) == old
     table.compact(full=True)
-    assert shown(table) == shown(elsewhere(table)) == old
+    assert shown(table) == shown(reopened(table)) == old
     assert table.verify().is_healthy
 
 
@@ -375,7 +370,7 @@ def test_snapshot_that_expires_meanwhile_is_not_brought_back(table: kt.Table) ->
 
 def operations() -> list[tuple[str, int]]:
     store = FaultyStore(four_snapshots())
-    kt.connect("", store=store).table("t").restore(2, {"p": "a"})
+    table_in(store).restore(2, {"p": "a"})
     return stops_of(store.log, "create", "put", "delete", "hint", "output")
 
 
@@ -388,10 +383,10 @@ def test_wherever_it_stops_the_partition_is_old_or_new_and_the_same_call_goes_on
 ) -> None:
     store = four_snapshots()
     faulty = FaultyStore(store, [Fault(operation, nth=nth, action=action)])
-    before = data_files(kt.connect("", store=store).table("t"))
+    before = data_files(table_in(store))
     with suppress(Crash, kt.DataError):
-        kt.connect("", store=faulty).table("t").restore(2, {"p": "a"})
-    table = kt.connect("", store=store).table("t")
+        table_in(faulty).restore(2, {"p": "a"})
+    table = table_in(store)
     assert shown(table) in (NOW, A_AS_IN_TWO)
     table.restore(2, {"p": "a"})
     assert shown(table) == A_AS_IN_TWO
@@ -565,7 +560,7 @@ class Restoring(RuleBasedStateMachine):
 
     @invariant()
     def every_snapshot_shows_what_it_showed(self) -> None:
-        assert shown(self.table) == shown(elsewhere(self.table)) == self.now
+        assert shown(self.table) == shown(reopened(self.table)) == self.now
         for snapshot in self.whole_snapshots():
             assert shown(self.table, snapshot_id=snapshot.id) == self.then[snapshot.uuid]
 

@@ -25,10 +25,10 @@ from keytide.format import paths
 from keytide.format.snapshot import NO_WATERMARK, Consumer, Snapshot
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
-from new_tables import empty_store, empty_table
+from new_tables import empty_store, empty_table, table_in
 from overtaking import overtaken
 from stops import faults_of, stops_of
-from table_rows import by_key
+from table_rows import by_key, reopened, snapshot_ids
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 OPTIONS = {"write-only": "true"}
@@ -44,22 +44,14 @@ def five_snapshots(store: Store) -> None:
     table.create_tag("four", 4)
 
 
-def open_table(store: Store) -> kt.Table:
-    return kt.connect("", store=store).table("t")
-
-
 @pytest.fixture
 def table() -> kt.Table:
-    return open_table(five_snapshots())
+    return table_in(five_snapshots())
 
 
 def state(n: int) -> dict[int, str]:
     """What snapshot n shows."""
     return {1: f"of {n}"} | {k: f"of {k}" for k in range(2, n + 1)}
-
-
-def ids(table: kt.Table) -> list[int]:
-    return [snapshot.id for snapshot in table.snapshots()]
 
 
 def row(k: int, v: str = "new") -> list[dict[str, Any]]:
@@ -72,7 +64,7 @@ def row(k: int, v: str = "new") -> list[dict[str, Any]]:
 @pytest.mark.parametrize("to", [2, "two"], ids=["snapshot", "tag"])
 def test_table_is_what_it_was_and_what_came_later_is_gone(table: kt.Table, to: int | str) -> None:
     assert table.rollback_to(to) == kt.RollbackResult(5, 2, 3, 0, ("four",), ())
-    assert (ids(table), by_key(table)) == ([1, 2], state(2))
+    assert (snapshot_ids(table), by_key(table)) == ([1, 2], state(2))
     assert [tag.name for tag in table.tags()] == ["two"]
     assert table.metadata.store.read("snapshot/LATEST") == b"2"
     assert table.verify().is_healthy
@@ -94,20 +86,20 @@ def newest_at(table: kt.Table, time_millis: int) -> int:
 def test_dry_run_tells_the_same_and_changes_nothing(table: kt.Table) -> None:
     told = table.rollback_to(2, dry_run=True)
     assert told == kt.RollbackResult(5, 2, 3, 0, ("four",), ())
-    assert (ids(table), by_key(table)) == ([1, 2, 3, 4, 5], state(5))
+    assert (snapshot_ids(table), by_key(table)) == ([1, 2, 3, 4, 5], state(5))
     assert table.rollback_to(2) == told
 
 
 def test_rollback_to_the_newest_snapshot_changes_nothing(table: kt.Table) -> None:
     assert table.rollback_to(5) == kt.RollbackResult(5, 5, 0, 0, (), ())
-    assert ids(table) == [1, 2, 3, 4, 5]
+    assert snapshot_ids(table) == [1, 2, 3, 4, 5]
 
 
 def test_tag_whose_snapshot_expired_is_a_snapshot_again(table: kt.Table) -> None:
     table.metadata.store.delete(paths.snapshot_path(n) for n in (1, 2, 3))
     table.metadata.store.put("snapshot/EARLIEST", b"4")
     assert table.rollback_to("two").snapshots == 2
-    assert (ids(table), by_key(table)) == ([2], state(2))
+    assert (snapshot_ids(table), by_key(table)) == ([2], state(2))
     assert table.metadata.earliest_snapshot_id() == 2
     assert table.verify().is_healthy
     table.write(row(9))
@@ -232,7 +224,7 @@ def test_tag_of_a_history_that_is_gone_is_no_place_to_go_back_to(table: kt.Table
 @pytest.mark.parametrize("commits", [0, 1, 3, 4])
 def test_nothing_that_was_seen_before_is_served_again(table: kt.Table, commits: int) -> None:
     """Ids come back, and with them names of snapshots that mean something else."""
-    seen = [table, kt.Table(table.metadata.store, "t")]
+    seen = [table, reopened(table)]
     for each in seen:
         assert by_key(each) == state(5)
         assert each.get(1) == {"k": 1, "v": "of 5"}
@@ -301,12 +293,12 @@ def test_append_that_began_before_brings_nothing_back(
     table: kt.Table, meanwhile: Callable[[kt.Table], object]
 ) -> None:
     done = overtaken(table, lambda: meanwhile(table)).write(row(9))
-    newest = ids(table)
+    newest = snapshot_ids(table)
     assert newest == list(range(1, len(newest) + 1))
     assert done.snapshot_id == newest[-1]
     expected = by_key(table.scan(snapshot_id=newest[-2]))
     assert {k for k in expected if k < 10} == {1, 2}
-    assert by_key(table) == by_key(kt.Table(table.metadata.store, "t")) == {**expected, 9: "new"}
+    assert by_key(table) == by_key(reopened(table)) == {**expected, 9: "new"}
     assert table.verify().is_healthy
 
 
@@ -388,7 +380,7 @@ def test_what_others_commit_meanwhile_is_rolled_back_as_well(table: kt.Table, be
     """`before` deletes are done, of the snapshots 5, 4 and 3; then somebody writes."""
     acts = [lambda: None] * before + [lambda: table.write(row(9))]
     kt.Table(Between(table.metadata.store, acts), "t").rollback_to(2)
-    assert (ids(table), by_key(table)) == ([1, 2], state(2))
+    assert (snapshot_ids(table), by_key(table)) == ([1, 2], state(2))
     assert table.verify().is_healthy
 
 
@@ -397,7 +389,7 @@ def test_snapshot_that_another_engine_leaves_beyond_a_gap_is_deleted(table: kt.T
     copied = store.read(paths.snapshot_path(5))
     acts = [lambda: None] * 2 + [lambda: store.put(paths.snapshot_path(7), copied)]
     kt.Table(Between(store, acts), "t").rollback_to(2)
-    assert ids(table) == [1, 2]
+    assert snapshot_ids(table) == [1, 2]
 
 
 @pytest.mark.takes_turns
@@ -447,7 +439,7 @@ COMMITS: dict[str, Callable[[kt.Table], object]] = {
 @cache
 def counted_operations(name: str) -> int:
     store = FaultyStore(five_snapshots())
-    COMMITS[name](open_table(store))
+    COMMITS[name](table_in(store))
     return len(store.log)
 
 
@@ -463,17 +455,17 @@ def test_commit_beside_writers_and_a_rollback_is_made_or_conflicts(name: str, se
 
     def write() -> None:
         for n in range(count):
-            open_table(store).write(row(20 + n))
+            table_in(store).write(row(20 + n))
 
     def roll_back() -> None:
-        open_table(store).rollback_to(target)
+        table_in(store).rollback_to(target)
         if goes_on:
-            open_table(store).write(row(30))
+            table_in(store).write(row(30))
 
     # Others may roll back what was made here too, or conflict with it.
     with suppress(kt.ConflictError):
-        COMMITS[name](open_table(Meanwhile(store, {written: write, back: roll_back})))
-    table = open_table(store)
+        COMMITS[name](table_in(Meanwhile(store, {written: write, back: roll_back})))
+    table = table_in(store)
     table.write(row(40))
     assert table.verify().is_healthy
     assert 40 in by_key(table)
@@ -490,7 +482,7 @@ def operations(prepare: Callable[[Store], None]) -> list[tuple[str, int]]:
     inner = five_snapshots()
     prepare(inner)
     store = FaultyStore(inner)
-    open_table(store).rollback_to("two")
+    table_in(store).rollback_to("two")
     return stops_of(store.log)
 
 
@@ -509,11 +501,11 @@ def test_wherever_it_stops_the_table_is_one_of_its_states_and_the_same_call_goes
     prepare(store)
     faulty = FaultyStore(store, [Fault(operation, nth=nth, action=action)])
     with suppress(Crash, kt.DataError):
-        open_table(faulty).rollback_to("two")
-    table = open_table(store)
+        table_in(faulty).rollback_to("two")
+    table = table_in(store)
     assert by_key(table) in [state(n) for n in range(2, 6)]
-    assert open_table(store).rollback_to("two").current_snapshot_id == 2
-    assert (ids(table)[-1], by_key(table)) == (2, state(2))
+    assert table_in(store).rollback_to("two").current_snapshot_id == 2
+    assert (snapshot_ids(table)[-1], by_key(table)) == (2, state(2))
     assert [tag.name for tag in table.tags()] == ["two"]
     table.write(row(9))
     assert by_key(table) == {**state(2), 9: "new"}

@@ -31,6 +31,7 @@ from keytide.publish.form import forget_publications, recall, remember
 from keytide.snapshot.lineage import forget_lineages
 from keytide.store import open_store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
+from new_tables import table_in
 from other_readers import ICEBERG_3, READERS, Rows, iceberg_table, published_as, scanned
 from row_ids import row_ids
 from stops import faults_of
@@ -207,7 +208,7 @@ def test_publisher_who_is_overtaken_looks_again_and_never_goes_back(
 ) -> None:
     table = new_table(tmp_path, form)
     store = Overtaken(tmp_path, form, [lambda: table.write([row(7, "by another")])])
-    slow = kt.connect("", store=store).table("t")
+    slow = table_in(store)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         slow.write([row(1, "newer")])
@@ -232,7 +233,7 @@ def test_snapshot_that_expires_while_it_is_published_makes_room_for_the_newest(
         other.expire_snapshots(retain_max=1, retain_min=1)
 
     store = Overtaken(tmp_path, form, [replace_all])
-    table = kt.connect("", store=store).table("t")
+    table = table_in(store)
     table.write([row(1, "newer")])
     assert not store.others
     assert read_by_all(table, form) == scanned(table) == [(7, "by another")]

@@ -26,7 +26,7 @@ from keytide.key_index.sorted_runs import RemoteRun, Run, write_run
 from keytide.snapshot.lineage import forget_lineages
 from keytide.store import Store
 from keytide.store.faults import FaultyStore
-from new_tables import empty_store, empty_table
+from new_tables import empty_store, empty_table, table_in
 
 KEYS = range(7)
 
@@ -135,7 +135,7 @@ def test_look_up_reads_the_file_of_its_row_alone() -> None:
     for n in range(6):
         write(table, ("+I", n, 1, "a"), ("+I", 6, n, "b"))
     seen = FaultyStore(store)
-    table = kt.connect("", store=seen).table("t")
+    table = table_in(seen)
     table.metadata.latest_snapshot_id()
     for key in range(6):
         forget_files()
@@ -172,7 +172,7 @@ SHOWN = {1: (5, "a"), 2: (6, "b"), 4: (5, "a")}
 def opened(store: Store) -> kt.Table:
     forget_files()
     forget_lineages()
-    return kt.connect("", store=store).table("t")
+    return table_in(store)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import keytide as kt
 from keytide.definition.schema_evolution import ChangeColumnType, RenameColumn, SetOption
 from keytide.store.faults import Crash, Fault, FaultyStore
-from new_tables import empty_lake, empty_store, empty_table
+from new_tables import empty_lake, empty_store, empty_table, table_in
 from type_values import SCALARS, column_of, kind_of
 
 FILTERED = "file-index.bloom-filter.columns"
@@ -160,7 +160,7 @@ def test_write_that_fails_leaves_no_index_file(buckets: str, failing: str) -> No
     assert any(path.endswith(".index") for path in before)
     faulty = FaultyStore(store, [Fault("put", failing, action="fail")])
     with pytest.raises(kt.DataError):
-        kt.connect("", store=faulty).table("t").write(rows)
+        table_in(faulty).write(rows)
     assert sorted(info.path for info in store.list()) == before
 
 

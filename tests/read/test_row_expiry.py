@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 
 import keytide as kt
-from histories import ids, stray_files
+from histories import stray_files
 from keytide.catalogs.system_tables import audit_log
 from new_tables import empty_store, empty_table
+from table_rows import snapshot_ids
 
 HOUR = 3600
 NOW = 1_800_000_000
@@ -119,7 +120,7 @@ def test_changes_tell_of_rows_that_have_not_expired(at: Clock) -> None:
     assert sorted(told) == [("+I", 1), ("+U", 2), ("-U", 2)]
     table.compact(full=True)
     at(NOW + 2 * HOUR + 1)
-    newest = max(ids(table))
+    newest = max(snapshot_ids(table))
     table.compact(full=True)
     assert table.changes(newest).to_pylist() == []  # a compaction that drops rows changes nothing
 

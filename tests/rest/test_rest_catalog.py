@@ -14,14 +14,10 @@ from typer.testing import CliRunner
 import keytide as kt
 from keytide.cli.main import app
 from keytide.snapshot.metadata import TableMetadata
-from table_rows import by_key, put
+from table_rows import by_key, put, snapshot_ids
 
 KEYED = "k INT, v INT, PRIMARY KEY (k) NOT ENFORCED"
 Rows = dict[int, int]
-
-
-def ids(table: kt.Table) -> list[int]:
-    return [snapshot.id for snapshot in table.snapshots()]
 
 
 def is_commit(method: str, path: str) -> bool:
@@ -103,7 +99,7 @@ def test_rows_are_written_changed_and_read_by_python_and_sql(
     table.compact(full=True)
     table.overwrite(table.scan(snapshot_id=1))
     assert by_key(table) == {1: 1, 2: 1, 3: 1}
-    assert ids(table) == [*range(1, 7)]
+    assert snapshot_ids(table) == [*range(1, 7)]
     assert table.verify().is_healthy
 
 
@@ -136,7 +132,7 @@ def test_two_writers_who_race_lose_nothing(service: Service, table: kt.Table, is
     found = by_key(table)
     assert found.pop(0) in (1, 2)
     assert found == {w * 100 + number: number for w in (1, 2) for number in range(6)}
-    assert ids(table) == [*range(1, len(ids(table)) + 1)]
+    assert snapshot_ids(table) == [*range(1, len(snapshot_ids(table)) + 1)]
 
 
 # -- trouble ---------------------------------------------------------------------------------------
@@ -151,7 +147,7 @@ def test_commit_whose_answer_is_lost_is_made_once(
     put(table, {1: 1})
     service.trouble = strikes(is_commit, trouble)
     put(table, {1: 2, 2: 2})
-    assert (by_key(table), ids(table)) == ({1: 2, 2: 2}, [1, 2])
+    assert (by_key(table), snapshot_ids(table)) == ({1: 2, 2: 2}, [1, 2])
 
 
 def test_commit_is_found_below_that_of_another_writer(service: Service, table: kt.Table) -> None:
@@ -170,7 +166,7 @@ def test_commit_is_found_below_that_of_another_writer(service: Service, table: k
 
     service.trouble = lose_and_overtake
     put(table, {2: 2})
-    assert (by_key(table), ids(table)) == ({1: 1, 2: 2, 9: 9}, [1, 2, 3])
+    assert (by_key(table), snapshot_ids(table)) == ({1: 1, 2: 2, 9: 9}, [1, 2, 3])
 
 
 def test_commit_that_nobody_answers_is_told_as_unknown(service: Service, table: kt.Table) -> None:

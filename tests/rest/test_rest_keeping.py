@@ -11,13 +11,9 @@ from catalog_server import Service, connected, strikes
 
 import keytide as kt
 from keytide.definition.schema_evolution import SetOption
-from table_rows import by_key, put
+from table_rows import by_key, put, tag_ids
 
 Rows = dict[int, int]
-
-
-def tags(table: kt.Table) -> dict[str, int]:
-    return {tag.name: tag.snapshot_id for tag in table.tags()}
 
 
 def posts(service: Service, ending: str) -> int:
@@ -115,7 +111,7 @@ def test_tags_are_made_read_renamed_and_deleted(lake: kt.Lake, table: kt.Table) 
     put(table, {1: 2})
     table.create_tag("one", 1)
     table.create_tag("two", time_retained="7 d")
-    assert tags(table) == {"one": 1, "two": 2}
+    assert tag_ids(table) == {"one": 1, "two": 2}
     assert [str(tag.time_retained) for tag in table.tags()] == ["None", "7 days, 0:00:00"]
     with pytest.raises(kt.AlreadyExistsError, match="has a tag 'one' of snapshot 1"):
         table.create_tag("one")
@@ -124,7 +120,7 @@ def test_tags_are_made_read_renamed_and_deleted(lake: kt.Lake, table: kt.Table) 
     assert table.scan(tag="one").to_pylist() == [{"k": 1, "v": 1}]
     table.rename_tag("one", "first")
     table.delete_tag("two")
-    assert tags(table) == {"first": 1}
+    assert tag_ids(table) == {"first": 1}
     with pytest.raises(kt.NotFoundError, match="no tag 'two'"):
         table.delete_tag("two")
 
@@ -133,7 +129,7 @@ def test_tag_whose_answer_is_lost_is_made_once(service: Service, table: kt.Table
     put(table, {1: 1})
     service.trouble = strikes(to("/tags"), "lost after")
     table.create_tag("one")
-    assert tags(table) == {"one": 1}
+    assert tag_ids(table) == {"one": 1}
 
 
 def test_tag_that_the_catalog_would_not_keep_for_ever_is_refused(
@@ -144,7 +140,7 @@ def test_tag_that_the_catalog_would_not_keep_for_ever_is_refused(
     table.create_tag("day")
     with pytest.raises(kt.UnsupportedError, match="keeps tags for '1 d'"):
         table.create_tag("ever", time_retained="forever")
-    assert list(tags(table)) == ["day"]
+    assert list(tag_ids(table)) == ["day"]
 
 
 def test_partitions_are_restored_behind_the_guard_of_a_tag(table: kt.Table) -> None:
@@ -168,7 +164,7 @@ def test_branch_of_a_tag_is_written_and_fast_forwarded_to(table: kt.Table) -> No
     done = table.fast_forward("trial")
     assert (done.removed, done.added) == (0, 1)
     assert by_key(table) == {1: 2, 2: 2}
-    assert tags(table) == {"mine": 2, "one": 1}
+    assert tag_ids(table) == {"mine": 2, "one": 1}
     put(table, {3: 3})
     assert by_key(table) == {1: 2, 2: 2, 3: 3}
 
@@ -201,7 +197,7 @@ def test_table_is_rolled_back_to_snapshots_and_tags(table: kt.Table) -> None:
     table.create_tag("four")
     done = table.rollback_to(3)
     assert (done.previous_snapshot_id, done.current_snapshot_id, done.tags) == (4, 3, ("four",))
-    assert (by_key(table), tags(table)) == ({1: 3}, {"two": 2})
+    assert (by_key(table), tag_ids(table)) == ({1: 3}, {"two": 2})
     table.expire_snapshots(retain_max=1, retain_min=1)
     table.rollback_to("two")
     assert by_key(table) == {1: 2}
@@ -284,7 +280,7 @@ def test_handle_of_a_table_that_was_made_anew_changes_nothing(
             call()
     assert by_key(made) == {5: 5, 6: 6}
     assert "snapshot.num-retained.max" not in made.stored.schema.options
-    assert (tags(made), list(made.branches())) == ({}, [])
+    assert (tag_ids(made), list(made.branches())) == ({}, [])
 
 
 # -- counts ----------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import keytide as kt
 from keytide.cli.main import app
 from keytide.compaction.rewrite import CompactTask
-from new_tables import fields_of
+from new_tables import dotted, fields_of
 from table_rows import rows
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ FIELDS = fields_of("p INT NOT NULL, k INT NOT NULL, v STRING")
 
 def new_table(spark: SparkSession, warehouse: str, **options: str) -> kt.Table:
     lake = kt.connect(warehouse, spark=spark)
-    options = {name.replace("_", "-"): text for name, text in options.items()}
+    options = dotted(options)
     return lake.create_table("t", FIELDS, ["p", "k"], ["p"], options=options)
 
 

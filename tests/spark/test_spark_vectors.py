@@ -10,7 +10,7 @@ from pyspark.sql.functions import col, lit
 import keytide as kt
 from keytide.definition.schema_evolution import SetOption
 from keytide.spark.read_plans import split_scan
-from new_tables import fields_of
+from new_tables import dotted, fields_of
 from table_rows import rows
 
 pytestmark = pytest.mark.spark
@@ -19,7 +19,7 @@ FIELDS = fields_of("k INT NOT NULL, s INT, v STRING")
 
 
 def new_table(lake: kt.Lake, **options: str) -> kt.Table:
-    named = {name.replace("__", ".").replace("_", "-"): text for name, text in options.items()}
+    named = dotted(options)
     vectors = {"deletion-vectors.enabled": "true", "bucket": "2"}
     return lake.create_table("t", FIELDS, ["k"], options={**vectors, **named})
 

@@ -38,10 +38,6 @@ def put_consumer(table: kt.Table, name: str, next_snapshot: int) -> None:
     table.stored.store.put(paths.consumer_path(name), Consumer(next_snapshot).to_json())
 
 
-def ids(table: kt.Table) -> list[int]:
-    return [snapshot.id for snapshot in table.snapshots()]
-
-
 def rows_at(table: kt.Table, snapshot: Snapshot | None) -> list[tuple[Any, ...]]:
     """The rows of a snapshot, wherever it is named, as one sees it who has seen nothing before."""
     stored = StoredTable(table.stored.store, table.name)

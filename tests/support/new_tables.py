@@ -38,6 +38,11 @@ def empty_table(
     return lake.create_table("t", typed, key, partition_by, options)
 
 
+def table_in(store: Store) -> kt.Table:
+    """The table `t` of a store."""
+    return kt.connect("", store=store).table("t")
+
+
 def fields_of(columns: str | Mapping[str, str]) -> list[kt.Field]:
     """Columns such as `k INT NOT NULL, v STRING`, or SQL types by the names of columns."""
     if isinstance(columns, str):

@@ -1,4 +1,4 @@
-"""The rows of small tables, as tests write them and compare them.
+"""The rows of small tables, as tests write them and compare them, and their snapshots.
 
 What is asked for its rows is a table, a scan, changes, or a result in Arrow.
 """
@@ -93,6 +93,16 @@ def put(table: kt.Table, values: Mapping[int, Any]) -> None:
 def reopened(table: kt.Table) -> kt.Table:
     """The table as a reader knows it who has seen nothing before."""
     return kt.Table(table.metadata.store, table.name)
+
+
+def snapshot_ids(table: kt.Table) -> list[int]:
+    """The ids of the snapshots, the oldest first."""
+    return [snapshot.id for snapshot in table.snapshots()]
+
+
+def tag_ids(table: kt.Table) -> dict[str, int]:
+    """The ids of the tagged snapshots, by the names of the tags."""
+    return {tag.name: tag.snapshot_id for tag in table.tags()}
 
 
 def _dicts(found: Any) -> list[dict[str, Any]]:

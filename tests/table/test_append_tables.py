@@ -22,6 +22,7 @@ from keytide.snapshot.lineage import forget_lineages
 from keytide.write.bucket_writer import BucketWriter
 from new_tables import empty_table
 from overtaking import overtaken
+from table_rows import reopened
 
 SCHEMA = pa.schema([("p", pa.string()), ("n", pa.int64()), ("v", pa.string())])
 LAYOUTS: list[tuple[list[str], dict[str, str]]] = [
@@ -51,7 +52,7 @@ def texts(rows: list[Row]) -> list[str]:
 
 def shown(table: kt.Table, **travel: Any) -> str:
     """What a reader sees who has seen nothing before, sorted."""
-    fresh = kt.Table(table.metadata.store, table.name)
+    fresh = reopened(table)
     return " ".join(sorted(texts(fresh.scan(**travel).to_pylist())))
 
 

@@ -26,7 +26,7 @@ from keytide.read import merged_versions as read
 from keytide.store import Store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
 from keytide.tasks import Threads
-from new_tables import empty_store, empty_table
+from new_tables import empty_store, empty_table, table_in
 from overtaking import overtaken
 from table_rows import lines, parsed, write_lines
 
@@ -302,8 +302,8 @@ def test_commit_that_was_made_before_its_marks_shows_its_rows_when_it_is_made_ag
     faulty = FaultyStore(store, [Fault("create", "*snapshot-4", action="crash")])
     author = Author("me", 7)
     with suppress(Crash):
-        append(kt.connect("", store=faulty).table("t").stored, parsed(SCHEMA, "1 0 b"), author)
-    table = kt.connect("", store=store).table("t")
+        append(table_in(faulty).stored, parsed(SCHEMA, "1 0 b"), author)
+    table = table_in(store)
     assert lines(table) == ["1 0 a"]
     assert not append(table.stored, parsed(SCHEMA, "1 0 b"), author).is_new
     assert lines(table) == ["1 0 b"]
@@ -318,7 +318,7 @@ def filled(store: Store) -> None:
 
 def changes_of_the_store() -> list[int]:
     store = FaultyStore(filled())
-    write_lines(kt.connect("", store=store).table("t"), "1 7 c", "2 3 late", "-D 3 7")
+    write_lines(table_in(store), "1 7 c", "2 3 late", "-D 3 7")
     changes = [each for each, _ in store.log if each in ("create", "put", "output", "hint")]
     return list(range(1, len(changes) + 1))
 
@@ -332,8 +332,8 @@ def test_failure_anywhere_leaves_the_rows_before_or_after(nth: int, action: Acti
     faulty = FaultyStore(store, [Fault("write", nth=nth, action=action)])
     told = None
     with suppress(kt.DataError, Crash):
-        told = write_lines(kt.connect("", store=faulty).table("t"), "1 7 c", "2 3 late", "-D 3 7")
-    table = kt.connect("", store=store).table("t")
+        told = write_lines(table_in(faulty), "1 7 c", "2 3 late", "-D 3 7")
+    table = table_in(store)
     assert lines(table) in (before, after)
     assert lines(merged(table)) == after or told is None
     is_written = lines(merged(table)) == after

@@ -12,6 +12,7 @@ import pytest
 
 import keytide as kt
 from keytide.store import LocalStore, Store
+from new_tables import table_in
 
 SCHEMA = pa.schema(
     [
@@ -60,7 +61,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def read(store: Store) -> pa.Table:
-    return kt.connect("", store=store).table("t").scan().to_arrow().sort_by("k")
+    return table_in(store).scan().to_arrow().sort_by("k")
 
 
 FILES = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import keytide as kt
 from new_tables import empty_table
 from overtaking import overtaken
-from table_rows import lines, parsed, write_lines
+from table_rows import lines, parsed, reopened, write_lines
 
 SUM = {"merge-engine": "aggregation", "fields.n.aggregate-function": "sum"}
 REMOVING_SUM = SUM | {"aggregation.remove-record-on-delete": "true"}
@@ -92,7 +92,7 @@ def test_retract_that_says_nothing_about_a_group_takes_nothing_back() -> None:
 def test_writer_who_lost_the_race_keeps_its_layers_apart() -> None:
     table = new_table(REMOVING_SUM)
     write_lines(table, "+I 1 0 5 8")
-    other = kt.Table(table.metadata.store, table.name)
+    other = reopened(table)
     late = overtaken(table, lambda: write_lines(other, "+I 1 0 100 8"))
     write_lines(late, "-D 1 0 5 8", "+I 1 0 7 8")
     assert lines(table) == ["1 0 7 8"]

@@ -19,6 +19,7 @@ from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
 from keytide.types import parse_sql_type
 from keytide.types.logical import common_type
+from new_tables import dotted, table_in
 from other_readers import FORMS, READERS, published_as
 from table_rows import rows, rows_in_order
 
@@ -27,7 +28,7 @@ SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int32())])
 
 def new_table(warehouse: str, columns: str = "k BIGINT, v INT", **options: str) -> kt.Table:
     row: Any = parse_sql_type(f"ROW<{columns}>")
-    given = {name.replace("__", "."): value for name, value in options.items()}
+    given = dotted(options)
     return kt.connect(warehouse).create_table("t", row.fields, ["k"], options=given)
 
 
@@ -300,7 +301,7 @@ def test_a_crash_at_any_write_leaves_a_table_with_the_rows_or_without(tmp_path: 
     rows = [{"k": 1, "v": 1 << 40, "w": "new"}]
 
     def write(store: Store) -> None:
-        kt.connect("", store=store).table("t").write(rows, merge_schema=True)
+        table_in(store).write(rows, merge_schema=True)
 
     whole = FaultyStore(a_table())
     write(whole)
@@ -313,7 +314,7 @@ def test_a_crash_at_any_write_leaves_a_table_with_the_rows_or_without(tmp_path: 
             break  # there is no such write any more
         except Crash:
             pass
-        t = kt.connect("", store=store).table("t")
+        t = table_in(store)
         [row] = t.scan().to_pylist()
         seen.add((len(row), row["v"]))
         write(store)

@@ -18,7 +18,7 @@ from copies import copies_of
 from keytide.definition.schema_evolution import SetOption
 from keytide.store import Store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
-from new_tables import empty_lake
+from new_tables import empty_lake, table_in
 from overtaking import overtaken
 from stops import stops_of
 
@@ -162,7 +162,7 @@ def filled_store(store: Store) -> None:
 
 
 def writes_of(store: FaultyStore) -> list[tuple[str, int]]:
-    kt.connect("", store=store).table("t").write(NEW)
+    table_in(store).write(NEW)
     return stops_of(store.log, "put", "output", "create")
 
 
@@ -172,8 +172,8 @@ def test_a_commit_that_fails_anywhere_tells_all_of_its_rows_or_none(action: Acti
         store = filled_store()
         faulty = FaultyStore(store, [Fault(operation, nth=nth, action=action)])
         with suppress(Crash, kt.DataError):
-            kt.connect("", store=faulty).table("t").write(NEW)
-        table = kt.connect("", store=store).table("t")
+            table_in(faulty).write(NEW)
+        table = table_in(store)
         told = logged(table, 1) if len(table.snapshots()) == 2 else []
         assert told in ([], [{"_row_kind": "+I", **row} for row in NEW])
         assert (told != []) == (table.get({"p": "a", "k": 0})["v"] == "new")
@@ -183,8 +183,8 @@ def test_a_commit_that_fails_anywhere_tells_all_of_its_rows_or_none(action: Acti
 
 def test_a_lost_race_tells_each_row_once_and_leaves_no_file_behind() -> None:
     store = filled_store()
-    table = kt.connect("", store=store).table("t")
-    late = overtaken(table, lambda: kt.connect("", store=store).table("t").write(NEW))
+    table = table_in(store)
+    late = overtaken(table, lambda: table_in(store).write(NEW))
     late.write([{**row, "v": "newer"} for row in NEW])
     assert [[row["v"] for row in logged(table, n, n + 1)] for n in (1, 2)] == [
         ["new", "new"],

@@ -32,7 +32,7 @@ from keytide.store import Store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
 from keytide.write.input_rows import to_arrow_table
 from keytide.write.refusals import writable_view
-from new_tables import empty_store, empty_table
+from new_tables import empty_store, empty_table, table_in
 from table_rows import by_key
 
 Row: TypeAlias = "tuple[str, int, int | None, str]"
@@ -232,7 +232,7 @@ def in_six_files(store: Store) -> None:
 def test_compaction_beside_a_write_loses_neither() -> None:
     for request in itertools.count(1):
         store = in_six_files()
-        other = kt.connect("", store=store).table("t")
+        other = table_in(store)
         others = Others(partial(write, other, *rows_of("+I 1 9 new", "+I 20 1 new")))
         table = kt.connect("", store=busy_store(store, others)).table("t")
         others.requests.clear()
@@ -289,7 +289,7 @@ def test_two_writers_leave_one_row_of_a_key_whenever_the_other_comes() -> None:
             ("+I 1 2 c", "+I 3 2 c", "+I 4 1 c"),
         )]  # fmt: skip
         write(new_table(store), *steps[0])
-        other = kt.connect("", store=store).table("t")
+        other = table_in(store)
         others = Others(partial(write, other, *steps[1]))
         table = kt.connect("", store=busy_store(store, others)).table("t")
         others.requests.clear()
@@ -371,7 +371,7 @@ def test_index_that_cannot_be_read_is_built_anew(harm: str) -> None:
         elif harm == "newer":
             store.put(path, data.replace(b'"version": 1', b'"version": 9'))
     forget_files()
-    fresh = kt.connect("", store=store).table("t")
+    fresh = table_in(store)
     if harm == "newer":
         with pytest.raises(kt.UnsupportedError, match=r"version 9.*use a newer release"):
             write(fresh, *rows_of("+I 1 4 late"))
@@ -416,7 +416,7 @@ def test_rotten_run_that_a_write_need_not_look_into_is_not_copied_into_a_sound_o
     store.delete([path])
     store.put(path, data[:9] + bytes([data[9] ^ 1]) + data[10:])
     forget_files()
-    fresh = kt.connect("", store=store).table("t")
+    fresh = table_in(store)
     write(fresh, *rows_of("+I 0 5 below"))
     snapshot = fresh.metadata.latest_snapshot()
     assert snapshot is not None
@@ -443,7 +443,7 @@ LATER = rows_of("+I 2 5 late", "+I 1 7 c", "+I 3 7 back", "+I 4 1 new")
 
 def changes_of_the_store() -> list[int]:
     store = FaultyStore(filled())
-    write(kt.connect("", store=store).table("t"), *LATER)
+    write(table_in(store), *LATER)
     changes = [each for each, _ in store.log if each in ("create", "put", "output", "hint")]
     return list(range(1, len(changes) + 1))
 
@@ -457,8 +457,8 @@ def test_failure_anywhere_leaves_rows_and_index_before_or_after(nth: int, action
     store, told = filled(), None
     faulty = FaultyStore(store, [Fault("write", nth=nth, action=action)])
     with suppress(kt.DataError, Crash):
-        told = write(kt.connect("", store=faulty).table("t"), *LATER)
-    table = kt.connect("", store=store).table("t")
+        told = write(table_in(faulty), *LATER)
+    table = table_in(store)
     assert by_key(table, "ts", "v") in (before, after)
     assert by_key(table, "ts", "v") == after or told is None
     assert_index_is_that_of_the_rows(table)

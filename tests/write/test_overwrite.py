@@ -18,6 +18,7 @@ from keytide.store import Store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
 from new_tables import empty_store
 from overtaking import overtaken
+from table_rows import reopened
 
 SCHEMA = pa.schema([("d", pa.string()), ("h", pa.int32()), ("k", pa.int64()), ("v", pa.string())])
 OLD = "a1:1=old a1:2=old a2:1=old b1:1=old"
@@ -38,7 +39,7 @@ def parsed(text: str) -> list[dict[str, Any]]:
 
 def shown(table: kt.Table, **travel: Any) -> str:
     """What a reader sees who has seen nothing before."""
-    fresh = kt.Table(table.metadata.store, table.name)
+    fresh = reopened(table)
     rows = fresh.scan(**travel).to_pylist()
     return " ".join(sorted(f"{r['d']}{r['h']}:{r['k']}={r['v']}" for r in rows))
 

@@ -24,7 +24,7 @@ from keytide.definition.schema_evolution import AddColumn
 from keytide.store import Store
 from keytide.write.input_rows import to_arrow_table
 from keytide.write.refusals import writable_view
-from new_tables import empty_store, empty_table
+from new_tables import empty_store, empty_table, table_in
 from table_rows import rows_by_key
 
 Row: TypeAlias = "dict[str, Any]"
@@ -244,7 +244,7 @@ def test_two_writers_lose_no_increment_whenever_the_other_comes() -> None:
     for request in itertools.count(1):
         store = empty_store()
         new_table(store).write([{"k": 1, "ts": 1, "sum": 1}])
-        other = kt.connect("", store=store).table("t")
+        other = table_in(store)
         others = Others(partial(other.write, [{"k": 1, "ts": 1, "sum": 10}]))
         table = kt.connect("", store=busy_store(store, others)).table("t")
         others.requests.clear()
