@@ -165,8 +165,8 @@ def test_every_deviation_is_listed_with_its_reason() -> None:
 @pytest.mark.one_in(14)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("case", runnable_cases())
-def test_case(case: Case, warehouse: str) -> None:
-    run = Run(case, kt.connect(warehouse))
+def test_case(case: Case, lake: kt.Lake) -> None:
+    run = Run(case, lake)
     if case.get("expect_error"):
         run.expect_error(case["expect_error"], run.carry_out)
         assert run.steps_done >= len(run.steps) - 1

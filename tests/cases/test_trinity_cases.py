@@ -75,8 +75,7 @@ def commit_cases() -> list[Any]:
 @pytest.mark.one_in(14)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("case", managed_cases())
-def test_managed_case(case: Case, warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_managed_case(case: Case, lake: kt.Lake) -> None:
     if "expect_error" in case:
         with pytest.raises(kt.InvalidError) as caught:
             create(lake, case)

@@ -73,8 +73,7 @@ def test_rows_that_do_not_fit_leave_nothing(warehouse: str) -> None:
     assert (lake.tables(), files(warehouse)) == ([], [])
 
 
-def test_no_rows_make_an_empty_table(warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_no_rows_make_an_empty_table(lake: kt.Lake) -> None:
     assert lake.sql(TEXT + " WHERE k > 5").row_count == 0
     assert lake.table("t").scan().to_pylist() == []
 

@@ -55,8 +55,8 @@ def test_one_large_bucket_is_read_by_several_tasks_of_about_equal_size(
     assert max(counts) < 1.5 * sum(counts) / len(counts)
 
 
-def test_a_small_table_is_read_by_one_task(cluster: Any, warehouse: str) -> None:
-    table = kt.connect(warehouse).create_table("t", SCHEMA, ["id"], options={"bucket": "4"})
+def test_a_small_table_is_read_by_one_task(cluster: Any, lake: kt.Lake) -> None:
+    table = lake.create_table("t", SCHEMA, ["id"], options={"bucket": "4"})
     table.write(rows(range(50), 0))
     table.write(rows(range(50), 1))
     with tasks_of(cluster, "128 mb"):

@@ -86,8 +86,7 @@ def test_formats_that_cannot_be_are_refused(
         new_table(warehouse, options)
 
 
-def test_tables_without_levels_say_that_it_has_no_effect(warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_tables_without_levels_say_that_it_has_no_effect(lake: kt.Lake) -> None:
     with pytest.warns(UserWarning, match="'file.format.per.level' has no effect"):
         table = lake.create_table("t", SCHEMA, [], options={"file.format.per.level": "0:avro"})
     table.write([{"k": 1, "v": "a"}])

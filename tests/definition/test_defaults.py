@@ -82,9 +82,8 @@ def test_default_of_a_column_is_written_instead_of_null(warehouse: str) -> None:
     ],
 )
 def test_default_that_cannot_be_is_refused(
-    warehouse: str, key: str, value: str, message: str
+    lake: kt.Lake, key: str, value: str, message: str
 ) -> None:
-    lake = kt.connect(warehouse)
     with pytest.raises(kt.InvalidError, match=message):
         lake.create_table("t", SCHEMA, ["k"], options={key: value})
     assert lake.tables() == []

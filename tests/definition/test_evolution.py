@@ -579,8 +579,8 @@ def test_change_that_another_one_rules_out_is_a_conflict() -> None:
     assert table.table_schema.id == 1
 
 
-def test_changes_of_many_threads_are_all_made(warehouse: str) -> None:
-    table = kt.connect(warehouse).create_table("t", pa.schema([("k", pa.int64())]), ["k"])
+def test_changes_of_many_threads_are_all_made(lake: kt.Lake) -> None:
+    table = lake.create_table("t", pa.schema([("k", pa.int64())]), ["k"])
 
     def add_all(name: str) -> None:
         for number in range(5):
@@ -676,8 +676,8 @@ def all_shown(model: Model, schema: TableSchema) -> list[dict[str, Any]]:
     return rows_of([shown(values, schema) for values in model.values()])
 
 
-def test_schema_of_the_table_is_the_newest_one(warehouse: str) -> None:
-    table = kt.connect(warehouse).create_table("t", pa.schema([("k", pa.int64())]), ["k"])
+def test_schema_of_the_table_is_the_newest_one(lake: kt.Lake) -> None:
+    table = lake.create_table("t", pa.schema([("k", pa.int64())]), ["k"])
     other = kt.open_table(table.uri)
     table.alter(AddColumn(("v",), T("INT")))
     assert other.schema.names == ["k", "v"]

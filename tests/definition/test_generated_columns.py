@@ -104,9 +104,8 @@ def test_changes_of_rows_compute_it_anew(warehouse: str, name: str) -> None:
     ],
 )
 def test_column_that_cannot_be_generated_is_refused(
-    warehouse: str, columns: str, message: str
+    lake: kt.Lake, columns: str, message: str
 ) -> None:
-    lake = kt.connect(warehouse)
     key = "" if "PRIMARY" in columns else ", PRIMARY KEY (k)"
     with pytest.raises(kt.KeytideError) as caught:
         lake.sql(f"CREATE TABLE u ({columns}{key})")
@@ -159,8 +158,7 @@ def test_definition_is_told_as_it_was_given_and_keeps_what_it_reads(warehouse: s
     assert [r["d"].day for r in lake.sql("SELECT * FROM t ORDER BY id").to_pylist()] == [1, 2]
 
 
-def test_rows_of_which_it_cannot_be_computed_are_named(warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_rows_of_which_it_cannot_be_computed_are_named(lake: kt.Lake) -> None:
     lake.sql("CREATE TABLE n (s STRING, i INT NOT NULL GENERATED ALWAYS AS (CAST(s AS INT)))")
     table = lake.table("n")
     assert isinstance(table, kt.Table)

@@ -222,8 +222,7 @@ STARS = ["WHEN MATCHED THEN UPDATE SET *", "WHEN NOT MATCHED THEN INSERT *"]
 
 @pytest.mark.parametrize("when", STARS)
 @pytest.mark.parametrize("alias", ["o", "s"])
-def test_star_names_the_column_that_the_source_lacks(warehouse: str, alias: str, when: str) -> None:
-    lake = kt.connect(warehouse)
+def test_star_names_the_column_that_the_source_lacks(lake: kt.Lake, alias: str, when: str) -> None:
     lake.sql(
         """
         CREATE TABLE w (id INT PRIMARY KEY NOT ENFORCED, v INT, s ROW<id INT, v INT>);

@@ -75,9 +75,8 @@ def test_keys_of_one_head_stay_in_their_order() -> None:
     assert hashes.ordered.checks.tolist() == expected
 
 
-def test_other_runs_together_are_no_longer_than_the_longest(warehouse: str) -> None:
+def test_other_runs_together_are_no_longer_than_the_longest(lake: kt.Lake) -> None:
     """A commit takes up runs before it that are less than twice as long, so there are few."""
-    lake = kt.connect(warehouse)
     table = lake.create_table("t", SCHEMA, ["k"], options={"upsert.mode": "full"})
     for number in range(12):
         table.write([{"k": number}])

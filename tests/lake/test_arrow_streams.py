@@ -68,8 +68,8 @@ containers = pytest.mark.parametrize("of", CONTAINERS.values(), ids=CONTAINERS)
 
 
 @pytest.fixture
-def table(warehouse: str) -> kt.Table:
-    return kt.connect(warehouse).create_table("t", SCHEMA, ["k"], options=OPTIONS)
+def table(lake: kt.Lake) -> kt.Table:
+    return lake.create_table("t", SCHEMA, ["k"], options=OPTIONS)
 
 
 @pytest.fixture
@@ -101,8 +101,8 @@ def test_merge_takes(table: kt.Table, of: Callable[[pa.Table], Any]) -> None:
     assert dicts(table.scan()) == ROWS[1:]
 
 
-def test_write_takes_a_scan_of_another_table(filled: kt.Table, warehouse: str) -> None:
-    other = kt.connect(warehouse).create_table("other", SCHEMA, ["k"], options=OPTIONS)
+def test_write_takes_a_scan_of_another_table(filled: kt.Table, lake: kt.Lake) -> None:
+    other = lake.create_table("other", SCHEMA, ["k"], options=OPTIONS)
     other.write(filled.scan(where="k > 1"))
     assert dicts(other.scan()) == ROWS[1:]
 

@@ -69,8 +69,8 @@ def test_every_call_in_a_forked_child_says_what_to_do(kind: str, name: str, ware
 
 
 @pytest.mark.takes_turns
-def test_child_that_is_spawned_works(warehouse: str) -> None:
-    table = kt.connect(warehouse).create_table("t", SCHEMA, ["k"])
+def test_child_that_is_spawned_works(lake: kt.Lake) -> None:
+    table = lake.create_table("t", SCHEMA, ["k"])
     table.write(ROWS)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(kt.Table.get, (table, 1)) == {"k": 1, "v": 1}

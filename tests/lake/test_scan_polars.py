@@ -41,8 +41,8 @@ def row(k: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def table(warehouse: str) -> kt.Table:
-    table = kt.connect(warehouse).create_table("t", SCHEMA, ["k"], options=OPTIONS)
+def table(lake: kt.Lake) -> kt.Table:
+    table = lake.create_table("t", SCHEMA, ["k"], options=OPTIONS)
     table.write([row(k) for k in range(50)])
     table.write([{**row(k), "v": "late"} for k in range(40, 60)])
     return table

@@ -196,8 +196,7 @@ def test_runs_at_which_compactions_begin_and_writers_wait(
     assert parsed.stop_trigger_runs == stops_at
 
 
-def test_tables_do_not_wait_for_each_other(warehouse: str, gate: Gate) -> None:
-    lake = kt.connect(warehouse)
+def test_tables_do_not_wait_for_each_other(lake: kt.Lake, gate: Gate) -> None:
     tables = [lake.create_table(name, SCHEMA, ["k"], options=OPTIONS) for name in ("t", "u")]
     for table in tables:
         upsert(table, 0, 1, 2)

@@ -20,9 +20,9 @@ HOUR = 3600
 
 
 @pytest.fixture
-def table(warehouse: str) -> kt.Table:
+def table(lake: kt.Lake) -> kt.Table:
     """Five snapshots, and the consumers `nightly` at 2, `test-1` at 3 and `test-2` at 6."""
-    made = kt.connect(warehouse).create_table(
+    made = lake.create_table(
         "t", SCHEMA, ["k"], options={"num-sorted-run.compaction-trigger": "99"}
     )
     for value in range(5):

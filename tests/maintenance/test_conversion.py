@@ -459,8 +459,7 @@ def test_table_with_hidden_rows_that_nobody_may_compact_is_refused() -> None:
 # -- other ways to call it -------------------------------------------------------------------------
 
 
-def test_procedure_converts(warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_procedure_converts(lake: kt.Lake) -> None:
     lake.sql(
         "CREATE TABLE t (k INT, ts INT, v INT, PRIMARY KEY (k) NOT ENFORCED) "
         "WITH ('sequence.field' = 'ts', 'tombstone.retention' = '1 d');"

@@ -155,8 +155,7 @@ def test_table_whose_versions_cannot_move_is_refused(
         table.rescale()
 
 
-def test_procedure_rescales(warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_procedure_rescales(lake: kt.Lake) -> None:
     lake.sql(
         "CREATE TABLE t (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED) WITH ('bucket' = '2');"
         "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3);"

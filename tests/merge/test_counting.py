@@ -42,8 +42,8 @@ def test_values_are_counted_however_they_are_batched(
         assert found[key] == sum(counts)
 
 
-def test_other_engines_see_a_sum(warehouse: str) -> None:
-    table = kt.connect(warehouse).create_table(
+def test_other_engines_see_a_sum(lake: kt.Lake) -> None:
+    table = lake.create_table(
         "t",
         fields_of("k INT, n INT"),
         ["k"],

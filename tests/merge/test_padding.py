@@ -87,8 +87,8 @@ def test_a_text_that_is_no_number_is_refused_with_the_text() -> None:
         padded("soon", pl.String, "+I", "row-kind-flag")
 
 
-def test_with_row_kind_flag_an_add_beats_a_delete_of_the_same_sequence(warehouse: str) -> None:
-    table = kt.connect(warehouse).create_table(
+def test_with_row_kind_flag_an_add_beats_a_delete_of_the_same_sequence(lake: kt.Lake) -> None:
+    table = lake.create_table(
         "t",
         fields_of("k INT, ts BIGINT, v STRING"),
         primary_key=["k"],
@@ -100,8 +100,8 @@ def test_with_row_kind_flag_an_add_beats_a_delete_of_the_same_sequence(warehouse
     assert table.scan().to_pylist() == [{"k": 1, "ts": 5, "v": "a"}]
 
 
-def test_with_second_to_micro_the_later_row_of_a_second_wins(warehouse: str) -> None:
-    table = kt.connect(warehouse).create_table(
+def test_with_second_to_micro_the_later_row_of_a_second_wins(lake: kt.Lake) -> None:
+    table = lake.create_table(
         "t",
         fields_of("k INT, ts TIMESTAMP(0), v INT"),
         primary_key=["k"],

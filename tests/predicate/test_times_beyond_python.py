@@ -132,9 +132,8 @@ def command(lake: kt.Lake, name: str, *words: str) -> None:
 @pytest.mark.parametrize("keys", KEYS)
 @pytest.mark.parametrize("door", DOORS)
 def test_no_door_lets_anything_but_an_error_of_its_own_out(
-    warehouse: str, door: str, keys: str
+    lake: kt.Lake, door: str, keys: str
 ) -> None:
-    lake = kt.connect(warehouse)
     primary_key, partition_by = KEYS[keys]
     table = lake.create_table("t", rows([]).schema, primary_key, partition_by)
     for _ in range(2):

@@ -125,8 +125,7 @@ def test_changes_tell_of_rows_that_have_not_expired(at: Clock) -> None:
     assert table.changes(newest).to_pylist() == []  # a compaction that drops rows changes nothing
 
 
-def test_updates_and_deletes_of_sql_see_no_expired_rows(at: Clock, warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_updates_and_deletes_of_sql_see_no_expired_rows(at: Clock, lake: kt.Lake) -> None:
     lake.sql(
         "CREATE TABLE t (k INT, t BIGINT, v INT, PRIMARY KEY (k) NOT ENFORCED) WITH ("
         "'record-level.expire-time' = '1 h', 'record-level.time-field' = 't')"

@@ -21,8 +21,7 @@ BEFORE = [{"id": 1, "day": "mon"}, {"id": 2, "day": "tue"}, {"id": 3, "day": "we
 
 
 @pytest.fixture
-def table(warehouse: str) -> kt.Table:
-    lake = kt.connect(warehouse)
+def table(lake: kt.Lake) -> kt.Table:
     made = lake.create_table("t", SCHEMA, ["id", "day"], partition_by=["day"])
     made.write(BEFORE)
     return made

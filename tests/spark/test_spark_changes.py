@@ -194,9 +194,8 @@ def first_changes(table: kt.Table) -> list[tuple[Any, ...]]:
     ("mode", "producer"), [("delta", "none"), ("changelog", "lookup"), ("diff", "none")]
 )
 def test_copy_that_a_stream_keeps_has_every_key_that_moved(
-    mode: str, producer: str, warehouse: str, spark: Any, tmp_path: Path
+    mode: str, producer: str, lake: kt.Lake, spark: Any, tmp_path: Path
 ) -> None:
-    lake = kt.connect(warehouse)
     schema = pa.schema([("k", pa.int64()), ("p", pa.int64()), ("v", pa.int64())])
     moving = {"bucket": "-1", "dynamic-bucket.target-row-num": "2", "changelog-producer": producer}
     table = lake.create_table("moving", schema, ["k"], ["p"], options=moving)

@@ -85,9 +85,8 @@ def many_versions(spark: Any, seed: int, partitions: int) -> Any:
 @pytest.mark.takes_turns
 @pytest.mark.spark
 def test_auto_leaves_the_rows_of_a_load_where_they_are_and_shuffles_all_other_writes(
-    warehouse: str, spark: Any, monkeypatch: pytest.MonkeyPatch
+    lake: kt.Lake, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake = kt.connect(warehouse)
 
     def runs(table: kt.Table) -> int:
         return max(state.runs for state in table.stored.newest_files().buckets.values())

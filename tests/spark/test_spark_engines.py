@@ -129,9 +129,9 @@ def test_no_way_of_writing_or_reading_changes_a_row(warehouse: str, spark: Spark
 @pytest.mark.takes_turns
 @pytest.mark.parametrize(("first", "end"), [(0, 2), (1, 4), (3, 5), (0, 5)])
 def test_compacting_some_runs_changes_no_row(
-    warehouse: str, spark: SparkSession, first: int, end: int
+    lake: kt.Lake, spark: SparkSession, first: int, end: int
 ) -> None:
-    table = written(new_table(kt.connect(warehouse), "t", 1), histories(), 40)
+    table = written(new_table(lake, "t", 1), histories(), 40)
     expected = shown(table.scan().to_arrow())
 
     scan = compacted(table, first, end)

@@ -19,8 +19,8 @@ SCHEMA = pa.schema(
 
 
 @pytest.fixture
-def table(warehouse: str) -> kt.Table:
-    t = kt.connect(warehouse).create_table("t", SCHEMA, ["k"], options={"bucket": "1"})
+def table(lake: kt.Lake) -> kt.Table:
+    t = lake.create_table("t", SCHEMA, ["k"], options={"bucket": "1"})
     t.write([{"k": 1, "v": 1, "r": [{"a": 1}]}])
     return t
 

@@ -182,8 +182,7 @@ def test_number_of_buckets_changes_for_new_partitions_and_overwrites() -> None:
 # -- SQL -------------------------------------------------------------------------------------------
 
 
-def test_create_table_without_primary_key_makes_an_append_table(warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_create_table_without_primary_key_makes_an_append_table(lake: kt.Lake) -> None:
     lake.sql("CREATE TABLE t (p STRING, n BIGINT NOT NULL, v STRING) PARTITIONED BY (p)")
     lake.sql("INSERT INTO t VALUES ('a', 1, 'x'), ('a', 1, 'x'), ('b', 2, NULL)")
     lake.sql("INSERT OVERWRITE t PARTITION (p = 'b') VALUES (3, 'z')")
@@ -212,8 +211,7 @@ BY_KEY: dict[str, Callable[[kt.Lake], Any]] = {
 
 
 @pytest.mark.parametrize("name", BY_KEY)
-def test_what_goes_by_key_is_refused_by_name(name: str, warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_what_goes_by_key_is_refused_by_name(name: str, lake: kt.Lake) -> None:
     lake.create_table("t", SCHEMA, ()).write(parsed("a1x"))
     with pytest.raises(kt.UnsupportedError, match=r"table default\.t has no primary key"):
         BY_KEY[name](lake)

@@ -100,8 +100,7 @@ def test_rescaled_table_has_its_rows_and_its_deletes() -> None:
 # -- rows that are made of rows --------------------------------------------------------------------
 
 
-def test_update_and_delete_find_what_is_shown(warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_update_and_delete_find_what_is_shown(lake: kt.Lake) -> None:
     lake.sql("CREATE TABLE t (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED) "
              "WITH ('deletion-vectors.enabled' = 'true')")  # fmt: skip
     lake.sql("INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
@@ -112,8 +111,7 @@ def test_update_and_delete_find_what_is_shown(warehouse: str) -> None:
     ]  # fmt: skip
 
 
-def test_update_undoes_no_row_that_is_not_shown_yet(warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_update_undoes_no_row_that_is_not_shown_yet(lake: kt.Lake) -> None:
     table = lake.create_table("t", SCHEMA, ["k"], options={**VECTORS, "write-only": "true"})
     write_lines(table, "0 1 1 a")
     table.compact()
@@ -216,8 +214,7 @@ def test_nothing_is_missed_by_who_begins_before_a_compaction(mode: str) -> None:
     assert sorted(row["k"] for row in table.changes(4).to_pylist()) == [2, 3]
 
 
-def test_fully_compacted_rows_are_what_ro_shows(warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_fully_compacted_rows_are_what_ro_shows(lake: kt.Lake) -> None:
     table = lake.create_table("t", SCHEMA, ["k"], options=VECTORS)
     write_lines(table, "0 1 0 a", "0 2 0 a")
     write_lines(table, "0 1 0 b")

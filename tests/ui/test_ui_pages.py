@@ -102,8 +102,7 @@ def test_layout_draws_the_runs_and_lists_the_files(page: TestClient, shown: kt.L
     assert all(file["file_path"].rpartition("/")[2] in found.text for file in files)
 
 
-def test_next_compaction_is_marked(browse: Browse, warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_next_compaction_is_marked(browse: Browse, lake: kt.Lake) -> None:
     options = {"bucket": "1", "write-only": "true"}
     table = lake.create_table("t", pa.schema([("k", pa.int64())]), ["k"], options=options)
     for start in range(6):
@@ -112,8 +111,7 @@ def test_next_compaction_is_marked(browse: Browse, warehouse: str) -> None:
     assert "Due: the framed runs move to level 5" in text
 
 
-def test_dead_rows_are_counted(browse: Browse, warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_dead_rows_are_counted(browse: Browse, lake: kt.Lake) -> None:
     options = {"bucket": "1", "deletion-vectors.enabled": "true"}
     table = lake.create_table("t", pa.schema([("k", pa.int64())]), ["k"], options=options)
     table.write([{"k": n} for n in range(100)])
@@ -192,9 +190,8 @@ def test_every_page_has_landmarks_labels_and_scopes(page: TestClient) -> None:
 
 
 def test_part_that_follows_is_answered_only_when_something_changed(
-    browse: Browse, warehouse: str
+    browse: Browse, lake: kt.Lake
 ) -> None:
-    lake = kt.connect(warehouse)
     table = lake.create_table("t", pa.schema([("k", pa.int64())]), ["k"])
     client, path = browse(lake), "/table/default.t/timeline/now"
     first = client.get(path)
@@ -209,8 +206,7 @@ def test_part_that_follows_is_answered_only_when_something_changed(
     assert tagged.status_code == 200
 
 
-def test_table_that_is_written_to_and_dropped_meanwhile(browse: Browse, warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_table_that_is_written_to_and_dropped_meanwhile(browse: Browse, lake: kt.Lake) -> None:
     table = lake.create_table("t", pa.schema([("k", pa.int64())]), ["k"])
     client = browse(lake)
     for number in range(1, 4):
@@ -233,9 +229,8 @@ NAMES = [
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", NAMES)
 def test_names_and_values_that_look_like_markup_are_shown_as_they_are(
-    browse: Browse, warehouse: str, name: str
+    browse: Browse, lake: kt.Lake, name: str
 ) -> None:
-    lake = kt.connect(warehouse)
     table = lake.create_table(
         f"d{name.replace('.', '').replace('/', '')}.t{name.replace('.', '').replace('/', '')}",
         pa.schema([("k", pa.string()), (name, pa.string())]), ["k"], comment=name,

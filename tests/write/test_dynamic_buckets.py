@@ -309,9 +309,8 @@ def strip_index(table: kt.Table) -> None:
     ],
 )
 def test_definition_that_cannot_work_is_refused(
-    warehouse: str, options: dict[str, str], message: str
+    lake: kt.Lake, options: dict[str, str], message: str
 ) -> None:
-    lake = kt.connect(warehouse)
     with pytest.raises(kt.KeytideError, match=message):
         lake.create_table("t", SCHEMA, ["p", "k"], ["p"], options=options)
     assert lake.tables() == []
@@ -325,8 +324,7 @@ def test_definition_that_cannot_work_is_refused(
         ("2", RemoveOption("bucket"), "Cannot reset bucket"),
     ],
 )
-def test_bucket_mode_cannot_change(warehouse: str, before: str, change: Any, message: str) -> None:
-    lake = kt.connect(warehouse)
+def test_bucket_mode_cannot_change(lake: kt.Lake, before: str, change: Any, message: str) -> None:
     table = lake.create_table("t", SCHEMA, ["p", "k"], ["p"], options={"bucket": before})
     table.write(some(1, [1]))
     with pytest.raises(kt.InvalidError, match=message):

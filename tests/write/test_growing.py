@@ -209,9 +209,9 @@ def test_a_sequence_field_is_not_left_out_for_want_of_a_column(warehouse: str) -
     ids=["partial-update", "aggregation", "index", "partial index", "deletion vectors"],
 )
 def test_tables_of_every_engine_grow(
-    warehouse: str, options: dict[str, str], expected: list[Any]
+    lake: kt.Lake, options: dict[str, str], expected: list[Any]
 ) -> None:
-    t = kt.connect(warehouse).create_table("t", SCHEMA, ["k"], options=options)
+    t = lake.create_table("t", SCHEMA, ["k"], options=options)
     t.write([{"k": 1, "v": 1, "w": "a"}], merge_schema=True)
     t.write([{"k": 1, "v": 2}], merge_schema=True)
     t.compact(full=True)
@@ -219,8 +219,8 @@ def test_tables_of_every_engine_grow(
     assert t.verify().is_healthy
 
 
-def test_append_tables_grow(warehouse: str) -> None:
-    t = kt.connect(warehouse).create_table("t", SCHEMA, [])
+def test_append_tables_grow(lake: kt.Lake) -> None:
+    t = lake.create_table("t", SCHEMA, [])
     t.write([{"k": 1, "v": 1}])
     t.write([{"k": 1, "v": 1 << 40, "w": 1}], merge_schema=True)
     assert rows_in_order(t) == [(1, 1, None), (1, 1 << 40, 1)]

@@ -17,8 +17,8 @@ OPTIONS = {"bucket": "2", "write-only": "true", "commit.min-retry-wait": "1 ms"}
 
 
 @pytest.fixture
-def table(warehouse: str) -> kt.Table:
-    return kt.connect(warehouse).create_table("t", SCHEMA, ["k"], options=OPTIONS)
+def table(lake: kt.Lake) -> kt.Table:
+    return lake.create_table("t", SCHEMA, ["k"], options=OPTIONS)
 
 
 def rows(*keys: int) -> list[dict[str, int]]:
