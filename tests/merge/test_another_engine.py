@@ -23,6 +23,7 @@ from keytide.merge.windows import KeySlices, merge_repeated
 from keytide.options import TableOptions
 from keytide.types import Field
 from new_tables import empty_lake, empty_table
+from table_rows import dicts
 
 SOURCE = Path(__file__).parents[2] / "src/keytide"
 NAME = "keep-smallest"
@@ -99,7 +100,7 @@ def table(lake: kt.Lake) -> kt.Table:
 
 def test_rows_of_another_engine_are_written_and_read(table: kt.Table, lake: kt.Lake) -> None:
     rows = [{"k": 1, "size": 3, "v": "b"}, {"k": 2, "size": 1, "v": "x"}]
-    assert sorted(table.scan().to_pylist(), key=lambda row: row["k"]) == rows
+    assert dicts(table) == rows
     assert table.scan(columns=["v"], where="k = 1").to_pylist() == [{"v": "b"}]
     assert table.scan(where="size > 3").to_pylist() == []
     assert table.get(2) == rows[1]

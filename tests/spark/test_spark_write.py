@@ -20,6 +20,7 @@ from keytide.spark.row_batches import BufferedTask
 from keytide.tasks import Outcome, collect_results, run_feed_task
 from keytide.write.refusals import writable_view
 from keytide.write.task import RUNS_PER_PART, TaskResult
+from table_rows import dicts
 
 AUTHOR = Author("user", 1)
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("v", pa.float64())])
@@ -61,7 +62,7 @@ def test_written_rows_are_there_in_one_snapshot(
     assert (result.snapshot_id, result.rows, result.rows_stored, result.files) == (1, 100, 100, 6)
     assert len(table.snapshots()) == 1
     expected = [{"id": i, "p": f"p{i % 2}", "v": i * 1.5} for i in range(100)]
-    assert sorted(table.scan().to_pylist(), key=lambda row: row["id"]) == expected
+    assert dicts(table, by="id") == expected
 
 
 @pytest.mark.one_in(14)
@@ -378,7 +379,7 @@ def test_dataframe_with_a_delete_and_what_follows_it_forgets_neither(
     frame = spark.createDataFrame(rows, "id long, p string, v double, _row_kind string")
     assert table.write(frame.coalesce(1)).files == 2
     expected = [{"id": 1, "p": "x", "v": 7.0}, {"id": 2, "p": "x", "v": 6.0}]
-    assert sorted(table.scan().to_pylist(), key=lambda row: row["id"]) == expected
+    assert dicts(table, by="id") == expected
 
 
 def test_tasks_of_one_write_have_numbers_in_their_order(warehouse: str) -> None:

@@ -12,7 +12,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import pytest
 import keytide as kt
 from keytide.spark.capacity import SETTING, TASK_SIZE, capacity_of
 from new_tables import fields_of
+from table_rows import dicts
 
 pytestmark = pytest.mark.standalone
 
@@ -144,7 +144,7 @@ def test_a_second_attempt_of_a_slow_task_writes_each_row_once(
     VERBS[verb](lake, table, session.range(0, ROWS, 1, 4).selectExpr("id", "valued(id) AS n"))
     assert time.monotonic() - started_at < 90, "the slow attempt was waited for"
     assert (tmp_path / "second").exists(), "Spark started no second attempt"
-    shown = sorted(table.scan().to_pylist(), key=itemgetter("id"))
+    shown = dicts(table, by="id")
     assert shown == [{"id": number, "n": number + 1} for number in range(ROWS)]
     assert sorted(map(tuple, table.scan().to_spark(session).collect())) == [
         (number, number + 1) for number in range(ROWS)

@@ -25,7 +25,7 @@ from keytide.store import Store
 from keytide.write.input_rows import to_arrow_table
 from keytide.write.refusals import writable_view
 from new_tables import empty_store, empty_table, table_in
-from table_rows import rows_by_key
+from table_rows import dicts, rows_by_key
 
 Row: TypeAlias = "dict[str, Any]"
 
@@ -447,7 +447,7 @@ def test_rows_of_partitions_are_merged_where_they_are() -> None:
         table.write([{"p": p, "k": 1, "n": n} for p, n in (("a", 1), ("b", 10))])
     table.alter(AddColumn(("m",), kt.parse_sql_type("INT")))
     table.write([{"p": "a", "k": 1, "m": 5}])
-    found = sorted(table.scan().to_pylist(), key=lambda row: row["p"])
+    found = dicts(table, by="p")
     assert found == [{"p": "a", "k": 1, "n": 2, "m": 5}, {"p": "b", "k": 1, "n": 20, "m": None}]
     assert_index_is_that_of_the_rows(table)
 
