@@ -103,7 +103,7 @@ def seen_by(table: kt.Table, before: int, after: int) -> list[dict[str, Any]]:
     return [{f.name: row.get(names.get(f.id, "")) for f in fields} for row in rows]
 
 
-def shown(table: kt.Table, snapshot_id: int) -> list[str]:
+def row_texts(table: kt.Table, snapshot_id: int) -> list[str]:
     return texts(table.scan(snapshot_id=snapshot_id).to_pylist())
 
 
@@ -191,7 +191,7 @@ def test_changes_folded_over_any_snapshot_are_any_later_one(
         for start, end in {*itertools.pairwise(ids), *((each, ids[-1]) for each in ids[:-1])}:
             changes = table.changes(start, end).to_pylist()
             found = fold(seen_by(table, start, end), changes, ["p", "k"])
-            assert texts(found) == shown(table, end), (start, end)
+            assert texts(found) == row_texts(table, end), (start, end)
 
 
 @settings(max_examples=max(1, settings.default.max_examples // 2))
@@ -216,11 +216,11 @@ def test_changes_of_an_append_table_folded_over_any_snapshot_are_any_later_one(
         table.truncate() if name == "truncate" else getattr(table, name)(rows)
     ids = [0, *(snapshot.id for snapshot in table.snapshots())]
     for start, end in itertools.combinations(ids, 2):
-        counts = Counter(shown(table, start) if start else [])
+        counts = Counter(row_texts(table, start) if start else [])
         for row in table.changes(start, end).to_pylist():
             kind = row.pop("_row_kind")
             counts[repr(tuple(row.values()))] += {"+I": 1, "-D": -1}[kind]
-        assert +counts == Counter(shown(table, end))
+        assert +counts == Counter(row_texts(table, end))
         assert min(counts.values(), default=0) >= 0
 
 
@@ -237,7 +237,7 @@ def test_changes_fold_in_tables_that_others_wrote(path: Path) -> None:
             continue  # values of a retyped column are not what they were
         changes = table.changes(start, end).to_pylist()
         found = fold(seen_by(table, start, end), changes, table.primary_key)
-        assert texts(found) == shown(table, end), (start, end)
+        assert texts(found) == row_texts(table, end), (start, end)
 
 
 # -- what is read ----------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ PRODUCERS: Mapping[str, tuple[str, dict[str, str]]] = {
 }
 
 
-def shown(table: kt.Table) -> list[str]:
+def row_texts(table: kt.Table) -> list[str]:
     return texts(table.scan().to_pylist())
 
 
@@ -157,7 +157,7 @@ class Written:
         self.table.write(pa.Table.from_pylist(list(changes), schema))
 
     def rows(self) -> list[str]:
-        return shown(self.table)
+        return row_texts(self.table)
 
 
 @pytest.mark.one_in(14)
@@ -195,7 +195,7 @@ def test_changes_taken_in_as_they_come_give_a_copy_of_the_table(
             changes = table.changes(told, mode=mode)
             told = changes.end_id
             copy.take(as_lanes_come(changes, order), changes.schema)
-    assert copy.rows() == shown(table)
+    assert copy.rows() == row_texts(table)
 
 
 @pytest.mark.takes_turns
@@ -237,7 +237,7 @@ def test_rows_of_an_append_table_go_only_when_they_are_there(
                 text = str({n: v for n, v in row.items() if n != "_row_kind"})
                 held[text] += {"+I": 1, "-D": -1}[row["_row_kind"]]
                 assert held[text] >= 0, row
-            assert +held == Counter(shown(table))
+            assert +held == Counter(row_texts(table))
 
 
 def test_key_that_moved_to_and_fro_within_one_batch_is_where_it_ended() -> None:

@@ -384,7 +384,7 @@ def check_history(engine: str, producer: str, data: st.DataObject) -> None:
             if has_told_all(table):
                 event("told all")
                 shown = [dict(enumerate(ast.literal_eval(row))) for row in rows.values()]
-                assert as_bags(shown) == engine_histories.shown(table)
+                assert as_bags(shown) == engine_histories.row_bags(table)
     assert table.verify().findings == ()
 
 

@@ -639,7 +639,7 @@ def test_any_chain_of_changes_and_writes_agrees_with_a_model(data: st.DataObject
             for key in keys:
                 values = {f.id: data.draw(st.none() | st.integers(-9, 9)) for f in schema.fields}
                 model[key] = values | {0: key}
-            written = [shown(model[key], schema) for key in keys]
+            written = [values_of(model[key], schema) for key in keys]
             snapshot = table.write(written).snapshot_id
             assert snapshot is not None
             seen.append((snapshot, list(schema.names), all_shown(model, schema)))
@@ -668,12 +668,12 @@ def possible_changes(schema: TableSchema, step: int) -> list[SchemaChange | None
     return changes
 
 
-def shown(values: dict[int, int | None], schema: TableSchema) -> dict[str, Any]:
+def values_of(values: dict[int, int | None], schema: TableSchema) -> dict[str, Any]:
     return {f.name: values.get(f.id) for f in schema.fields}
 
 
 def all_shown(model: Model, schema: TableSchema) -> list[dict[str, Any]]:
-    return rows_of([shown(values, schema) for values in model.values()])
+    return rows_of([values_of(values, schema) for values in model.values()])
 
 
 def test_schema_of_the_table_is_the_newest_one(lake: kt.Lake) -> None:

@@ -94,7 +94,7 @@ def written(options: Mapping[str, str], commits: Sequence[list[dict[str, Any]]])
     return table
 
 
-def shown(table: kt.Table, *left_out: str) -> list[dict[str, Any]]:
+def row_dicts(table: kt.Table, *left_out: str) -> list[dict[str, Any]]:
     names = [name for name in table.scan().schema.names if name not in left_out]
     return dicts(table.scan(columns=names))
 
@@ -136,7 +136,7 @@ def check_rows_stay(before: Rows, table: kt.Table, *changes: SchemaChange) -> bo
         return False
     if table.table_schema.id == number:
         return True
-    after = shown(table, "new", "newer")
+    after = row_dicts(table, "new", "newer")
     if any(getattr(c, "key", "").endswith("default-value") for c in changes):
         before, after = without_defaults(before), without_defaults(after)
     assert after == before
@@ -157,14 +157,14 @@ ACTING = [option for option in ROWS if option.use == ACTS and option.key not in 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_option_changes_stored_rows(engine: str) -> None:
     table = written(ENGINES[engine], [rows_of(line) for line in HISTORY.strip().splitlines()])
-    before = shown(table)
+    before = row_dicts(table)
     of_merging = [option for option in ACTING if option.change is not Change.FREE]
     for change in settings_of(ACTING if engine == "plain" else of_merging):
         if check_rows_stay(before, table, change) and change.key in table.options:
             is_done(table, RemoveOption(change.key))  # the next change finds the rows as they are
     for key in ENGINES[engine]:
         assert not check_rows_stay(before, table, RemoveOption(key)), key
-    assert shown(table) == before
+    assert row_dicts(table) == before
 
 
 def test_no_option_for_other_engines_changes_stored_rows() -> None:
@@ -172,7 +172,7 @@ def test_no_option_for_other_engines_changes_stored_rows() -> None:
     kept = [option for option in ROWS if isinstance(option.use, ForOthers)]
     free = [option for option in kept if option.change is Change.FREE]
     changes = {change.key: change for change in settings_of(free)}
-    before = shown(table)
+    before = row_dicts(table)
     assert check_rows_stay(before, table, *changes.values())
     assert check_rows_stay(before, table, *map(RemoveOption, changes))
 
@@ -244,8 +244,8 @@ def test_random_changes_after_random_histories_change_no_row(
         warnings.simplefilter("ignore", kt.KeytideWarning)
         table = written(ENGINES[engine], history)
         for change in changes:
-            check_rows_stay(shown(table), table, change)
-        check_rows_stay(shown(table), table, *NEW, *itertools.starmap(SetOption, of_new))
+            check_rows_stay(row_dicts(table), table, change)
+        check_rows_stay(row_dicts(table), table, *NEW, *itertools.starmap(SetOption, of_new))
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_options_of_columns_added_in_the_same_step_are_taken(
     engine: str, options: dict[str, str]
 ) -> None:
     table = written(ENGINES[engine], [rows_of(line) for line in HISTORY.strip().splitlines()])
-    before = shown(table)
+    before = row_dicts(table)
     assert check_rows_stay(before, table, *NEW, *itertools.starmap(SetOption, options.items()))
     (key, value), *_ = options.items()
     other = SetOption(key.replace("new", "b"), value.replace("newer", "t").replace("new", "b"))
@@ -316,12 +316,12 @@ def test_renaming_a_column_is_no_change_of_the_options_that_name_it() -> None:
 
 def test_emptied_table_takes_any_option() -> None:
     table = written({}, [rows_of(line) for line in HISTORY.strip().splitlines()])
-    before = shown(table)
+    before = row_dicts(table)
     table.truncate()
     table.alter(SetOption("merge-engine", "aggregation"), SetOption("sequence.field", "a"))
     for line in ("+I 1 9 1 x -", "+I 1 3 2 y -"):
         table.write(rows_of(line))
-    assert shown(table) == [{"k": 1, "a": 9, "b": 1, "s": "x", "t": None}]
+    assert row_dicts(table) == [{"k": 1, "a": 9, "b": 1, "s": "x", "t": None}]
     old = table.scan(snapshot_id=3).to_pylist()
     assert sorted(old, key=lambda row: row["k"]) == before
 

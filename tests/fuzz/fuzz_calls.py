@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
-from fuzz_case import Case, Refused, shown
+from fuzz_case import Case, Refused, brief
 from fuzz_values import mutated, odd
 
 import keytide as kt
@@ -112,7 +112,7 @@ def _ending(follow: Callable[..., Any]) -> Callable[..., Any]:
 
 def _try(case: Case, name: str, call: Callable[..., Any]) -> None:
     arguments, named = _arguments(case, name, call)
-    told = ", ".join([*map(shown, arguments), *(f"{n}={shown(v)}" for n, v in named.items())])
+    told = ", ".join([*map(brief, arguments), *(f"{n}={brief(v)}" for n, v in named.items())])
     if not (case.folder / "lake/default.db/t").exists():
         case.count("dropped")  # scans made before stay in the dark, even when there is a new one
     # Neither may what was made before a purge look at the files of then.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from interop_judges import Condition, Judge, assert_reads_alike, expecting, refusal, write_with
-from interop_values import rows, shown
+from interop_values import typed, value_lines
 from java_judge import JavaPaimon
 
 import keytide as kt
@@ -25,7 +25,7 @@ LAYOUTS: list[tuple[list[str], dict[str, str]]] = [
 
 def given(table: kt.Table, lines: list[str]) -> pa.Table:
     """Rows without kinds, which no engine asks for."""
-    return rows(table, *(f"+I {line}" for line in lines)).drop_columns(["_row_kind"])
+    return typed(table, *(f"+I {line}" for line in lines)).drop_columns(["_row_kind"])
 
 
 def read(lines: list[str]) -> list[str]:
@@ -34,7 +34,7 @@ def read(lines: list[str]) -> list[str]:
 
 
 def assert_alike(judge: Judge, table: kt.Table, expected: list[str]) -> None:
-    assert shown(table) == read(expected)
+    assert value_lines(table) == read(expected)
     assert_reads_alike(judge, table)
     assert_reads_alike(judge, table, columns=["v", "k"], where=[Condition("k", "=", (1,))])
     assert_reads_alike(judge, table, where=[Condition("p", "in", ("y", "z"))])

@@ -51,7 +51,7 @@ def write(table: kt.Table, *lines: str) -> kt.WriteResult:
     return table.write(as_dicts(rows_of(*lines)))
 
 
-def shown(table: kt.Table, **travel: Any) -> list[str]:
+def stored_lines(table: kt.Table, **travel: Any) -> list[str]:
     """The rows as texts such as `0 1 5 a`."""
     return lines(table.scan(["p", "k", "ts", "v"], **travel))
 
@@ -75,18 +75,18 @@ def test_table_is_converted_there_and_back_with_its_rows_and_its_deletes(mode: s
     table = new_table(mode)
     write(table, *(f"+I {k % 3} {k} 5 a" for k in range(9)))
     write(table, "-D 0 0 7 x", "+I 1 1 7 b", "-D 2 11 7 x", "+I 2 2 - late")
-    rows = shown(table)
+    rows = stored_lines(table)
     for wanted in (OTHER[mode], mode):
         made = table.metadata.latest_snapshot_id() or 0
         done = table.convert(wanted)
         assert done.snapshot_id == made + 1, "one commit"
         assert (done.upsert_mode, mode_of(table)) == (wanted, wanted)
-        assert shown(table) == rows
+        assert stored_lines(table) == rows
         write(table, "+I 0 0 6 late", "+I 1 1 6 late", "+I 2 11 6 late", "-D 2 2 4 late")
-        assert shown(table) == rows, "what is late finds what it found before"
+        assert stored_lines(table) == rows, "what is late finds what it found before"
         assert_sound(table)
     write(table, "+I 0 0 7 back", "+I 2 11 8 new")
-    assert shown(table) == sorted([*rows, "0 0 7 back", "2 11 8 new"])
+    assert stored_lines(table) == sorted([*rows, "0 0 7 back", "2 11 8 new"])
 
 
 def test_conversion_is_told_in_advance_and_then_done_once() -> None:
@@ -136,11 +136,11 @@ def test_table_without_rows_is_converted(mode: str) -> None:
     assert table.convert(OTHER[mode]).snapshot_id == 1
     write(table, "+I 0 1 5 a", "-D 0 2 5 a")
     assert table.convert(mode).snapshot_id == 3
-    assert shown(table) == ["0 1 5 a"]
+    assert stored_lines(table) == ["0 1 5 a"]
     table.truncate()
     table.convert(OTHER[mode])
     write(table, "+I 0 2 4 new")
-    assert shown(table) == ["0 2 4 new"]
+    assert stored_lines(table) == ["0 2 4 new"]
     assert_sound(table)
 
 
@@ -149,11 +149,11 @@ def test_table_without_rows_is_converted(mode: str) -> None:
 def test_rows_go_to_the_buckets_that_the_table_has_now(mode: str) -> None:
     table = new_table(mode)
     write(table, *(f"+I 0 {k} 5 a" for k in range(20)), "-D 0 3 6 x")
-    rows = shown(table)
+    rows = stored_lines(table)
     table.alter(SetOption("bucket", "3"))
     table.convert(OTHER[mode])
     write(table, "+I 0 3 5 late")
-    assert shown(table) == rows
+    assert stored_lines(table) == rows
     assert_sound(table)
 
 
@@ -176,9 +176,9 @@ def test_least_is_the_freshest_in_both_kinds() -> None:
     for wanted in ("full", "none"):
         table.convert(wanted)
         write(table, "+I 0 1 6 late", "+I 0 3 6 late", "+I 0 2 - late")
-        assert shown(table) == ["0 1 5 a", "0 2 5 a"]
+        assert stored_lines(table) == ["0 1 5 a", "0 2 5 a"]
     write(table, "+I 0 3 5 back", "+I 0 1 4 b")
-    assert shown(table) == ["0 1 4 b", "0 2 5 a", "0 3 5 back"]
+    assert stored_lines(table) == ["0 1 4 b", "0 2 5 a", "0 3 5 back"]
 
 
 def test_text_that_rows_are_compared_by_is_compared_alike() -> None:
@@ -202,11 +202,11 @@ def test_rows_that_wait_for_a_compaction_are_there_afterwards() -> None:
     write(table, "-D 0 1 7 x", "+I 0 2 6 b", "-D 1 4 7 x")
     table.convert("full")
     write(table, "+I 0 1 6 late", "+I 1 4 6 late")
-    assert shown(table) == ["0 2 6 b", "1 3 5 a"]
+    assert stored_lines(table) == ["0 2 6 b", "1 3 5 a"]
     assert_sound(table)
     table.convert("none")
     assert "deletion-vectors.enabled" not in table.options
-    assert shown(table) == ["0 2 6 b", "1 3 5 a"]
+    assert stored_lines(table) == ["0 2 6 b", "1 3 5 a"]
 
 
 def test_table_whose_rows_arrival_alone_orders_is_converted() -> None:
@@ -215,7 +215,7 @@ def test_table_whose_rows_arrival_alone_orders_is_converted() -> None:
     write(table, "-D 0 1 4 x", "+I 0 2 4 b")
     for wanted in ("full", "none", "full"):
         table.convert(wanted)
-        assert shown(table) == ["0 2 4 b", "0 3 5 a"]
+        assert stored_lines(table) == ["0 2 4 b", "0 3 5 a"]
         write(table, "-D 0 3 1 x", "+I 0 4 1 c")
         write(table, "-D 0 4 1 x", "+I 0 3 5 a")
     assert_sound(table)
@@ -321,11 +321,11 @@ def test_any_history_with_conversions_gives_the_rows_of_the_model(
     for step in steps:
         with warnings.catch_warnings(action="error"):
             take(model, step)
-        assert shown(model.table) == model.shown()
+        assert stored_lines(model.table) == model.shown()
     assert_sound(model.table)
     for snapshot_id in model.states:
         if snapshot_id and not options:  # rows of a write are shown with the compaction after it
-            assert shown(model.table, snapshot_id=snapshot_id) == model.states[snapshot_id]
+            assert stored_lines(model.table, snapshot_id=snapshot_id) == model.states[snapshot_id]
     if not options:
         start, end = sorted(data.draw(st.sampled_from(sorted(model.states))) for _ in range(2))
         assert folded(model, start, end) == model.states[end]
@@ -483,7 +483,7 @@ def test_command_converts_and_names_what_was_dropped(warehouse: str) -> None:
     told = CliRunner().invoke(app, [*called, "full", "--dry-run"])
     assert (told.exit_code, mode_of(table)) == (0, "none")
     done = CliRunner().invoke(app, [*called, "full"])
-    assert (done.exit_code, mode_of(table), shown(table)) == (0, "full", ["0 1 5 a"])
+    assert (done.exit_code, mode_of(table), stored_lines(table)) == (0, "full", ["0 1 5 a"])
     assert "options removed because they no longer apply: tombstone.retention" in done.output
     refused = CliRunner().invoke(app, [*called, "both"])
     assert (refused.exit_code, "'none' or 'full'" in refused.output) == (1, True)

@@ -15,7 +15,7 @@ from test_conversion import (
     mode_of,
     new_table,
     rows_of,
-    shown,
+    stored_lines,
     write,
 )
 
@@ -61,7 +61,7 @@ def test_writers_who_come_first_have_the_conversion_made_again(mode: str) -> Non
     done = overtaken(table, before_schema, before_snapshot).convert(OTHER[mode])
     assert (done.snapshot_id, mode_of(table)) == (4, OTHER[mode])
     write(table, *LATE, "+I 0 2 5 late")
-    assert shown(table) == ["0 1 6 b", "1 3 5 a", "1 5 5 c"]
+    assert stored_lines(table) == ["0 1 6 b", "1 3 5 a", "1 5 5 c"]
     assert files_of_no_snapshot(table) == set()
     assert_sound(table)
 
@@ -78,7 +78,7 @@ def test_conversion_that_always_comes_second_gives_up_and_the_table_stays(mode: 
     ):
         overtaken(table, *acts).convert(OTHER[mode])
     assert mode_of(table) == mode
-    assert shown(table) == sorted([*ROWS, "0 7 5 new", "0 8 5 new"])
+    assert stored_lines(table) == sorted([*ROWS, "0 7 5 new", "0 8 5 new"])
     assert files_of_no_snapshot(table) == set()
 
 
@@ -87,7 +87,7 @@ def test_alteration_that_comes_first_is_part_of_the_conversion(mode: str) -> Non
     table = began(mode)
     overtaken(table, partial(reopened(table).alter, NEW_COLUMN)).convert(OTHER[mode])
     assert table.schema.names == ["p", "k", "ts", "v", "w"]
-    assert (mode_of(table), shown(table)) == (OTHER[mode], ROWS)
+    assert (mode_of(table), stored_lines(table)) == (OTHER[mode], ROWS)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -121,7 +121,7 @@ def test_writer_who_began_before_a_conversion_and_comes_later_is_refused(mode: s
     table.convert(OTHER[mode])
     with pytest.raises(kt.ConflictError, match=r"converted it to another 'upsert\.mode'"):
         commit()
-    assert shown(table) == ROWS
+    assert stored_lines(table) == ROWS
     assert files_of_no_snapshot(table) == set()
     assert_sound(table)
 
@@ -132,10 +132,10 @@ def test_writer_whose_commit_a_conversion_overtakes_never_mixes_the_kinds(mode: 
     convert = partial(reopened(table).convert, OTHER[mode])
     with pytest.raises(kt.ConflictError, match=r"converted it to another 'upsert\.mode'"):
         write(overtaken(table, convert), "+I 0 1 6 b", "+I 0 9 5 new")
-    assert shown(table) == ROWS
+    assert stored_lines(table) == ROWS
     assert_sound(table)
     write(table, "+I 0 1 6 b", "+I 0 9 5 new")
-    assert shown(table) == ["0 1 6 b", "0 2 5 a", "0 9 5 new", "1 3 5 a"]
+    assert stored_lines(table) == ["0 1 6 b", "0 2 5 a", "0 9 5 new", "1 3 5 a"]
 
 
 @pytest.mark.takes_turns
@@ -144,11 +144,11 @@ def test_statement_that_a_conversion_overtakes_is_carried_out_anew(mode: str) ->
     table = began(mode)
     convert = partial(reopened(table).convert, OTHER[mode])
     assert overtaken(table, convert).update({"v": "'u'"}, "k < 3").rows == 2
-    assert (mode_of(table), shown(table)) == (OTHER[mode], ["0 1 5 u", "0 2 5 u", "1 3 5 a"])
+    assert (mode_of(table), stored_lines(table)) == (OTHER[mode], ["0 1 5 u", "0 2 5 u", "1 3 5 a"])
     convert = partial(reopened(table).convert, mode)
     overtaken(table, convert).delete("k = 1")
     write(table, "+I 0 1 4 late")
-    assert (mode_of(table), shown(table)) == (mode, ["0 2 5 u", "1 3 5 a"])
+    assert (mode_of(table), stored_lines(table)) == (mode, ["0 2 5 u", "1 3 5 a"])
     assert_sound(table)
 
 
@@ -160,7 +160,7 @@ def test_first_writer_of_an_empty_table_meets_a_conversion() -> None:
     writer = partial(write, reopened(table), *FIRST)
     overtaken(table, lambda: None, writer).convert("none")
     write(table, *LATE)
-    assert (mode_of(table), shown(table)) == ("none", ROWS)
+    assert (mode_of(table), stored_lines(table)) == ("none", ROWS)
 
 
 def test_compaction_that_a_conversion_overtakes_is_none() -> None:
@@ -168,7 +168,7 @@ def test_compaction_that_a_conversion_overtakes_is_none() -> None:
     write(table, "+I 0 1 6 b")
     convert = partial(reopened(table).convert, "full")
     assert overtaken(table, convert).compact(full=True).overtaken
-    assert (mode_of(table), shown(table)) == ("full", ["0 1 6 b", "0 2 5 a", "1 3 5 a"])
+    assert (mode_of(table), stored_lines(table)) == ("full", ["0 1 6 b", "0 2 5 a", "1 3 5 a"])
     assert_sound(table)
 
 
@@ -181,7 +181,7 @@ def test_two_conversions_to_the_same_kind_are_one(mode: str, acts_before: int) -
     other = partial(reopened(table).convert, OTHER[mode])
     done = overtaken(table, *acts, other).convert(OTHER[mode])
     assert done.snapshot_id is None, "there was nothing left to do"
-    assert (mode_of(table), shown(table), len(table.snapshots())) == (OTHER[mode], ROWS, 2)
+    assert (mode_of(table), stored_lines(table), len(table.snapshots())) == (OTHER[mode], ROWS, 2)
     assert files_of_no_snapshot(table) == set()
     assert_sound(table)
 
@@ -199,7 +199,7 @@ def test_conversion_that_is_taken_back_by_another_begins_anew(mode: str) -> None
     done = overtaken(table, lambda: None, take_back).convert(OTHER[mode])
     assert done.snapshot_id == 3
     assert table.schema.names == ["p", "k", "ts", "v", "w"]
-    assert (mode_of(table), shown(table)) == (OTHER[mode], ROWS)
+    assert (mode_of(table), stored_lines(table)) == (OTHER[mode], ROWS)
     table.alter(AddColumn(("x",), kt.parse_sql_type("INT")))
 
 
@@ -239,12 +239,12 @@ def test_conversion_that_stops_at_any_write_leaves_one_kind_or_the_other(
         table = table_in(store)
         assert mode_of(table) in MODES
         pending += is_pending(table)
-        assert shown(table) == ROWS
+        assert stored_lines(table) == ROWS
         write(table, *LATE, "+I 0 9 5 new")
-        assert shown(table) == sorted([*ROWS, "0 9 5 new"])
+        assert stored_lines(table) == sorted([*ROWS, "0 9 5 new"])
         table.convert(OTHER[mode])
         assert (mode_of(table), is_pending(table)) == (OTHER[mode], False)
-        assert shown(table) == sorted([*ROWS, "0 9 5 new"])
+        assert stored_lines(table) == sorted([*ROWS, "0 9 5 new"])
         assert not table.verify(quick=True).findings
     assert pending, "some of them were cut short between the schema and the snapshot"
 
@@ -268,7 +268,7 @@ def cut_short(mode: str) -> kt.Lake:
 def test_table_whose_conversion_was_cut_short_goes_on_as_it_was(mode: str) -> None:
     lake = cut_short(mode)
     table = lake.table("t")
-    assert (mode_of(table), shown(table)) == (mode, ROWS)
+    assert (mode_of(table), stored_lines(table)) == (mode, ROWS)
     listed = lake.sql("SELECT schema_id FROM t$schemas ORDER BY 1").to_pylist()
     assert [row["schema_id"] for row in listed] == [0, 1]
     (sign,) = [sign for sign in table.doctor().signs if sign.subject == "conversion"]
@@ -278,7 +278,7 @@ def test_table_whose_conversion_was_cut_short_goes_on_as_it_was(mode: str) -> No
     table.compact(full=True)
     table.create_tag("then")
     table.create_branch("b")
-    assert shown(table) == shown(table.branch("b")) == ["0 1 6 b", "1 3 5 a"]
+    assert stored_lines(table) == stored_lines(table.branch("b")) == ["0 1 6 b", "1 3 5 a"]
     assert mode_of(table) == mode_of(table.branch("b")) == mode
     with pytest.raises(kt.ConflictError, match=r"created schema 1 and.*'upsert\.mode' = "):
         table.alter(NEW_COLUMN)
@@ -295,10 +295,10 @@ def test_conversion_that_was_cut_short_is_taken_back(mode: str) -> None:
     assert table.convert(mode).snapshot_id == 2
     write(table, *LATE)
     table.alter(NEW_COLUMN)
-    assert (mode_of(table), shown(table)) == (mode, ROWS)
+    assert (mode_of(table), stored_lines(table)) == (mode, ROWS)
     assert table.schema.names[-1] == "w"
     assert table.convert(OTHER[mode]).snapshot_id == 4
-    assert (mode_of(table), shown(table), table.schema.names[-1]) == (OTHER[mode], ROWS, "w")
+    assert (mode_of(table), stored_lines(table), table.schema.names[-1]) == (OTHER[mode], ROWS, "w")
     assert_sound(table)
 
 
@@ -313,7 +313,7 @@ def test_taking_back_that_is_cut_short_goes_on(mode: str) -> None:
         table.alter(NEW_COLUMN)
     assert table.convert(mode).snapshot_id == 2
     table.alter(NEW_COLUMN)
-    assert (mode_of(table), shown(table)) == (mode, ROWS)
+    assert (mode_of(table), stored_lines(table)) == (mode, ROWS)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -322,5 +322,5 @@ def test_taking_back_that_meets_the_end_of_the_conversion_is_a_conflict(mode: st
     finish = partial(reopened(table).convert, OTHER[mode])
     with pytest.raises(kt.ConflictError, match="converted it"):
         overtaken(table, lambda: None, finish).convert(mode)
-    assert (mode_of(table), shown(table)) == (OTHER[mode], ROWS)
+    assert (mode_of(table), stored_lines(table)) == (OTHER[mode], ROWS)
     assert_sound(table)

@@ -12,7 +12,7 @@ from test_conversion import (
     assert_sound,
     mode_of,
     new_table,
-    shown,
+    stored_lines,
     write,
 )
 
@@ -33,7 +33,7 @@ def with_history(mode: str) -> kt.Table:
     table.create_tag("then")
     table.convert(OTHER[mode])
     write(table, "+I 0 1 6 b", "-D 0 2 6 x", "+I 0 5 5 c", *LATE)
-    assert shown(table) == NOW
+    assert stored_lines(table) == NOW
     return table
 
 
@@ -47,15 +47,15 @@ def sorted_lines(batches: Any) -> list[str]:
 @pytest.mark.parametrize("mode", MODES)
 def test_older_snapshots_and_tags_are_read_as_they_were_written(mode: str) -> None:
     table = with_history(mode)
-    assert shown(table, snapshot_id=1) == shown(table, tag="then") == THEN
-    assert shown(table, snapshot_id=2) == THEN
-    assert shown(table, snapshot_id=3) == NOW
+    assert stored_lines(table, snapshot_id=1) == stored_lines(table, tag="then") == THEN
+    assert stored_lines(table, snapshot_id=2) == THEN
+    assert stored_lines(table, snapshot_id=3) == NOW
     then, now = (table.why((0, 2), **travel) for travel in ({"snapshot_id": 1}, {}))
     assert ("upsert.mode" in str(then), "upsert.mode" in str(now)) == (
         mode == "full", mode == "none",
     )  # fmt: skip
     table.expire_snapshots(1)
-    assert (shown(table, tag="then"), shown(table)) == (THEN, NOW)
+    assert (stored_lines(table, tag="then"), stored_lines(table)) == (THEN, NOW)
     assert_sound(table)
 
 
@@ -135,12 +135,12 @@ def test_commits_are_told_as_they_were_written_each_by_its_kind() -> None:
 def test_branch_of_a_snapshot_has_the_kind_of_that_and_goes_its_own_way(mode: str) -> None:
     table = with_history(mode)
     branch = table.create_branch("b", snapshot_id=1)
-    assert (mode_of(branch), shown(branch)) == (mode, THEN)
+    assert (mode_of(branch), stored_lines(branch)) == (mode, THEN)
     write(branch, *LATE, "+I 0 9 5 new")
-    assert shown(branch) == sorted([*THEN, "0 9 5 new"])
-    assert shown(table) == NOW
+    assert stored_lines(branch) == sorted([*THEN, "0 9 5 new"])
+    assert stored_lines(table) == NOW
     table.fast_forward("b", discard=True)
-    assert (mode_of(table), shown(table)) == (mode, sorted([*THEN, "0 9 5 new"]))
+    assert (mode_of(table), stored_lines(table)) == (mode, sorted([*THEN, "0 9 5 new"]))
     table.alter(NEW_COLUMN)
     assert_sound(table)
 
@@ -155,7 +155,7 @@ def test_table_is_fast_forwarded_to_a_branch_that_was_converted(mode: str) -> No
     assert (mode_of(table), mode_of(branch)) == (mode, OTHER[mode])
     table.fast_forward("b", discard=True)
     write(table, *LATE)
-    assert (mode_of(table), shown(table)) == (OTHER[mode], ["0 1 5 a", "0 2 5 b"])
+    assert (mode_of(table), stored_lines(table)) == (OTHER[mode], ["0 1 5 a", "0 2 5 b"])
     assert_sound(table)
 
 
@@ -163,14 +163,14 @@ def test_table_is_fast_forwarded_to_a_branch_that_was_converted(mode: str) -> No
 def test_rollback_behind_a_conversion_goes_back_to_the_kind_of_then(mode: str) -> None:
     table = with_history(mode)
     table.rollback_to(1)
-    assert (mode_of(table), shown(table)) == (mode, THEN)
+    assert (mode_of(table), stored_lines(table)) == (mode, THEN)
     write(table, *LATE)
-    assert shown(table) == THEN
+    assert stored_lines(table) == THEN
     with pytest.raises(kt.ConflictError, match="cannot be altered"):
         table.alter(NEW_COLUMN)
     assert table.convert(mode).snapshot_id == 3
     table.alter(NEW_COLUMN)
-    assert (mode_of(table), shown(table)) == (mode, THEN)
+    assert (mode_of(table), stored_lines(table)) == (mode, THEN)
     assert_sound(table)
 
 
@@ -181,7 +181,7 @@ def test_rollback_behind_a_conversion_can_be_followed_by_it_again(mode: str) -> 
     table.convert(OTHER[mode])
     write(table, *LATE)
     table.alter(NEW_COLUMN)
-    assert (mode_of(table), shown(table)) == (OTHER[mode], THEN)
+    assert (mode_of(table), stored_lines(table)) == (OTHER[mode], THEN)
     assert_sound(table)
 
 
@@ -212,7 +212,7 @@ def test_ids_of_columns_that_were_rolled_back_with_a_conversion_are_not_used_aga
     table.convert(mode)
     table.alter(AddColumn(("x",), kt.parse_sql_type("INT")))
     assert table.table_schema.field("x").id > used
-    assert shown(table) == THEN
+    assert stored_lines(table) == THEN
     assert_sound(table)
 
 
@@ -224,10 +224,10 @@ def test_restoring_over_a_conversion_is_refused_until_the_table_is_converted_bac
     table = with_history(mode)
     with pytest.raises(kt.UnsupportedError, match=rf"convert it to '{mode}' first"):
         table.restore(1)
-    assert shown(table) == NOW
+    assert stored_lines(table) == NOW
     table.convert(mode)
     table.restore(1)
-    assert shown(table) == THEN
+    assert stored_lines(table) == THEN
     write(table, *LATE)
-    assert shown(table) == THEN
+    assert stored_lines(table) == THEN
     assert_sound(table)

@@ -59,7 +59,7 @@ def refused(store: Store) -> list[str]:
     return sorted(path for path, each in found if each.get("operation") not in known)
 
 
-def shown(table: kt.Table) -> dict[object, object]:
+def every_state(table: kt.Table) -> dict[object, object]:
     """What all that is known of the past shows."""
     states: dict[object, object] = {}
     for line in (table, table.branch("b")):
@@ -74,7 +74,7 @@ def shown(table: kt.Table) -> dict[object, object]:
 def test_all_that_is_refused_is_counted_and_mended() -> None:
     store = foreign()
     table, before = table_in(store), len(refused(store))
-    states = shown(table)
+    states = every_state(table)
     signs = {sign.subject: sign for sign in table.doctor().signs}
     assert "mend_snapshots" in str(signs["other engines"].action)
     assert signs["other engines"].found.startswith("5 snapshots, 2 changelogs, 2 tags with")
@@ -82,7 +82,7 @@ def test_all_that_is_refused_is_counted_and_mended() -> None:
     assert counted.snapshots + counted.changelogs + counted.tags == before == len(refused(store))
     assert table.mend_snapshots() == counted
     assert refused(store) == []
-    assert shown(table).items() >= states.items()
+    assert every_state(table).items() >= states.items()
     assert table.verify().is_healthy
     assert table.doctor().is_healthy
     assert table.mend_snapshots() == kt.MendResult(0, 0, 0)
@@ -134,13 +134,13 @@ def stops() -> list[tuple[str, int]]:
 @pytest.mark.parametrize(("operation", "nth"), stops())
 def test_wherever_mending_stops_nothing_is_lost_and_it_goes_on(operation: Any, nth: int) -> None:
     store = foreign()
-    states = shown(table_in(store))
+    states = every_state(table_in(store))
     with suppress(Crash):
         table_in(FaultyStore(store, [Fault(operation, nth=nth, action="crash")])).mend_snapshots()
-    assert shown(table_in(store)).items() >= states.items()
+    assert every_state(table_in(store)).items() >= states.items()
     table_in(store).mend_snapshots()
     assert refused(store) == []
-    assert shown(table_in(store)).items() >= states.items()
+    assert every_state(table_in(store)).items() >= states.items()
 
 
 class Beside(FaultyStore):
@@ -168,7 +168,7 @@ def changes() -> range:
 @pytest.mark.parametrize("nth", changes())
 def test_snapshots_that_expire_while_they_are_mended_stay_gone_or_readable(nth: int) -> None:
     store = foreign()
-    states = shown(table_in(store))
+    states = every_state(table_in(store))
 
     def act() -> None:
         table_in(store).expire_snapshots(retain_max=1, retain_min=1)
@@ -176,7 +176,7 @@ def test_snapshots_that_expire_while_they_are_mended_stay_gone_or_readable(nth: 
 
     table_in(Beside(store, nth, act)).mend_snapshots()
     assert {"k": 2, "v": "beside"} in dicts(table_in(store))
-    found = shown(table_in(store))
+    found = every_state(table_in(store))
     assert all(
         states[key] == found[key] for key in states.keys() & found.keys() if key != "changes"
     )

@@ -105,10 +105,10 @@ def test_every_process_is_told_of_the_snapshots_and_rows_that_are_there(
             fresh = here.process().table("t")
             for table in tables[: 1 + number % 3]:
                 assert ids_and_uuids(table) == here.stored()
-                assert shown(table) == shown(fresh)
+                assert everything(table) == everything(fresh)
 
 
-def shown(table: kt.Table) -> dict[str, object]:
+def everything(table: kt.Table) -> dict[str, object]:
     """Everything that there is to see, by how it is asked for. Changes between any two places."""
     ids = [snapshot.id for snapshot in table.snapshots()]
     tags = [tag.name for tag in table.tags()]

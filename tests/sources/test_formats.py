@@ -20,13 +20,13 @@ KEYS: dict[str, Any] = {"primary_key": ["k"], "watermark_key": ["w"], "tombstone
 WITH = "'watermark.key' = 'w', 'tombstone.key' = 'd'"
 
 
-def rows(*given: tuple[Any, ...]) -> pa.Table:
+def new_rows(*given: tuple[Any, ...]) -> pa.Table:
     named = [dict(zip(SCHEMA.names, row, strict=True)) for row in given]
     return pa.Table.from_pylist(named, schema=SCHEMA)
 
 
-FIRST = rows((1, 5, None, "a"), (2, 6, None, "b"))
-SECOND = rows((1, 5, None, "z"), (2, 9, True, None), (3, 1, None, "c"))
+FIRST = new_rows((1, 5, None, "a"), (2, 6, None, "b"))
+SECOND = new_rows((1, 5, None, "z"), (2, 9, True, None), (3, 1, None, "c"))
 
 
 @pytest.fixture

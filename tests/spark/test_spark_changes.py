@@ -84,7 +84,7 @@ def at_most(rows: int) -> dict[str, str]:
     return {"max-rows-per-trigger": str(rows)} if HAS_READ_LIMITS else {}
 
 
-def shown(table: kt.Table) -> dict[Any, Any]:
+def values_by_key(table: kt.Table) -> dict[Any, Any]:
     return {(r["p"], r["k"]): list(r.values()) for r in table.scan().to_pylist()}
 
 
@@ -96,7 +96,7 @@ def test_stream_tells_the_rows_there_are_and_then_every_change_once(
     first = run(spark, table, tmp_path / "c")
     assert {row[0] for rows in first for row in rows} == {"+I"}
     held = fold({}, [row for rows in first for row in rows])
-    assert held == shown(table)
+    assert held == values_by_key(table)
     for version in ("x", "y", "z"):
         table.write([{"p": "a", "k": k, "t": None, "v": version} for k in (0, 4, 100)])
         table.write([{"p": "a", "k": 100, "t": None, "v": None, "_row_kind": "-D"}])
@@ -104,7 +104,7 @@ def test_stream_tells_the_rows_there_are_and_then_every_change_once(
     assert len(second) == (3 if HAS_READ_LIMITS else 1)
     for rows in second:
         held = fold(held, rows)
-    assert held == shown(table)
+    assert held == values_by_key(table)
     assert run(spark, table, tmp_path / "c") == []
 
 
@@ -155,7 +155,7 @@ def test_stream_goes_on_over_conversions_of_the_table(
     table.convert("none")
     table.write([{"p": "a", "k": 6, "t": None, "v": "y", "_row_kind": "-D"}])
     (told,) = run(spark, table, tmp_path / "c")
-    assert fold(held, told) == shown(table)
+    assert fold(held, told) == values_by_key(table)
 
 
 @pytest.mark.takes_turns
@@ -168,7 +168,7 @@ def test_stream_of_a_changelog_that_jobs_made_is_the_table(
     table = kt.connect(warehouse, spark=spark).table("t")
     options = {"mode": "changelog", **at_most(15)}
     held = fold({}, run(spark, table, tmp_path / "full", **options)[0])
-    assert held == shown(table)
+    assert held == values_by_key(table)
     for version in ("x", "y", "z"):
         rows = [("ab"[k % 2], k, None, version) for k in range(0, 40, 2)]
         table.write(spark.createDataFrame(rows, spark_schema(SCHEMA)))
@@ -176,7 +176,7 @@ def test_stream_of_a_changelog_that_jobs_made_is_the_table(
     assert [len(batch) for batch in batches] == ([32, 40, 40] if HAS_READ_LIMITS else [112])
     for batch in batches:
         held = fold(held, batch)
-    assert held == shown(table)
+    assert held == values_by_key(table)
     (told,) = run(spark, table, tmp_path / "all", mode="changelog", start="0")
     assert fold({}, told) == held
     made = table.snapshots()[1].time_millis

@@ -107,7 +107,7 @@ def parsed(value: Any, kind: Any) -> Any:
     return dt.date.fromisoformat(value) if str(kind) == "date32[day]" and value else value
 
 
-def shown(rows: Any) -> list[str]:
+def row_texts(rows: Any) -> list[str]:
     return sorted(map(repr, rows.to_pylist()))
 
 
@@ -118,12 +118,12 @@ def test_no_way_of_writing_or_reading_changes_a_row(warehouse: str, spark: Spark
     one = written(new_table(lake, "one", 1), rows, 40)
     eight = written(new_table(lake, "eight", 8), rows, 40)
 
-    expected = shown(at_once.scan().to_arrow())
+    expected = row_texts(at_once.scan().to_arrow())
 
     assert len(expected) == len({row["k"] for row in rows})
     for table in (one, eight):
-        assert shown(table.scan().to_arrow()) == expected
-        assert shown(table.scan().to_spark(spark).toArrow()) == expected
+        assert row_texts(table.scan().to_arrow()) == expected
+        assert row_texts(table.scan().to_spark(spark).toArrow()) == expected
 
 
 @pytest.mark.takes_turns
@@ -132,13 +132,13 @@ def test_compacting_some_runs_changes_no_row(
     lake: kt.Lake, spark: SparkSession, first: int, end: int
 ) -> None:
     table = written(new_table(lake, "t", 1), histories(), 40)
-    expected = shown(table.scan().to_arrow())
+    expected = row_texts(table.scan().to_arrow())
 
     scan = compacted(table, first, end)
 
     assert len(scan.live.entries) == 5 - (end - first) + 1
-    assert shown(scan.to_arrow()) == expected
-    assert shown(scan.to_spark(spark).toArrow()) == expected
+    assert row_texts(scan.to_arrow()) == expected
+    assert row_texts(scan.to_spark(spark).toArrow()) == expected
 
 
 def compacted(table: kt.Table, first: int, end: int) -> Scan:
@@ -177,7 +177,7 @@ def test_executors_merge_what_they_write_as_one_process_does(
     distributed.write(frame)
     local.write(local.scan().to_arrow())
 
-    assert shown(distributed.scan().to_arrow()) == shown(local.scan().to_arrow())
+    assert row_texts(distributed.scan().to_arrow()) == row_texts(local.scan().to_arrow())
 
 
 def newest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

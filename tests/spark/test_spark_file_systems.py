@@ -59,7 +59,7 @@ def operators(rows: Any) -> set[str]:
     return {name for name in ("parquet", "MapInArrow") if name in plan}
 
 
-def shown(rows: Any) -> list[str]:
+def row_texts(rows: Any) -> list[str]:
     return sorted(map(repr, rows.toArrow().to_pylist()))
 
 
@@ -91,7 +91,7 @@ def test_a_session_with_a_file_system_reads_the_files_itself(
     rows = scan.to_spark(with_s3a(session))
     assert operators(rows) == {"parquet"}
     assert all(uri.startswith("s3a://bucket/") for uri in rows.inputFiles())
-    assert shown(rows) == sorted(map(repr, scan.to_arrow().to_pylist()))
+    assert row_texts(rows) == sorted(map(repr, scan.to_arrow().to_pylist()))
 
 
 def test_a_session_without_one_leaves_the_files_to_tasks(lake: kt.Lake, session: Any) -> None:

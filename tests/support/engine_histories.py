@@ -168,7 +168,7 @@ def write(table: kt.Table, versions: Sequence[tuple[str, Row]]) -> None:
     table.write(rows)
 
 
-def shown(table: kt.Table | kt.Scan) -> list[str]:
+def row_bags(table: kt.Table | kt.Scan) -> list[str]:
     """Rows as texts, lists taken for bags."""
     scan = table.scan() if isinstance(table, kt.Table) else table
     return as_bags(scan.to_pylist())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from copies import copies_of
-from engine_histories import ENGINES, history, made, shown, write
+from engine_histories import ENGINES, history, made, row_bags, write
 from keytide.catalogs.local_writes import append
 from keytide.commit.author import Author
 from keytide.compaction import compact as compaction
@@ -250,11 +250,11 @@ def test_rows_are_those_of_a_table_that_merges(
         for step in data.draw(history(kinds)):
             if isinstance(step, int):
                 event(compact_new(marked, step - 1))
-                assert shown(marked) == shown(merged(marked)) == shown(plain)
+                assert row_bags(marked) == row_bags(merged(marked)) == row_bags(plain)
             else:
                 write(plain, step)
                 write(marked, step)
-        assert shown(merged(marked)) == shown(plain)
+        assert row_bags(merged(marked)) == row_bags(plain)
 
 
 # -- several at once -------------------------------------------------------------------------------
