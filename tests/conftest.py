@@ -1,4 +1,4 @@
-"""What every test may use: an empty warehouse, one Spark session, hypothesis profiles."""
+"""What every test may use: an empty lake, one Spark session, hypothesis profiles."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ import behind_writers  # it is in a folder of its own, which children have on th
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    import keytide as kt
 
 # A run without a deadline: the first example of a test pays for imports and compilation.
 settings.register_profile(
@@ -73,7 +75,7 @@ def pytest_report_header() -> str:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if behind_writers.IS_SET:
-        terminalreporter.write_line(behind_writers.told())
+        terminalreporter.write_line(behind_writers.report())
 
 
 @pytest.fixture(autouse=behind_writers.IS_SET)
@@ -89,6 +91,14 @@ def warehouse(tmp_path: Path) -> str:
     path = tmp_path / "warehouse"
     path.mkdir()
     return str(path)
+
+
+@pytest.fixture
+def lake(warehouse: str) -> kt.Lake:
+    """The lake of that warehouse."""
+    import keytide as kt
+
+    return kt.connect(warehouse)
 
 
 @pytest.fixture(params=["on executors", "in the driver"])

@@ -23,7 +23,7 @@ def table(warehouse: str, caplog: pytest.LogCaptureFixture) -> kt.Table:
     return kt.connect(warehouse).create_table("t", SCHEMA, ["k"], options=OPTIONS)
 
 
-def told(caplog: pytest.LogCaptureFixture, name: str) -> list[str]:
+def logged(caplog: pytest.LogCaptureFixture, name: str) -> list[str]:
     found = [r for r in caplog.records if r.name == f"keytide.{name}"]
     return [f"{r.levelname} {r.getMessage()}" for r in found]
 
@@ -32,7 +32,7 @@ def test_a_commit_tells_what_it_committed(
     table: kt.Table, caplog: pytest.LogCaptureFixture
 ) -> None:
     result = table.write([{"k": 1, "v": 1}], commit_user="job", commit_identifier=1)
-    assert told(caplog, "commit") == [
+    assert logged(caplog, "commit") == [
         f"INFO table default.t: snapshot 1: APPEND by job: 1 files, {result.bytes} bytes, 0 retries"
     ]
 
@@ -41,7 +41,7 @@ def test_a_lost_race_tells_of_the_next_try(
     table: kt.Table, caplog: pytest.LogCaptureFixture
 ) -> None:
     overtaken(table, lambda: table.write([{"k": 2, "v": 2}])).write([{"k": 1, "v": 1}])
-    other, race, own = told(caplog, "commit")
+    other, race, own = logged(caplog, "commit")
     assert "snapshot 1" in other
     assert re.match(r"INFO table \S+t: another commit came first; try 2 of \d+ in \d+ ms", race)
     assert own.endswith("1 retries")
@@ -53,11 +53,11 @@ def test_plans_and_compactions_tell_of_files(
     for number in range(3):
         table.write([{"k": number, "v": number}])
     table.scan(["v"], where="k >= 0").to_arrow()
-    assert told(caplog, "plan") == [
+    assert logged(caplog, "plan") == [
         "DEBUG Scan(default.t; snapshot 3; columns v; where `k` >= 0): 1 buckets, 3 files"
     ]
     table.compact(full=True)
-    assert told(caplog, "compaction") == [
+    assert logged(caplog, "compaction") == [
         "INFO table default.t: snapshot 4: 3 files of 1 buckets became 1"
     ]
 

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import polars as pl
 import pyarrow as pa
@@ -23,7 +22,7 @@ from keytide.cli.prompt import _history
 from keytide.dml.fragments import Spool
 from keytide.read.lookup_files import _made
 from keytide.sql.local_query import local_database
-from keytide.store import open_store
+from new_tables import empty_store
 
 SOURCE = Path(kt.__file__).parent
 MIB = 1 << 20
@@ -112,7 +111,7 @@ def logged(watch: Watch) -> None:
 
 
 def cached(watch: Watch) -> None:
-    far = open_store(f"memory://{uuid4().hex}")
+    far = empty_store()
     lake = kt.connect("", store=far, cache=watch.root / "cache")
     table = lake.create_table("t", pa.schema([("k", pa.int64())]), ["k"])
     table.write([{"k": 1}])

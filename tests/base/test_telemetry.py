@@ -56,8 +56,8 @@ def seen() -> Iterator[Seen]:
 
 
 @pytest.fixture
-def table(warehouse: str) -> kt.Table:
-    return kt.connect(warehouse).create_table("t", SCHEMA, ["k"], options=OPTIONS)
+def table(lake: kt.Lake) -> kt.Table:
+    return lake.create_table("t", SCHEMA, ["k"], options=OPTIONS)
 
 
 def test_commits_and_what_they_took_are_told(table: kt.Table, seen: Seen) -> None:

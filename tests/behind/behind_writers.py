@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-__all__ = ["IS_SET", "OFTEN", "begin", "python_path", "told", "wait"]
+__all__ = ["IS_SET", "OFTEN", "begin", "python_path", "report", "wait"]
 
 _HERE = str(Path(__file__).parent)
 _SETTING, _COUNTS = "KEYTIDE_COMPACTION", "KEYTIDE_COMPACTIONS_BEHIND"
@@ -107,7 +107,7 @@ def _place(error: Exception) -> str:
     return f"{type(error).__name__} at {places}: {' '.join(str(error).split())[:200]}"
 
 
-def told() -> str:
+def report() -> str:
     """What ran behind writers in all processes so far, and where it failed."""
     events = Path(os.environ[_COUNTS]).read_text().splitlines()
     kinds = Counter(event[0] for event in events)

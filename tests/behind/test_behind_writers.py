@@ -18,7 +18,7 @@ import behind_writers
 behind_writers.begin()
 child = "import keytide as kt; t = kt.open_table(%r); t.write([{'k': 1}]); t.write([{'k': 2}])"
 subprocess.run([sys.executable, "-c", child % sys.argv[1]], check=True)
-print(behind_writers.told())
+print(behind_writers.report())
 """
 
 

@@ -63,14 +63,14 @@ def deviation(
 def collected(case: Case) -> Deviation:
     """A -U takes the old value back, in the write that brings the new one too."""
     steps = {
-        3: told(["-U", 1, ["A", "B"]], ["+U", 1, ["C", "D"]]),
-        5: told(["-U", 1, ["C", "D"]], ["+U", 1, []]),
-        9: told(["-U", 2, ["A", "B"]], ["+U", 2, ["C", "D"]]),
+        3: changelog(["-U", 1, ["A", "B"]], ["+U", 1, ["C", "D"]]),
+        5: changelog(["-U", 1, ["C", "D"]], ["+U", 1, []]),
+        9: changelog(["-U", 2, ["A", "B"]], ["+U", 2, ["C", "D"]]),
     }
     return deviation("retracts that meet an add in one write", steps=steps)(case)
 
 
-def told(*rows: list[Any]) -> Step:
+def changelog(*rows: list[Any]) -> Step:
     return {"check_changelog": [[*row, "$any"] for row in rows]}
 
 
@@ -165,8 +165,8 @@ def test_every_deviation_is_listed_with_its_reason() -> None:
 @pytest.mark.one_in(14)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("case", runnable_cases())
-def test_case(case: Case, warehouse: str) -> None:
-    run = Run(case, kt.connect(warehouse))
+def test_case(case: Case, lake: kt.Lake) -> None:
+    run = Run(case, lake)
     if case.get("expect_error"):
         run.expect_error(case["expect_error"], run.carry_out)
         assert run.steps_done >= len(run.steps) - 1

@@ -139,8 +139,8 @@ def as_answered(case: Case) -> Case:
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize("way", ["one write", "a write per row"])
 @pytest.mark.parametrize("case", runnable_cases())
-def test_case(case: Case, way: str, warehouse: str) -> None:
-    table = create(kt.connect(warehouse), case)
+def test_case(case: Case, way: str, lake: kt.Lake) -> None:
+    table = create(lake, case)
     if "expect_error" in case:
         with pytest.raises(kt.InvalidError, match=case["expect_error"]):
             fill(table, case, at_once=way == "one write")

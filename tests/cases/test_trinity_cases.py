@@ -19,6 +19,7 @@ from pyarrow import csv
 import keytide as kt
 from external_history import HISTORIES, History, register
 from json_values import arrow_table, rows_as_text
+from table_rows import rows_in_order
 
 CASES = json.loads((Path(__file__).parents[1] / "data/cases/trinity.json").read_text())
 
@@ -74,8 +75,7 @@ def commit_cases() -> list[Any]:
 @pytest.mark.one_in(14)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("case", managed_cases())
-def test_managed_case(case: Case, warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_managed_case(case: Case, lake: kt.Lake) -> None:
     if "expect_error" in case:
         with pytest.raises(kt.InvalidError) as caught:
             create(lake, case)
@@ -194,7 +194,7 @@ def sqlite(case: Case, folder: Path) -> tuple[str, Mapping[str, str]]:
         connection.execute(f"CREATE TABLE theirs ({described})")
         for rows in appended(case):
             places = ", ".join("?" * rows.num_columns)
-            given = [tuple(row.values()) for row in rows.to_pylist()]
+            given = rows_in_order(rows)
             connection.executemany(f"INSERT INTO theirs VALUES ({places})", given)
     return str(folder / "theirs.db"), {"external.option.table": "theirs"}
 

@@ -17,6 +17,8 @@ from keytide.format.cache import forget_files
 from keytide.snapshot.lineage import forget_lineages
 from keytide.store import CachedStore, LocalStore, Store, open_store
 from keytide.store.faults import FaultyStore
+from new_tables import empty_store, table_in
+from table_rows import rows
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 NAMED_BY_METADATA = re.compile(r"/(bucket-\d+|manifest|index|statistics)/[^/]+$")
@@ -24,16 +26,11 @@ NAMED_BY_METADATA = re.compile(r"/(bucket-\d+|manifest|index|statistics)/[^/]+$"
 
 @pytest.fixture
 def far() -> FaultyStore:
-    return FaultyStore(open_store(f"memory://{uuid4().hex}"))
+    return FaultyStore(empty_store())
 
 
 def open_near(store: Store, cache: Path, **arguments: int | str) -> kt.Lake:
     return kt.connect("", store=store, cache=cache, **arguments)  # type: ignore[arg-type]
-
-
-def rows(table: kt.Table, **arguments: object) -> list[tuple[int, str]]:
-    found = table.scan(**arguments).to_pylist()  # type: ignore[arg-type]
-    return sorted((row["k"], row["v"]) for row in found)
 
 
 def filled(store: Store, **options: str) -> kt.Table:
@@ -73,18 +70,18 @@ def test_second_read_asks_for_no_file_that_never_changes(
     far: FaultyStore, tmp_path: Path, options: dict[str, str]
 ) -> None:
     filled(far, **options)
-    expected = rows(kt.connect("", store=far).table("t"))
+    expected = rows(table_in(far))
     for number in range(3):
         far.log.clear()
         as_a_new_process()
         table = open_near(far, tmp_path / "cache").table("t")
         assert rows(table) == expected
         assert table.get(1_500) == {"k": 1_500, "v": "1000 1500"}
-        assert rows(table, where="v = '0 20'") == [(20, "0 20")]
+        assert rows(table.scan(where="v = '0 20'")) == [(20, "0 20")]
         assert bool(asked_of_files(far)) is (number == 0)
     far.log.clear()
     as_a_new_process()
-    assert rows(kt.connect("", store=far).table("t")) == expected
+    assert rows(table_in(far)) == expected
     assert asked_of_files(far)
 
 
@@ -131,7 +128,7 @@ def test_verify_looks_at_the_store(far: FaultyStore, tmp_path: Path) -> None:
 def test_orphan_cleaning_looks_at_the_store(far: FaultyStore, tmp_path: Path) -> None:
     filled(far)
     # Under another name, of which this process has no manifests in memory.
-    moved = open_store(f"memory://{uuid4().hex}")
+    moved = empty_store()
     moved.put_all({info.path: far.read(info.path) for info in far.list()})
     lake = open_near(moved, tmp_path / "cache")
     for path in [info.path for info in moved.list() if "/manifest/" in info.path]:
@@ -150,7 +147,7 @@ def test_orphan_cleaning_looks_at_the_store(far: FaultyStore, tmp_path: Path) ->
 def test_torn_data_file_is_read_anew_once_it_is_restored(far: FaultyStore, tmp_path: Path) -> None:
     filled(far)
     table = open_near(far, tmp_path / "cache").table("t")
-    expected = rows(kt.connect("", store=far).table("t"))
+    expected = rows(table_in(far))
     torn = next(info.path for info in far.list() if "/bucket-" in info.path)
     whole = far.read(torn)
     far.inner.put(torn, whole[:-9])
@@ -192,7 +189,7 @@ def test_lake_with_a_cache_answers_as_one_without(
     vectors: bool,
     bytes_max: int | str,
 ) -> None:
-    store = open_store(f"memory://{uuid4().hex}")
+    store = empty_store()
     cache = tmp_path_factory.mktemp("cache")
     lake = open_near(store, cache, cache_bytes=bytes_max)
     options = {"bucket": "1", "deletion-vectors.enabled": str(vectors).lower()}
@@ -203,7 +200,7 @@ def test_lake_with_a_cache_answers_as_one_without(
         table = (lake if k % 2 else open_near(store, cache, cache_bytes=bytes_max)).table("t")
         if step in ("write", "elsewhere"):
             new = {key: f"{number} {key} " * 20 for key in range(k, k + 5 * k)}
-            writer = table if step == "write" else kt.connect("", store=store).table("t")
+            writer = table if step == "write" else table_in(store)
             writer.write(pa.table({"k": [*new], "v": [*new.values()]}, schema=SCHEMA))
             model |= new
         elif step == "delete":
@@ -220,7 +217,7 @@ def test_lake_with_a_cache_answers_as_one_without(
         expected = sorted(model.items())
         assert rows(lake.table("t")) == expected
         assert rows(open_near(store, cache).table("t")) == expected
-        assert rows(kt.connect("", store=store).table("t")) == expected
+        assert rows(table_in(store)) == expected
     assert lake.table("t").verify().is_healthy
 
 

@@ -11,13 +11,9 @@ import pytest
 import keytide as kt
 from keytide.definition.schema_evolution import SetOption
 from keytide.snapshot.authority import FolderCommits
+from table_rows import by_key
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})
-
-
-def rows_of(table: object) -> dict[int, str]:
-    assert isinstance(table, kt.Table)
-    return {row["k"]: row["v"] for row in table.scan().to_arrow().to_pylist()}
 
 
 @pytest.fixture
@@ -35,11 +31,11 @@ def test_table_moves_with_history_tags_and_branches(lake: kt.Lake) -> None:
     moved = lake.rename_table("shop.a", "b")
     assert (moved.name, lake.tables()) == ("shop.b", ["shop.b"])
     lake.sql("ALTER TABLE SHOP.b RENAME TO other.c; INSERT INTO other.c VALUES (3, 'three')")
-    assert rows_of(lake.table("other.c")) == {1: "one", 3: "three"}
-    assert rows_of(lake.table("other.c$branch_trial")) == {1: "one", 2: "tried"}
+    assert by_key(lake.table("other.c")) == {1: "one", 3: "three"}
+    assert by_key(lake.table("other.c$branch_trial")) == {1: "one", 2: "tried"}
     assert lake.sql("SELECT v FROM other.c VERSION AS OF 'first'").to_pylist() == [{"v": "one"}]
     lake.create_table("shop.a", SCHEMA, ["k"]).write([{"k": 9, "v": "new"}])
-    assert rows_of(lake.table("shop.a")) == {9: "new"}
+    assert by_key(lake.table("shop.a")) == {9: "new"}
     with pytest.raises(kt.NotFoundError):
         lake.table("shop.b")
 
@@ -77,7 +73,7 @@ def test_write_beside_renaming_is_refused_or_moves_along(
     """The folder gets its new name right before, or right after, the snapshot is created."""
     table = lake.table("shop.a") if has_snapshots else lake.create_table("shop.n", SCHEMA, ["k"])
     assert isinstance(table, kt.Table)
-    known = rows_of(table)
+    known = by_key(table)
     create = FolderCommits._create
 
     def beside(self: FolderCommits, *arguments: object) -> bool:
@@ -96,10 +92,10 @@ def test_write_beside_renaming_is_refused_or_moves_along(
     else:
         table.write([{"k": 2, "v": "late"}])
         known |= {2: "late"}
-    assert rows_of(lake.table("shop.z")) == known
+    assert by_key(lake.table("shop.z")) == known
     assert table.name not in lake.tables()
     lake.rename_table("shop.z", table.name)  # nothing that the writer left stands in the way
-    assert rows_of(lake.table(table.name)) == known
+    assert by_key(lake.table(table.name)) == known
 
 
 def test_alter_beside_renaming_makes_no_table(

@@ -20,6 +20,7 @@ from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.stored_table import StoredTable
 from keytide.store import Store
 from service import ServiceCommits, ServiceWarehouse, changing, connect_by_service
+from table_rows import by_key, put, snapshot_ids
 
 KEYED = "k INT, v INT, PRIMARY KEY (k) NOT ENFORCED"
 Rows = dict[int, int]
@@ -34,18 +35,6 @@ def lake(tmp_path: Path) -> kt.Lake:
 def table(lake: kt.Lake) -> kt.Table:
     lake.sql(f"CREATE TABLE t ({KEYED})")
     return lake.table("t")
-
-
-def rows(table: kt.Table) -> Rows:
-    return {row["k"]: row["v"] for row in table.scan().to_pylist()}
-
-
-def put(table: kt.Table, found: Rows) -> None:
-    table.write([{"k": k, "v": v} for k, v in found.items()])
-
-
-def ids(table: kt.Table) -> list[int]:
-    return [snapshot.id for snapshot in table.snapshots()]
 
 
 def commits_of(table: kt.Table) -> ServiceCommits:
@@ -69,9 +58,9 @@ def test_service_knows_the_tables(lake: kt.Lake, tmp_path: Path) -> None:
 def test_table_of_a_dropped_name_begins_without_rows(lake: kt.Lake, table: kt.Table) -> None:
     put(table, {1: 1})
     lake.sql(f"DROP TABLE t; CREATE TABLE t ({KEYED})")
-    assert rows(table) == rows(lake.table("t")) == {}
+    assert by_key(table) == by_key(lake.table("t")) == {}
     put(table, {2: 2})
-    assert (rows(lake.table("t")), ids(table)) == ({2: 2}, [1])
+    assert (by_key(lake.table("t")), snapshot_ids(table)) == ({2: 2}, [1])
 
 
 def test_history_goes_on_back_and_sideways(lake: kt.Lake, table: kt.Table) -> None:
@@ -79,20 +68,20 @@ def test_history_goes_on_back_and_sideways(lake: kt.Lake, table: kt.Table) -> No
     put(table, {1: 2})
     table.create_tag("two")
     lake.sql("UPDATE t SET v = 3 WHERE k = 2; DELETE FROM t WHERE k = 1")
-    assert rows(table) == {2: 3}
+    assert by_key(table) == {2: 3}
     branch = table.create_branch("b", tag="two")
     put(branch, {3: 3})
     table.rollback_to("two")
-    assert (rows(table), ids(table)) == ({1: 2, 2: 1}, [1, 2])
+    assert (by_key(table), snapshot_ids(table)) == ({1: 2, 2: 1}, [1, 2])
     put(table, {9: 9})
-    assert ids(table) == [1, 2, 3]
+    assert snapshot_ids(table) == [1, 2, 3]
     table.restore(1)
-    assert rows(table) == {1: 1, 2: 1}
+    assert by_key(table) == {1: 1, 2: 1}
     table.fast_forward("b", discard=True)
-    assert rows(table) == rows(lake.table("t$branch_b")) == {1: 2, 2: 1, 3: 3}
+    assert by_key(table) == by_key(lake.table("t$branch_b")) == {1: 2, 2: 1, 3: 3}
     table.compact(full=True)
     table.expire_snapshots(retain_max=1, retain_min=1)
-    assert (rows(table), len(ids(table))) == ({1: 2, 2: 1, 3: 3}, 1)
+    assert (by_key(table), len(snapshot_ids(table))) == ({1: 2, 2: 1, 3: 3}, 1)
     assert table.verify().is_healthy
 
 
@@ -101,9 +90,9 @@ def test_table_without_snapshots_becomes_what_its_branch_is(table: kt.Table) -> 
     put(branch, {1: 1})
     put(branch, {2: 2})
     table.fast_forward("b", discard=True)
-    assert (rows(table), ids(table)) == ({1: 1, 2: 2}, [1, 2])
+    assert (by_key(table), snapshot_ids(table)) == ({1: 1, 2: 2}, [1, 2])
     put(table, {3: 3})
-    assert (rows(table), ids(table)) == ({1: 1, 2: 2, 3: 3}, [1, 2, 3])
+    assert (by_key(table), snapshot_ids(table)) == ({1: 1, 2: 2, 3: 3}, [1, 2, 3])
 
 
 def test_what_the_service_did_not_decide_is_no_snapshot(table: kt.Table) -> None:
@@ -111,10 +100,10 @@ def test_what_the_service_did_not_decide_is_no_snapshot(table: kt.Table) -> None
     store = table.metadata.store
     newest = store.read(paths.snapshot_path(1))
     store.put(paths.snapshot_path(2), newest.replace(b'"id" : 1', b'"id" : 2'))
-    assert (ids(table), rows(table)) == ([1], {1: 1})
+    assert (snapshot_ids(table), by_key(table)) == ([1], {1: 1})
     assert table.verify().snapshots == 1
     put(table, {2: 2})
-    assert (ids(table), rows(table)) == ([1, 2], {1: 1, 2: 2})
+    assert (snapshot_ids(table), by_key(table)) == ([1, 2], {1: 1, 2: 2})
 
 
 def test_what_was_not_decided_leaves_no_gap_behind_a_rollback(table: kt.Table) -> None:
@@ -123,7 +112,7 @@ def test_what_was_not_decided_leaves_no_gap_behind_a_rollback(table: kt.Table) -
     store = table.metadata.store
     store.put(paths.snapshot_path(5), store.read(paths.snapshot_path(4)).replace(b": 4", b": 5"))
     table.rollback_to(2)
-    assert (ids(table), rows(table)) == ([1, 2], {1: 1, 2: 2})
+    assert (snapshot_ids(table), by_key(table)) == ([1, 2], {1: 1, 2: 2})
     assert table.verify().is_healthy
 
 
@@ -139,8 +128,8 @@ def test_of_writers_at_once_none_loses_a_row(table: kt.Table, tmp_path: Path) ->
         thread.start()
     for thread in threads:
         thread.join()
-    assert rows(table) == {10 * n + number: number for n in range(8) for number in range(4)}
-    assert sorted(ids(table)) == ids(table)
+    assert by_key(table) == {10 * n + number: number for n in range(8) for number in range(4)}
+    assert sorted(snapshot_ids(table)) == snapshot_ids(table)
     assert table.verify().is_healthy
 
 
@@ -173,9 +162,9 @@ def test_write_that_was_not_decided_is_not_there(table: kt.Table) -> None:
     away = through(table, Failing(commits_of(table).database, decides=False, error=kt.DataError))
     with pytest.raises(kt.DataError, match="the service is away"):
         put(away, {2: 2})
-    assert rows(table) == {1: 1}
+    assert by_key(table) == {1: 1}
     put(away, {3: 3})
-    assert rows(table) == {1: 1, 3: 3}
+    assert by_key(table) == {1: 1, 3: 3}
 
 
 @dataclass(frozen=True)
@@ -206,7 +195,7 @@ def test_write_of_an_unknown_outcome_keeps_what_it_wrote(table: kt.Table) -> Non
     )
     with pytest.raises(kt.DataError, match="unknown whether commit 2 succeeded"):
         put(away, {2: 2})
-    assert rows(table) == {1: 1, 2: 2}
+    assert by_key(table) == {1: 1, 2: 2}
     assert table.verify().is_healthy
 
 
@@ -228,9 +217,9 @@ def test_process_that_dies_around_the_decision(
         patch.setattr(ServiceCommits, "_move", move)
         with pytest.raises(KeyboardInterrupt):
             put(table, {2: 2})
-    assert rows(table) == ({1: 1} if dies == "before" else {1: 1, 2: 2})
+    assert by_key(table) == ({1: 1} if dies == "before" else {1: 1, 2: 2})
     put(table, {3: 3})
-    assert rows(table) == ({1: 1, 3: 3} if dies == "before" else {1: 1, 2: 2, 3: 3})
+    assert by_key(table) == ({1: 1, 3: 3} if dies == "before" else {1: 1, 2: 2, 3: 3})
 
 
 def test_table_travels_with_its_service(table: kt.Table) -> None:
@@ -239,4 +228,4 @@ def test_table_travels_with_its_service(table: kt.Table) -> None:
     put(there, {2: 2})
     with changing(commits_of(table).database) as connection:
         ((newest,),) = connection.execute("SELECT max(id) FROM heads").fetchall()
-    assert (newest, rows(table)) == (2, {1: 1, 2: 2})
+    assert (newest, by_key(table)) == (2, {1: 1, 2: 2})

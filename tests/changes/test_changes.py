@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -29,7 +28,8 @@ from keytide.definition.schema_evolution import (
     SetOption,
 )
 from keytide.read import merged_versions as read
-from keytide.store import open_store
+from new_tables import empty_lake, empty_table
+from table_rows import lines_in_order
 
 SCHEMA = pa.schema(
     [
@@ -59,10 +59,6 @@ ENGINES: dict[str, dict[str, str]] = {
     },
     "first-row": {"merge-engine": "first-row", "ignore-delete": "true"},
 }
-
-
-def empty_lake() -> kt.Lake:
-    return kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
 
 
 # -- folding, with a dict as oracle ----------------------------------------------------------------
@@ -107,13 +103,13 @@ def seen_by(table: kt.Table, before: int, after: int) -> list[dict[str, Any]]:
     return [{f.name: row.get(names.get(f.id, "")) for f in fields} for row in rows]
 
 
-def shown(table: kt.Table, snapshot_id: int) -> list[str]:
+def row_texts(table: kt.Table, snapshot_id: int) -> list[str]:
     return texts(table.scan(snapshot_id=snapshot_id).to_pylist())
 
 
-def told(changes: kt.Changes) -> list[str]:
+def lines_of_changes(changes: kt.Changes) -> list[str]:
     """Changes as texts such as `-U 1 a`."""
-    return [" ".join(map(str, row.values())) for row in changes.to_pylist()]
+    return lines_in_order(changes)
 
 
 # -- the law ---------------------------------------------------------------------------------------
@@ -187,9 +183,7 @@ def test_changes_folded_over_any_snapshot_are_any_later_one(
     engine: str, buckets: int, partitioned: bool, memory: str, history: list[Any]
 ) -> None:
     options = {"bucket": str(buckets), "read.memory": memory, **ENGINES[engine]}
-    table = empty_lake().create_table(
-        "t", SCHEMA, ["p", "k"], ["p"] if partitioned else [], options=options
-    )
+    table = empty_table(SCHEMA, ["p", "k"], ["p"] if partitioned else [], options=options)
     with mock.patch.object(read, "_BATCH_ROWS_MIN", 2):
         for step in history:
             take(table, step)
@@ -197,7 +191,7 @@ def test_changes_folded_over_any_snapshot_are_any_later_one(
         for start, end in {*itertools.pairwise(ids), *((each, ids[-1]) for each in ids[:-1])}:
             changes = table.changes(start, end).to_pylist()
             found = fold(seen_by(table, start, end), changes, ["p", "k"])
-            assert texts(found) == shown(table, end), (start, end)
+            assert texts(found) == row_texts(table, end), (start, end)
 
 
 @settings(max_examples=max(1, settings.default.max_examples // 2))
@@ -216,17 +210,17 @@ def test_changes_of_an_append_table_folded_over_any_snapshot_are_any_later_one(
     partitioned: bool, history: list[Any]
 ) -> None:
     schema = pa.schema([("p", pa.string()), ("n", pa.int64())])
-    table = empty_lake().create_table("t", schema, [], ["p"] if partitioned else [])
+    table = empty_table(schema, [], ["p"] if partitioned else [])
     for name, found in history:
         rows = [{"p": p, "n": n} for p, n in found]
         table.truncate() if name == "truncate" else getattr(table, name)(rows)
     ids = [0, *(snapshot.id for snapshot in table.snapshots())]
     for start, end in itertools.combinations(ids, 2):
-        counts = Counter(shown(table, start) if start else [])
+        counts = Counter(row_texts(table, start) if start else [])
         for row in table.changes(start, end).to_pylist():
             kind = row.pop("_row_kind")
             counts[repr(tuple(row.values()))] += {"+I": 1, "-D": -1}[kind]
-        assert +counts == Counter(shown(table, end))
+        assert +counts == Counter(row_texts(table, end))
         assert min(counts.values(), default=0) >= 0
 
 
@@ -243,7 +237,7 @@ def test_changes_fold_in_tables_that_others_wrote(path: Path) -> None:
             continue  # values of a retyped column are not what they were
         changes = table.changes(start, end).to_pylist()
         found = fold(seen_by(table, start, end), changes, table.primary_key)
-        assert texts(found) == shown(table, end), (start, end)
+        assert texts(found) == row_texts(table, end), (start, end)
 
 
 # -- what is read ----------------------------------------------------------------------------------
@@ -260,7 +254,7 @@ def test_files_that_both_snapshots_have_are_not_read_outside_of_changed_keys() -
     table.write([{"k": 7, "v": "new"}])
     explained = table.changes(1).explain()
     assert (explained.tasks, explained.files) == (1, 3)  # one before, two after
-    assert told(table.changes(1)) == ["-U 7 old", "+U 7 new"]
+    assert lines_of_changes(table.changes(1)) == ["-U 7 old", "+U 7 new"]
     assert table.changes(2).explain().tasks == 0
 
 
@@ -293,9 +287,14 @@ def test_delta_tells_rows_as_they_were_written_commit_by_commit() -> None:
     table.write([{"k": 2, "v": None, "_row_kind": "-D"}])
     compact(table, level=5)
     table.overwrite([{"k": 2, "v": "c"}])
-    assert told(table.changes(0, mode="delta")) == ["+U 1 b", "+I 2 a", "-D 2 None", "+I 2 c"]
-    assert told(table.changes(1, 3, mode="delta")) == ["-D 2 None"]
-    assert told(table.changes(0)) == ["+I 2 c"]
+    assert lines_of_changes(table.changes(0, mode="delta")) == [
+        "+U 1 b",
+        "+I 2 a",
+        "-D 2 -",
+        "+I 2 c",
+    ]
+    assert lines_of_changes(table.changes(1, 3, mode="delta")) == ["-D 2 -"]
+    assert lines_of_changes(table.changes(0)) == ["+I 2 c"]
 
 
 def test_changelogs_that_others_stored_are_read() -> None:
@@ -303,17 +302,17 @@ def test_changelogs_that_others_stored_are_read() -> None:
                    for n in ("j_lookup", "j_input"))  # fmt: skip
     changes = lookup.changes(0, mode="changelog").to_pylist()
     assert texts(fold([], changes, lookup.primary_key)) == texts(lookup.scan().to_pylist())
-    assert told(raw.changes(1, mode="changelog")) == ["-U 1 a1", "+U 1 a2", "-D 2 b"]
+    assert lines_of_changes(raw.changes(1, mode="changelog")) == ["-U 1 a1", "+U 1 a2", "-D 2 b"]
 
 
 def test_a_changelog_is_read_after_its_snapshot_has_expired(tmp_path: Path) -> None:
     sample = next(p for p in SAMPLES if p.name == "j_input")
     shutil.copytree(sample, tmp_path / "t")
-    before = told(kt.open_table(tmp_path / "t").changes(0, mode="changelog"))
+    before = lines_of_changes(kt.open_table(tmp_path / "t").changes(0, mode="changelog"))
     (tmp_path / "t/changelog").mkdir()
     (tmp_path / "t/snapshot/snapshot-1").rename(tmp_path / "t/changelog/changelog-1")
     table = kt.open_table(tmp_path / "t")
-    assert told(table.changes(0, mode="changelog")) == before
+    assert lines_of_changes(table.changes(0, mode="changelog")) == before
     with pytest.raises(kt.NotFoundError, match="no snapshot 1; snapshots 2 to 2 exist"):
         table.changes(1)
 

@@ -18,6 +18,7 @@ from keytide.format.data_file import FileReader
 from keytide.format.snapshot import CommitKind
 from keytide.read import lookup
 from keytide.read.lookup_files import LookupFiles
+from table_rows import rows
 
 SCHEMA = pl.DataFrame(schema={"id": pl.Int64, "s": pl.String, "v": pl.Int64}).to_arrow().schema
 TABLES: Sequence[dict[str, str]] = [
@@ -36,10 +37,6 @@ def written(changed: dict[int, int | None]) -> list[dict[str, Any]]:
         {"id": key, "s": f"s{key % 3}", "v": value or 0, "_row_kind": kinds[key]}
         for key, value in changed.items()
     ]
-
-
-def told(table: kt.Table, start: int, end: int) -> list[Any]:
-    return sorted(tuple(row.values()) for row in table.changes(start, end).to_pylist())
 
 
 @pytest.fixture
@@ -76,7 +73,7 @@ def test_changes_are_the_same_streamed_and_looked_up_in_small_and_in_large_files
     spans = [*pairwise(ids), (ids[0], ids[-1])]
 
     def all_told() -> list[Any]:
-        return [told(table, *span) for span in spans]
+        return [rows(table.changes(*span)) for span in spans]
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(diff, "rows_in", lambda *_: 0)  # nothing fits in memory
@@ -98,7 +95,7 @@ def test_one_look_at_both_snapshots_lays_no_large_file_out(
     table.write(written({7: 1}))
 
     def laid_out_files() -> int:
-        assert told(table, 1, 2) == [("+U", 7, "s1", 1), ("-U", 7, "s1", 0)]
+        assert rows(table.changes(1, 2)) == [("+U", 7, "s1", 1), ("-U", 7, "s1", 0)]
         return len(files._files)
 
     assert [laid_out_files() for _ in range(3)] == [1, 2, 2]
@@ -122,7 +119,7 @@ def test_each_file_is_read_once_for_both_snapshots_and_never_again(
 
     def files_read(start: int) -> tuple[int, int]:
         read.clear()
-        assert len(told(table, start, start + 1)) == 4
+        assert len(rows(table.changes(start, start + 1))) == 4
         return len(read), len(set(read))
 
     assert files_read(2) == (3, 3)
@@ -144,6 +141,6 @@ def test_compactions_before_and_after_a_commit_are_not_read(tmp_path: Path) -> N
 
     assert table.changes(5, 6).explain().files == 0
     assert table.changes(3, 6).explain().rows == table.changes(4, 5).explain().rows
-    assert told(table, 3, 6) == [("+U", 7, "s1", 2), ("-U", 7, "s1", 1)]
-    assert told(table, 1, 6) == [("+U", 7, "s1", 2), ("-U", 7, "s1", 0)]
-    assert told(table, 5, 6) == []
+    assert rows(table.changes(3, 6)) == [("+U", 7, "s1", 2), ("-U", 7, "s1", 1)]
+    assert rows(table.changes(1, 6)) == [("+U", 7, "s1", 2), ("-U", 7, "s1", 0)]
+    assert rows(table.changes(5, 6)) == []

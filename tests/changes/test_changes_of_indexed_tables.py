@@ -8,6 +8,8 @@ import pyarrow as pa
 
 import keytide as kt
 from keytide.changes.diff import IndexedDiffTask
+from new_tables import dotted
+from table_rows import rows
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 Rows = list[tuple[object, ...]]
@@ -15,7 +17,7 @@ Rows = list[tuple[object, ...]]
 
 def filled(folder: Path, **options: str) -> kt.Table:
     """Keys 0 to 1999, of which 500 were upserted twice and 100 deleted then."""
-    options = {"upsert.mode": "full", **{k.replace("__", "."): v for k, v in options.items()}}
+    options = {"upsert.mode": "full", **dotted(options)}
     table = kt.connect(folder).create_table("t", SCHEMA, ["k"], options=options)
     for keys, value in ((range(2000), "a"), (range(500), "b"), (range(500), "c")):
         table.write(pa.table({"k": keys, "v": [value] * len(keys)}, schema=SCHEMA))
@@ -23,17 +25,12 @@ def filled(folder: Path, **options: str) -> kt.Table:
     return table
 
 
-def told(table: kt.Table, start: int, end: int) -> Rows:
-    rows = table.changes(start, end).to_arrow().to_pylist()
-    return sorted(tuple(row.values()) for row in rows)
-
-
 def test_changes_are_the_same_in_little_memory(tmp_path: Path) -> None:
     much, little = filled(tmp_path / "much"), filled(tmp_path / "little", read__memory="16 kb")
     expected = sorted((kind, k, v) for k in range(500) for kind, v in (("-U", "b"), ("+U", "c")))
     for table in (much, little):
-        assert told(table, 2, 3) == expected
-        assert told(table, 3, 4) == sorted(("-D", k, "c") for k in range(100))
+        assert rows(table.changes(2, 3)) == expected
+        assert rows(table.changes(3, 4)) == sorted(("-D", k, "c") for k in range(100))
 
 
 def test_rows_that_died_in_earlier_commits_are_not_counted(tmp_path: Path) -> None:

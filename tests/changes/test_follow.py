@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -15,14 +14,14 @@ import pytest
 import keytide as kt
 from keytide.definition.schema_evolution import SetOption
 from keytide.format.checksum import SEAL_KEY
-from keytide.store import open_store
+from new_tables import empty_table
+from table_rows import reopened
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 
 
-def make_table(**options: str) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    return lake.create_table("t", SCHEMA, ["k"], options=options)
+def new_table(**options: str) -> kt.Table:
+    return empty_table(SCHEMA, ["k"], options=options)
 
 
 def write(table: kt.Table, *texts: str) -> None:
@@ -36,7 +35,7 @@ def write(table: kt.Table, *texts: str) -> None:
     table.write(rows)
 
 
-def told(batches: Any) -> list[str]:
+def change_lines(batches: Any) -> list[str]:
     """Changes as texts such as `2 -U 1a`, the snapshot before the kind."""
     return [
         f"{batch.schema.metadata[b'keytide.snapshot_id'].decode()} {row['_row_kind']} "
@@ -48,14 +47,14 @@ def told(batches: Any) -> list[str]:
 
 def now(table: kt.Table, *arguments: Any, **named: Any) -> list[str]:
     """All that there is to tell."""
-    return told(table.follow(*arguments, timeout_seconds=0, **named))
+    return change_lines(table.follow(*arguments, timeout_seconds=0, **named))
 
 
 FROM_0 = ["1 +I 1a", "1 +I 2b", "2 -U 1a", "2 +U 1c", "3 -D 2b"]
 
 
 def filled(**options: str) -> kt.Table:
-    table = make_table(**options)
+    table = new_table(**options)
     write(table, "1a", "2b")
     write(table, "1c")
     write(table, "-2")
@@ -98,14 +97,14 @@ def test_follower_goes_on_with_what_others_write_until_it_is_stopped() -> None:
 
     def read() -> None:
         for batch in table.follow(stop=stop, poll_seconds=0.01):
-            seen.extend(told([batch]))
+            seen.extend(change_lines([batch]))
             (has_gone_on if has_begun.is_set() else has_begun).set()
 
     reader = Thread(target=read)
     reader.start()
     try:
         assert has_begun.wait(30)
-        write(kt.Table(table.metadata.store, "t"), "7x")
+        write(reopened(table), "7x")
         assert has_gone_on.wait(30)
     finally:
         stop.set()
@@ -137,7 +136,7 @@ def consumer_file(table: kt.Table, name: str = "c") -> dict[str, int]:
 def test_consumer_goes_on_behind_the_last_snapshot_that_was_told_in_whole(mode: str) -> None:
     table = filled()
     batches = table.follow(0, mode, consumer="c", timeout_seconds=0)
-    assert any(text.startswith("2 ") for batch in batches for text in told([batch]))
+    assert any(text.startswith("2 ") for batch in batches for text in change_lines([batch]))
     # The second one is in hand; it counts when what comes after it is asked for.
     assert now(table, "latest", mode, consumer="c")[0].startswith("2 ")
     assert now(table, 0, mode, consumer="c") == []
@@ -204,7 +203,7 @@ def test_place_of_a_consumer_of_another_engine_is_understood() -> None:
 
 def test_full_start_counts_when_its_rows_were_read() -> None:
     table = filled()
-    assert told([next(table.follow("full", consumer="c"))]) == ["3 +I 1c"]
+    assert change_lines([next(table.follow("full", consumer="c"))]) == ["3 +I 1c"]
     assert now(table, "full", consumer="c") == ["3 +I 1c"]
     assert now(table, "full", consumer="c") == []
 
@@ -236,10 +235,10 @@ def test_following_that_cannot_be_is_refused_at_once(
 def test_table_that_was_rolled_back_is_noticed() -> None:
     table = filled()
     batches = table.follow(2, timeout_seconds=5, poll_seconds=0.01)
-    assert told([next(batches)]) == ["3 -D 2b"]
+    assert change_lines([next(batches)]) == ["3 -D 2b"]
     store = table.metadata.store
     write(table, "8y")
-    assert told([next(batches)]) == ["4 +I 8y"]
+    assert change_lines([next(batches)]) == ["4 +I 8y"]
     store.delete(["snapshot/snapshot-4", "snapshot/LATEST"])
     with pytest.raises(kt.ConflictError, match="changes up to snapshot 4 were emitted"):
         next(batches)

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import uuid4
 
 import polars as pl
 import pyarrow as pa
@@ -21,8 +20,8 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.maintenance.writes import writing
-from keytide.store import open_store
 from keytide.write.refusals import writable_view
+from new_tables import empty_lake, empty_table
 
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int32()), ("v", pa.int64())])
 Row = Mapping[str, Any]
@@ -59,11 +58,7 @@ PRODUCERS: Mapping[str, tuple[str, dict[str, str]]] = {
 }
 
 
-def new_lake() -> kt.Lake:
-    return kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-
-
-def shown(table: kt.Table) -> list[str]:
+def row_texts(table: kt.Table) -> list[str]:
     return texts(table.scan().to_pylist())
 
 
@@ -162,7 +157,7 @@ class Written:
         self.table.write(pa.Table.from_pylist(list(changes), schema))
 
     def rows(self) -> list[str]:
-        return shown(self.table)
+        return row_texts(self.table)
 
 
 @pytest.mark.one_in(14)
@@ -182,7 +177,7 @@ def test_changes_taken_in_as_they_come_give_a_copy_of_the_table(
     options = {"bucket": data.draw(st.sampled_from(buckets)), **merging}
     if options["bucket"] == "-1":
         options["dynamic-bucket.target-row-num"] = "2"
-    lake = new_lake()
+    lake = empty_lake()
     try:
         every = {**options, **telling, **more}
         table = lake.create_table("t", SCHEMA, key, partitions, options=every)
@@ -200,7 +195,7 @@ def test_changes_taken_in_as_they_come_give_a_copy_of_the_table(
             changes = table.changes(told, mode=mode)
             told = changes.end_id
             copy.take(as_lanes_come(changes, order), changes.schema)
-    assert copy.rows() == shown(table)
+    assert copy.rows() == row_texts(table)
 
 
 @pytest.mark.takes_turns
@@ -221,7 +216,7 @@ def test_rows_of_an_append_table_go_only_when_they_are_there(
     buckets: dict[str, str], vectors: bool, steps: list[Any], order: random.Random
 ) -> None:
     options = {**buckets, **({"deletion-vectors.enabled": "true"} if vectors else {})}
-    table = new_lake().create_table("t", SCHEMA, [], ["p"], options=options)
+    table = empty_table(SCHEMA, [], ["p"], options=options)
     held: Counter[str] = Counter()
     told = 0
     for name, n in steps:
@@ -242,11 +237,11 @@ def test_rows_of_an_append_table_go_only_when_they_are_there(
                 text = str({n: v for n, v in row.items() if n != "_row_kind"})
                 held[text] += {"+I": 1, "-D": -1}[row["_row_kind"]]
                 assert held[text] >= 0, row
-            assert +held == Counter(shown(table))
+            assert +held == Counter(row_texts(table))
 
 
 def test_key_that_moved_to_and_fro_within_one_batch_is_where_it_ended() -> None:
-    lake, options = new_lake(), {"bucket": "-1"}
+    lake, options = empty_lake(), {"bucket": "-1"}
     table = lake.create_table("t", SCHEMA, ["k"], ["p"], options=options)
     for p in (1, 2, 0, 1, 2):
         table.write([{"p": p, "k": 7, "v": p}])
@@ -259,7 +254,7 @@ def test_key_that_moved_to_and_fro_within_one_batch_is_where_it_ended() -> None:
 
 def test_compaction_of_one_partition_tells_of_the_one_that_a_key_left() -> None:
     options = {"bucket": "-1", "changelog-producer": "full-compaction", "write-only": "true"}
-    table = new_lake().create_table("t", SCHEMA, ["k"], ["p"], options=options)
+    table = empty_table(SCHEMA, ["k"], ["p"], options=options)
     table.write([{"p": 1, "k": 7, "v": 0}])
     table.compact(full=True)
     table.write([{"p": 2, "k": 7, "v": 1}])
@@ -270,7 +265,7 @@ def test_compaction_of_one_partition_tells_of_the_one_that_a_key_left() -> None:
 
 def test_lanes_are_buckets_until_an_overwrite_may_have_moved_their_keys() -> None:
     options = {"bucket": "-1", "dynamic-bucket.target-row-num": "1"}
-    table = new_lake().create_table("t", SCHEMA, ["p", "k"], ["p"], options=options)
+    table = empty_table(SCHEMA, ["p", "k"], ["p"], options=options)
     rows = [{"p": p, "k": k, "v": 0} for p in range(2) for k in range(2)]
     table.write(rows)
     table.write(rows)

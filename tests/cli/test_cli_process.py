@@ -91,8 +91,8 @@ def test_command_in_a_shell_is_the_quiet_one() -> None:
 
 @pytest.mark.takes_turns
 @pytest.mark.parametrize("format", ["json", "csv"])
-def test_reader_that_stops_early_is_no_problem(warehouse: str, format: str) -> None:
-    table = kt.connect(warehouse).create_table(
+def test_reader_that_stops_early_is_no_problem(lake: kt.Lake, format: str) -> None:
+    table = lake.create_table(
         "t", pa.schema([("k", pa.int64()), ("text", pa.string())]), primary_key=["k"]
     )
     table.write(pa.table({"k": range(200_000), "text": ["x" * 20] * 200_000}))

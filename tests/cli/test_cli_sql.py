@@ -74,9 +74,8 @@ def test_wrong_usage_exits_with_2(run: Callable[..., Ran], arguments: list[str])
 
 
 def test_prompt_runs_statements_over_lines_and_survives_errors(
-    orders: kt.Table, warehouse: str, capsys: pytest.CaptureFixture[str]
+    orders: kt.Table, lake: kt.Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lake = kt.connect(warehouse)
     with create_pipe_input() as keys:
         keys.send_text("SELECT id\nFROM shop.orders\nWHERE status = 'paid';\nSELECT (;\nexit\n")
         session: PromptSession[str] = PromptSession(input=keys, output=DummyOutput())
@@ -111,9 +110,8 @@ def talked(lake: kt.Lake, capsys: pytest.CaptureFixture[str], *typed: str) -> tu
 
 
 def test_prompt_lists_and_describes_tables(
-    orders: kt.Table, warehouse: str, capsys: pytest.CaptureFixture[str]
+    orders: kt.Table, lake: kt.Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lake = kt.connect(warehouse)
     assert talked(lake, capsys, r"\d") == ("table\nshop.orders\n", "")
     out, err = talked(lake, capsys, r"\d Shop.ORDERS;")
     assert "DECIMAL(9, 2)" in out
@@ -129,26 +127,26 @@ def test_prompt_shows_rows_as_blocks_after_x(
 
 
 @pytest.mark.parametrize("typed", [r"\?", "help", "HELP;", "?"])
-def test_prompt_helps(warehouse: str, capsys: pytest.CaptureFixture[str], typed: str) -> None:
-    out, err = talked(kt.connect(warehouse), capsys, typed)
+def test_prompt_helps(lake: kt.Lake, capsys: pytest.CaptureFixture[str], typed: str) -> None:
+    out, err = talked(lake, capsys, typed)
     assert out == ""
     assert all(usage in err for usage in (r"\d TABLE", r"\x", r"\q", "semicolon"))
 
 
 @pytest.mark.parametrize("typed", ["\\", r"\copy x", r"\d a b", r"\x on", r"\?!", r"\D"])
 def test_unknown_command_of_the_prompt_names_those_there_are(
-    warehouse: str, capsys: pytest.CaptureFixture[str], typed: str
+    lake: kt.Lake, capsys: pytest.CaptureFixture[str], typed: str
 ) -> None:
-    out, err = talked(kt.connect(warehouse), capsys, typed)
+    out, err = talked(lake, capsys, typed)
     assert out == ""
     assert err.startswith("error: unknown command ")
     assert r"\d, \d TABLE, \x" in err
 
 
 def test_backslash_within_a_statement_is_part_of_it(
-    warehouse: str, capsys: pytest.CaptureFixture[str]
+    lake: kt.Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, _ = talked(kt.connect(warehouse), capsys, "SELECT 'a", r"\q' AS t;")
+    out, _ = talked(lake, capsys, "SELECT 'a", r"\q' AS t;")
     assert out == "t\na\n\\q\n"
 
 
@@ -172,9 +170,8 @@ def press_ctrl_c_while_a_query_runs() -> None:
 
 
 def test_ctrl_c_cancels_the_query_and_the_prompt_goes_on(
-    orders: kt.Table, warehouse: str, capsys: pytest.CaptureFixture[str]
+    orders: kt.Table, lake: kt.Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lake = kt.connect(warehouse)
 
     def run(text: str, shown: Format) -> None:
         if "t11" in text:
@@ -216,8 +213,8 @@ def test_ctrl_c_ends_a_command_with_130_in_one_line(
     ],
 )
 def test_prompt_completes_keywords_tables_and_their_columns(
-    orders: kt.Table, warehouse: str, typed: str, expected: list[str]
+    orders: kt.Table, lake: kt.Lake, typed: str, expected: list[str]
 ) -> None:
-    names = Names(kt.connect(warehouse))
+    names = Names(lake)
     found = names.get_completions(Document(typed), CompleteEvent())
     assert [completion.text for completion in found] == expected

@@ -340,8 +340,7 @@ def test_restore_tells_first_what_it_would_do_and_then_does_it(
     assert (again.code, again.err) == (0, "nothing to restore\n")
 
 
-def test_compact_takes_partitions_as_texts(run: Run, warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_compact_takes_partitions_as_texts(run: Run, lake: kt.Lake) -> None:
     lake.sql("CREATE TABLE t (d INT, k INT, PRIMARY KEY (d, k) NOT ENFORCED) PARTITIONED BY (d)")
     for _ in range(2):
         lake.sql("INSERT INTO t VALUES (1, 1), (2, 1), (3, 1)")
@@ -352,8 +351,7 @@ def test_compact_takes_partitions_as_texts(run: Run, warehouse: str) -> None:
     assert (wrong.code, wrong.out) == (1, "")
 
 
-def test_restore_of_partitions_takes_them_as_texts(run: Run, warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_restore_of_partitions_takes_them_as_texts(run: Run, lake: kt.Lake) -> None:
     lake.sql("CREATE TABLE t (d DATE, k INT, PRIMARY KEY (d, k) NOT ENFORCED) PARTITIONED BY (d)")
     lake.sql("INSERT INTO t VALUES (DATE '2026-01-30', 1), (DATE '2026-01-31', 1)")
     lake.sql("TRUNCATE TABLE t")

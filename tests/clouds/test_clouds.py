@@ -22,7 +22,7 @@ import keytide as kt
 import life
 from keytide.errors import DataError
 from keytide.store import Store, open_store
-from killed_writers import Killed, make_table
+from killed_writers import Killed, new_table
 
 pytestmark = pytest.mark.clouds
 
@@ -226,7 +226,7 @@ def test_writers_that_are_killed_lose_and_repeat_nothing(cloud: clouds.Cloud, ki
         Trouble("PUT", "snapshot-[0-9]+$", "status", 503, times=50, every=3),
         Trouble("GET", "manifest", "cut-answer", times=50, every=4),
     ]
-    killed = Killed(make_table(cloud.address(), kind), kind, chance)
+    killed = Killed(new_table(cloud.address(), kind), kind, chance)
     killed.kill(2, int(os.environ.get("KEYTIDE_KILLS", "2")))
 
 

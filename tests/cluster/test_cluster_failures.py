@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import keytide as kt
 from keytide.spark.capacity import TASK_SIZE
 from keytide.spark.runner import Cluster
 from keytide.store import open_store
+from table_rows import dicts
 
 pytestmark = pytest.mark.cluster
 
@@ -197,7 +197,7 @@ def test_a_statement_that_fails_leaves_nothing(
     while "format" in verb and orphans_of(table) and time.monotonic() < until:
         time.sleep(0.2)
     assert orphans_of(table) == ()
-    assert sorted(table.scan().to_pylist(), key=itemgetter("id")) == before
+    assert dicts(table, by="id") == before
     table.write(cluster.range(0, ROWS, 1, 4).selectExpr("id", "id + 1 AS n"))
     assert all(row["n"] == row["id"] + 1 for row in table.scan().to_pylist())
 

@@ -58,7 +58,7 @@ def read_by(rows: Any) -> set[str]:
     return {name for name in ("parquet", "MapInArrow") if name in plan}
 
 
-def shown(rows: Any) -> list[tuple[Any, ...]]:
+def collected(rows: Any) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in rows.collect())
 
 
@@ -72,14 +72,14 @@ def test_plain_files_are_read_by_spark_and_others_by_tasks(
     table.delete("id % 10 = 3")
     rows = table.scan().to_spark(session)
     assert read_by(rows) == {"parquet"}
-    assert shown(rows) == [(n, f"v {n}") for n in range(1_000) if n % 10 != 3]
+    assert collected(rows) == [(n, f"v {n}") for n in range(1_000) if n % 10 != 3]
 
     merged = lake.create_table("m", SCHEMA, ["id"], options={"bucket": "2", "write-only": "true"})
     for version in ("old", "new"):
         merged.write(session.range(0, 100, 1, 3).selectExpr("id", f"'{version}' AS v"))
     rows = merged.scan().to_spark(session)
     assert read_by(rows) == {"MapInArrow"}
-    assert shown(rows) == [(n, "new") for n in range(100)]
+    assert collected(rows) == [(n, "new") for n in range(100)]
 
 
 def test_a_session_without_credentials_leaves_the_files_to_tasks(
@@ -92,7 +92,7 @@ def test_a_session_without_credentials_leaves_the_files_to_tasks(
     table.write([{"id": 1, "v": "one"}])
     rows = table.scan().to_spark(session)
     assert read_by(rows) == {"MapInArrow"}
-    assert shown(rows) == [(1, "one")]
+    assert collected(rows) == [(1, "one")]
 
 
 def test_small_files_are_read_by_tasks_unless_the_setting_names_a_file_system(
@@ -105,7 +105,7 @@ def test_small_files_are_read_by_tasks_unless_the_setting_names_a_file_system(
         session.conf.set(stored_files.SETTING, setting)
         rows = table.scan().to_spark(session)
         assert read_by(rows) == {reader}
-        assert shown(rows) == [(1, "one")]
+        assert collected(rows) == [(1, "one")]
 
 
 def test_external_files_are_read_by_spark(
@@ -126,7 +126,7 @@ def test_external_files_are_read_by_spark(
     )  # fmt: skip
     rows = table.scan().to_spark(session)
     assert "parquet" in read_by(rows)
-    assert shown(rows) == [(n, 2) for n in range(100)]
+    assert collected(rows) == [(n, 2) for n in range(100)]
 
 
 def test_planning_asks_the_store_for_no_file(

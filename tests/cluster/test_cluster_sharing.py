@@ -14,6 +14,7 @@ import pytest
 
 import keytide as kt
 from keytide.errors import SetupError
+from table_rows import dicts
 
 pytestmark = pytest.mark.cluster
 
@@ -69,7 +70,7 @@ def test_a_folder_that_executors_do_not_share_is_refused(
         VERBS[verb](lake, table, cluster)
     assert f"{unshared}/d.db/" in str(refused.value)
     assert "mounts at the same path, or in an object store" in str(refused.value)
-    assert sorted(table.scan().to_pylist(), key=lambda row: row["id"]) == ROWS
+    assert dicts(table, by="id") == ROWS
     assert len(table.snapshots()) == (1 if verb == "read plain" else 2)
 
 

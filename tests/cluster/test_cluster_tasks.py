@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cluster
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("text", pa.string())])
 
 
-def rows(numbers: range, value: int) -> pa.Table:
+def new_rows(numbers: range, value: int) -> pa.Table:
     texts = [f"{n * 7919 % 10_007}-{value}" for n in numbers]
     return pa.table([[*numbers], [value] * len(numbers), texts], schema=SCHEMA)
 
@@ -43,8 +43,8 @@ def test_one_large_bucket_is_read_by_several_tasks_of_about_equal_size(
 ) -> None:
     options = {"bucket": "1", "write-only": "true"}
     table = kt.connect(warehouse).create_table("t", SCHEMA, ["id"], options=options)
-    table.write(rows(range(60_000), 0))
-    table.write(rows(range(0, 60_000, 5), 1))
+    table.write(new_rows(range(60_000), 0))
+    table.write(new_rows(range(0, 60_000, 5), 1))
     read = table.scan().to_spark(cluster)
     assert sorted(map(tuple, read.collect())) == sorted(
         tuple(row.values()) for row in table.scan().to_pylist()
@@ -55,10 +55,10 @@ def test_one_large_bucket_is_read_by_several_tasks_of_about_equal_size(
     assert max(counts) < 1.5 * sum(counts) / len(counts)
 
 
-def test_a_small_table_is_read_by_one_task(cluster: Any, warehouse: str) -> None:
-    table = kt.connect(warehouse).create_table("t", SCHEMA, ["id"], options={"bucket": "4"})
-    table.write(rows(range(50), 0))
-    table.write(rows(range(50), 1))
+def test_a_small_table_is_read_by_one_task(cluster: Any, lake: kt.Lake) -> None:
+    table = lake.create_table("t", SCHEMA, ["id"], options={"bucket": "4"})
+    table.write(new_rows(range(50), 0))
+    table.write(new_rows(range(50), 1))
     with tasks_of(cluster, "128 mb"):
         read = table.scan().to_spark(cluster)
     assert read.rdd.getNumPartitions() == 1
@@ -72,7 +72,7 @@ def test_merge_of_few_rows_takes_few_steps(
     table = kt.connect(warehouse, spark=cluster).create_table(
         "t", SCHEMA, ["id"] if options else [], options=options
     )
-    table.write(rows(range(1_000), 0))
+    table.write(new_rows(range(1_000), 0))
 
     def steps_of_merge(source: Any) -> int:
         group = f"{warehouse} {type(source)}"
@@ -83,8 +83,8 @@ def test_merge_of_few_rows_takes_few_steps(
         return stages_run(cluster, group)
 
     # One collects the source, one sends the target's rows, and one joins and writes.
-    assert steps_of_merge(cluster.createDataFrame(rows(range(950, 1_050), 1))) <= 3
-    assert steps_of_merge(rows(range(950, 1_060), 2)) <= 2
+    assert steps_of_merge(cluster.createDataFrame(new_rows(range(950, 1_050), 1))) <= 3
+    assert steps_of_merge(new_rows(range(950, 1_060), 2)) <= 2
     found = {row["id"]: row["v"] for row in table.scan().to_pylist()}
     assert found == {n: 2 if n >= 950 else 0 for n in range(1_060)}
 
@@ -108,8 +108,8 @@ def test_changes_of_a_bucket_in_ranges_are_those_of_a_local_table(
             lake = kt.connect(warehouse, spark=spark)
             options = {"bucket": "2", "write-only": "true"}
             table = lake.create_table(name, SCHEMA, ["id"], options=options)
-            table.write(rows(range(4_000), 0))
-            table.write(rows(range(0, 4_000, 3), 1))
+            table.write(new_rows(range(4_000), 0))
+            table.write(new_rows(range(0, 4_000, 3), 1))
             lake.sql(f"UPDATE {name} SET v = v + id WHERE id % 10 = 3")
             lake.sql(f"DELETE FROM {name} WHERE text LIKE '%7-1'")
             lake.sql(

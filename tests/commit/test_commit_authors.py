@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from decimal import Decimal
 from functools import partial
 from typing import Any, BinaryIO, TypeVar
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -21,18 +20,20 @@ from keytide.spark.columns import spark_schema
 from keytide.spark.data_source import SourceWrite, TableStreamWriter, TaskMessage
 from keytide.spark.dataframe_writes import StreamBatch
 from keytide.spark.option_rules import OptionValues
-from keytide.store import Store, open_store
+from keytide.store import Store
 from keytide.store.faults import FaultyStore
 from keytide.tasks import Outcome
 from keytide.write.refusals import writable_view
 from keytide.write.task import WriteTask
+from new_tables import empty_store
+from table_rows import reopened, rows
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 T = TypeVar("T")
 
 
 def new_table(*rows: tuple[int, str]) -> kt.Table:
-    store = open_store(f"memory://{uuid4().hex}")
+    store = empty_store()
     table = kt.connect("", store=store).create_table("t", SCHEMA, ["k"])
     if rows:
         table.write(as_dicts(rows))
@@ -41,11 +42,6 @@ def new_table(*rows: tuple[int, str]) -> kt.Table:
 
 def as_dicts(rows: Sequence[tuple[int, str]]) -> list[dict[str, Any]]:
     return [{"k": k, "v": v} for k, v in rows]
-
-
-def state(table: kt.Table) -> list[tuple[int, str]]:
-    fresh = kt.Table(table.metadata.store, table.name)
-    return sorted((row["k"], row["v"]) for row in fresh.scan().to_pylist())
 
 
 def files(table: kt.Table) -> set[str]:
@@ -76,21 +72,21 @@ def test_any_author_is_stored_and_found_again_or_refused_before_anything_is_writ
     try:
         result = table.write(as_dicts([(1, "new")]), commit_user=user, commit_identifier=identifier)
     except kt.InvalidError:
-        assert (state(table), files(table)) == ([(1, "old")], before)
+        assert (rows(reopened(table)), files(table)) == ([(1, "old")], before)
         return
-    assert (state(table), result.is_new) == ([(1, "new")], True)
+    assert (rows(reopened(table)), result.is_new) == ([(1, "new")], True)
     if user is not None:
         again = table.write(
             as_dicts([(1, "again")]), commit_user=user, commit_identifier=identifier
         )
-        assert (state(table), again.is_new) == ([(1, "new")], False)
+        assert (rows(reopened(table)), again.is_new) == ([(1, "new")], False)
 
 
 def test_user_without_a_number_is_refused_as_its_second_write_would_be_lost() -> None:
     table = new_table()
     with pytest.raises(kt.InvalidError, match="but commit_identifier is missing"):
         table.write(as_dicts([(1, "new")]), commit_user="nightly")
-    assert state(table) == []
+    assert rows(reopened(table)) == []
 
 
 # -- two writers with one name -----------------------------------------------------------------
@@ -151,7 +147,7 @@ def test_two_writers_with_one_name_commit_once_wherever_one_overtakes_the_other(
     made = [s.commit_identifier for s in table.snapshots() if s.commit_user == "w"]
     assert made == [5] * is_mine_new + [identifier] * other.is_new
     assert len(made) == 1 or (made == [5, 6] and is_mine_new)
-    assert state(table) == [(1, "other" if other.is_new else "mine")]
+    assert rows(reopened(table)) == [(1, "other" if other.is_new else "mine")]
 
 
 @given(

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import behind_writers
 import pyarrow as pa
@@ -21,6 +20,7 @@ import pytest
 
 import keytide as kt
 from keytide.format.snapshot import CommitKind, Snapshot
+from table_rows import rows
 
 SCHEMA = pa.schema([("k", pa.int64()), ("writer", pa.string()), ("n", pa.int64())])
 KEYS = range(8)
@@ -74,10 +74,6 @@ def new_table(warehouse: str, **options: str) -> kt.Table:
     return kt.connect(warehouse).create_table("t", SCHEMA, ["k"], options=options)
 
 
-def state(scan: kt.Scan) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.values()) for row in scan.to_pylist())
-
-
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize(("buckets", "commits"), [("1", 30), ("3", 20), ("-1", 15)])
 def test_two_processes_writing_the_same_keys_never_show_one_twice_and_lose_nothing(
@@ -110,8 +106,8 @@ def test_two_processes_writing_while_one_compacts_lose_nothing(
         while a.poll() is None or b.poll() is None:
             done = table.compact(full=True)
             compacted += done.snapshot_id is not None
-            rows = state(table.scan())
-            assert len({row[1:] for row in rows}) <= 1
+            found = rows(table.scan())
+            assert len({row[1:] for row in found}) <= 1
         told = [("a", *line) for line in lines_of(a)] + [("b", *line) for line in lines_of(b)]
         assert (a.wait(), b.wait()) == (0, 0)
     assert compacted > 0
@@ -129,14 +125,14 @@ def test_processes_that_mark_rows_of_the_same_files_show_what_they_told(warehous
         go(a)
         go(b)
         while a.poll() is None or b.poll() is None:
-            rows = state(kt.open_table(table.uri).scan())
-            assert [row[0] for row in rows] in ([], list(KEYS))
-            assert len({row[1:] for row in rows}) <= 1
+            found = rows(kt.open_table(table.uri).scan())
+            assert [row[0] for row in found] in ([], list(KEYS))
+            assert len({row[1:] for row in found}) <= 1
         told = [("a", *line) for line in lines_of(a)] + [("b", *line) for line in lines_of(b)]
         assert (a.wait(), b.wait()) == (0, 0)
     assert_each_commit_once(table, told, 24)
     last = writes(table)[-1]
-    shown = state(kt.open_table(table.uri).scan())
+    shown = rows(kt.open_table(table.uri).scan())
     assert shown == [(k, last.commit_user, last.commit_identifier) for k in KEYS]
     assert not table.verify().findings
 
@@ -147,9 +143,9 @@ def poll_until_done(table: kt.Table, *processes: subprocess.Popen[str]) -> int:
     reader = kt.open_table(table.uri)
     while any(process.poll() is None for process in processes):
         scan = reader.scan()
-        rows = state(scan)
-        assert [row[0] for row in rows] == (list(KEYS) if scan.snapshot else [])
-        assert len({row[1:] for row in rows}) <= 1  # all rows of one commit, never of two
+        found = rows(scan)
+        assert [row[0] for row in found] == (list(KEYS) if scan.snapshot else [])
+        assert len({row[1:] for row in found}) <= 1  # all rows of one commit, never of two
         assert scan.snapshot is None or scan.snapshot.id >= newest
         newest = scan.snapshot.id if scan.snapshot else 0
         polls += 1
@@ -186,7 +182,7 @@ def assert_the_newest_commit_wins(table: kt.Table) -> None:
     reader = kt.open_table(table.uri)
     snapshots = writes(table)
     for snapshot in [*snapshots[:: len(snapshots) // 6], snapshots[-1]]:
-        shown = {row[1:] for row in state(reader.scan(snapshot_id=snapshot.id))}
+        shown = {row[1:] for row in rows(reader.scan(snapshot_id=snapshot.id))}
         assert shown == {(snapshot.commit_user, snapshot.commit_identifier)}
 
 
@@ -234,7 +230,7 @@ def test_killed_writer_loses_no_acknowledged_commit_and_leaves_a_sound_table(
             told += told_until_killed(process, chance.randint(1, 20), chance.uniform(0, 0.03))
         assert_nothing_told_is_lost(kt.open_table(table.uri), told)
     table.write([{"k": k, "writer": "after", "n": 0} for k in KEYS])
-    assert {row[1] for row in state(table.scan())} == {"after"}
+    assert {row[1] for row in rows(table.scan())} == {"after"}
 
 
 def told_until_killed(
@@ -258,5 +254,5 @@ def assert_nothing_told_is_lost(table: kt.Table, told: list[tuple[int, int]]) ->
     # then finds it and tells of it.
     assert set(told) <= set(made)
     assert len(made) <= len(set(told)) + 1
-    rows = state(table.scan())
-    assert rows == ([(k, "a", numbers[-1]) for k in KEYS] if made else [])
+    found = rows(table.scan())
+    assert found == ([(k, "a", numbers[-1]) for k in KEYS] if made else [])

@@ -4,7 +4,6 @@ commit conflicts; no row that was marked dead comes back."""
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -26,19 +25,17 @@ from keytide.snapshot.live_files import (
     load_dead_rows,
     vector_files_by_bucket,
 )
-from keytide.store import open_store
 from keytide.write.bucket_writer import restamp
 from keytide.write.task import TaskResult
+from new_tables import empty_table
 from publishing import publish
 
 POSITIONS = st.sets(st.integers(0, 99))
 
 
 def new_table() -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     columns = {"p": "INT NOT NULL", "k": "INT NOT NULL"}
-    fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in columns.items()]
-    table = lake.create_table("t", fields, ["p", "k"], ["p"], options={"write-only": "true"})
+    table = empty_table(columns, ["p", "k"], ["p"], options={"write-only": "true"})
     table.write([{"p": p, "k": k} for p in range(2) for k in range(9)])
     return table
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.store import open_store
+from new_tables import empty_table
 from overtaking import overtaken
 
 SCHEMA = pa.schema([("p", pa.string()), ("k", pa.int64()), ("ts", pa.int64()), ("v", pa.string())])
@@ -21,29 +20,28 @@ ORDERS: dict[str, dict[str, str]] = {
     "by padded numbers": {"sequence.field": "ts", "sequence.auto-padding": "row-kind-flag"},
 }
 OTHERS: dict[str, Callable[[kt.Table], object]] = {
-    "write": lambda table: table.write(rows("a1=other")),
-    "delete": lambda table: table.write([{**row, "_row_kind": "-D"} for row in rows("a1=")]),
+    "write": lambda table: table.write(new_rows("a1=other")),
+    "delete": lambda table: table.write([{**row, "_row_kind": "-D"} for row in new_rows("a1=")]),
     "truncate": lambda table: table.truncate(),
-    "overwrite": lambda table: table.overwrite(rows("a2=other"), {"p": "a"}),
-    "overwrite by no rows": lambda table: table.overwrite(rows(""), {"p": "a"}),
-    "write elsewhere": lambda table: table.write(rows("c1=other")),
+    "overwrite": lambda table: table.overwrite(new_rows("a2=other"), {"p": "a"}),
+    "overwrite by no rows": lambda table: table.overwrite(new_rows(""), {"p": "a"}),
+    "write elsewhere": lambda table: table.write(new_rows("c1=other")),
 }
 
 
-def rows(text: str) -> list[dict[str, Any]]:
+def new_rows(text: str) -> list[dict[str, Any]]:
     """`a1=x`: in partition a the key 1 has the value x."""
     pairs = (word.split("=") for word in text.split())
     return [{"p": place[0], "k": int(place[1:]), "ts": 5, "v": value} for place, value in pairs]
 
 
-def shown(table: kt.Table) -> str:
+def words_of(table: kt.Table) -> str:
     return " ".join(sorted(f"{r['p']}{r['k']}={r['v']}" for r in table.scan().to_pylist()))
 
 
 def new_table(options: dict[str, str]) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    table = lake.create_table("t", SCHEMA, ["p", "k"], ["p"], options)
-    table.write(rows("a1=x a2=x b1=x"))
+    table = empty_table(SCHEMA, ["p", "k"], ["p"], options)
+    table.write(new_rows("a1=x a2=x b1=x"))
     return table
 
 
@@ -60,8 +58,8 @@ def test_overtaken_update_is_as_if_it_had_come_later(order: str, other: str) -> 
     if other != "write elsewhere":  # what it did not read, it does not change
         shout(model)
     else:
-        model.write(rows("a1=x! a2=x! b1=x!"))
+        model.write(new_rows("a1=x! a2=x! b1=x!"))
 
     shout(overtaken(table, lambda: OTHERS[other](table)))
 
-    assert shown(table) == shown(model)
+    assert words_of(table) == words_of(model)

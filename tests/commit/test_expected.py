@@ -19,6 +19,7 @@ from far import FarClient, far_away
 from keytide.errors import DataError, KeytideError
 from keytide.snapshot.metadata import TableMetadata
 from keytide.store import ObjectStore, Store
+from new_tables import fields_of
 
 ROWS = [{"k": k, "v": 0} for k in range(4)]
 OPTIONS = {"bucket": "1", "num-sorted-run.compaction-trigger": "20"}
@@ -34,7 +35,7 @@ def client() -> Iterator[FarClient]:
 def new_lake(store: Store) -> None:
     """Three tables of two commits, whose look tells of nothing new."""
     lake = kt.connect(store.uri)
-    fields = [kt.Field(-1, name, kt.parse_sql_type("INT")) for name in "kv"]
+    fields = fields_of("k INT, v INT")
     for name, key, more in (("t", ["k"], {}), ("rows", [], {"bucket": "-1"}),
                             ("indexed", ["k"], {"upsert.mode": "full"})):  # fmt: skip
         table = lake.create_table(name, fields, key, options=OPTIONS | more)

@@ -15,9 +15,10 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from copies import copies_of, empty_store
+from copies import copies_of
 from keytide.store import Store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
+from new_tables import empty_store
 from stops import faults_of
 
 SCHEMA = pa.schema([("p", pa.int64()), ("k", pa.int64()), ("v", pa.string())])
@@ -49,7 +50,7 @@ def as_dicts(rows: list[Row]) -> list[dict[str, Any]]:
     return [dict(zip(SCHEMA.names, row, strict=True)) for row in rows]
 
 
-def rows(store: Store, **travel: Any) -> list[Row]:
+def rows_in(store: Store, **travel: Any) -> list[Row]:
     """What a reader sees who has seen nothing before."""
     table = lake_in(store).table("t")
     return sorted(tuple(row.values()) for row in table.scan(**travel).to_pylist())
@@ -94,11 +95,11 @@ def test_a_write_makes_data_files_then_manifests_then_the_snapshot(change: list[
 
 def assert_sound(store: Store, *allowed: list[Row]) -> None:
     """Readers see one of the allowed states, the first snapshot is as it was, writing works."""
-    seen = rows(store)
+    seen = rows_in(store)
     assert seen in allowed
-    assert rows(store, snapshot_id=1) == OLD
+    assert rows_in(store, snapshot_id=1) == OLD
     write(store, AFTER)
-    assert rows(store) == sorted(seen + AFTER)
+    assert rows_in(store) == sorted(seen + AFTER)
 
 
 @pytest.mark.parametrize(("operation", "nth"), WRITING)
@@ -164,7 +165,7 @@ def test_named_commit_is_made_once_however_often_it_is_tried(
         write(faulty, CHANGE, commit_user="writer", commit_identifier=7)
     for _ in range(2):
         write(store, CHANGE, commit_user="writer", commit_identifier=7)
-        assert rows(store) == NEW
+        assert rows_in(store) == NEW
     users = [s.commit_user for s in lake_in(store).table("t").snapshots()]
     assert users.count("writer") == 1
 
@@ -175,7 +176,7 @@ def test_named_commit_is_not_repeated_over_later_changes() -> None:
     write(store, [(1, 1, "later")])
     again = write(store, CHANGE, commit_user="writer", commit_identifier=1)
     assert (first.is_new, again.is_new, again.snapshot_id) == (True, False, first.snapshot_id)
-    assert (1, 1, "later") in rows(store)
+    assert (1, 1, "later") in rows_in(store)
 
 
 def test_later_identifier_of_the_same_user_and_same_identifier_of_another_are_new() -> None:
@@ -191,7 +192,7 @@ def test_lost_response_of_the_creation_is_no_failure() -> None:
     store = new_warehouse()
     faulty = FaultyStore(store, [Fault("create", "*/snapshot-2", action="lost-response")])
     result = write(faulty, CHANGE)
-    assert (result.snapshot_id, rows(store)) == (2, NEW)
+    assert (result.snapshot_id, rows_in(store)) == (2, NEW)
     assert [s.id for s in lake_in(store).table("t").snapshots()] == [1, 2]
 
 
@@ -243,7 +244,7 @@ def test_hints_that_cannot_be_written_hold_nobody_up() -> None:
     faulty = FaultyStore(store, [Fault("hint", action="fail", times=100)])
     for version in range(5):
         write(faulty, [(1, 1, str(version))])
-    assert rows(store)[0] == (1, 1, "4")
+    assert rows_in(store)[0] == (1, 1, "4")
 
 
 def test_every_name_race_lost_is_a_conflict_and_leaves_nothing_behind() -> None:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 from unittest import mock
-from uuid import uuid4
 
 import polars as pl
 import pytest
@@ -37,9 +36,11 @@ from keytide.snapshot.live_files import (
     vector_files_by_bucket,
 )
 from keytide.snapshot.state import TableView
-from keytide.store import Store, open_store
+from keytide.store import Store
 from keytide.write.refusals import writable_view
 from keytide.write.task import TaskResult, WriteTask
+from new_tables import empty_table
+from table_rows import by_key
 
 PLACES = {"k": pl.Int64, "file": pl.String, "row": pl.Int64}
 ADDS = ("+I", "+U")
@@ -131,11 +132,9 @@ def indexed() -> Iterator[None]:
 
 
 def new_table() -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     types = {"op": "STRING", "p": "INT NOT NULL", "k": "BIGINT NOT NULL", "v": "INT"}
-    fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in types.items()]
     options = {"bucket": "2", "rowkind.field": "op", "deletion-vectors.enabled": "true"}
-    return lake.create_table("t", fields, ["p", "k"], ["p"], options=options)
+    return empty_table(types, ["p", "k"], ["p"], options=options)
 
 
 def index_files(table: kt.Table) -> dict[BucketId, IndexFile]:
@@ -174,12 +173,6 @@ def write(table: kt.Table, *changes: tuple[str, int, int]) -> None:
         transaction.change_rows([e for e in entries if e.file.file_name in marked])
 
 
-def shown(table: kt.Table) -> dict[int, int]:
-    rows = table.scan(columns=["k", "v"]).to_pylist()
-    assert len({row["k"] for row in rows}) == len(rows)
-    return {row["k"]: row["v"] for row in rows}
-
-
 def indexed_rows(table: kt.Table) -> dict[int, int]:
     """What lies where the index says."""
     view, found = table.scan().view, {}
@@ -213,7 +206,7 @@ def test_index_and_rows_are_what_was_written_last(
             expected.pop(key, None)
             if op in ADDS:
                 expected[key] = value
-    assert shown(table) == indexed_rows(table) == expected
+    assert by_key(table) == indexed_rows(table) == expected
     assert table.verify().is_healthy
 
 
@@ -226,7 +219,7 @@ def test_indexes_of_two_writers_who_began_together_become_one() -> None:
             made = task.feed(rows_of(*(("+I", key, 1) for key in keys)))
             transaction.collect(made)
             transaction.commit()
-    assert indexed_rows(table) == shown(table) == {k: int(k >= 4) for k in range(12)}
+    assert indexed_rows(table) == by_key(table) == {k: int(k >= 4) for k in range(12)}
 
 
 def test_tasks_of_one_write_add_to_one_index() -> None:
@@ -266,7 +259,7 @@ def test_index_of_a_bucket_without_rows_ends() -> None:
     write(table, ("+I", 1, 1), ("+I", 2, 2))
     write(table, ("-D", 1, 0), ("-D", 2, 0))
     assert index_files(table) == {}
-    assert shown(table) == {}
+    assert by_key(table) == {}
 
 
 # -- deletes ---------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -25,12 +24,13 @@ from keytide.format.stats import EMPTY_STATS
 from keytide.maintenance.repair import MergedManifests, compact_manifest
 from keytide.snapshot.live_files import load_live_files
 from keytide.snapshot.metadata import TableMetadata
-from keytide.store import Store, open_store
+from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
 from keytide.types import parse_sql_type
 from keytide.write.bucket_writer import restamp
 from keytide.write.refusals import writable_view
 from keytide.write.task import TaskResult
+from new_tables import empty_store
 from overtaking import overtaken
 
 PARTITION = parse_sql_type("INT")
@@ -89,7 +89,7 @@ class History:
     """A table of files that nobody wrote, and a dict of what they are to be after each commit."""
 
     def __init__(self, options: dict[str, str], store: Store | None = None) -> None:
-        self.store = store or open_store(f"memory://{uuid4().hex}")
+        self.store = store or empty_store()
         lake = kt.connect("", store=self.store)
         self.table = lake.create_table("t", SCHEMA, ["p", "k"], ["p"], {"bucket": "2", **options})
         self.live: dict[Identity, ManifestEntry] = {}
@@ -191,7 +191,7 @@ def merging_history(store: Store | None = None) -> tuple[History, Step]:
 
 
 def writes_of_a_merging_commit() -> int:
-    store = FaultyStore(open_store(f"memory://{uuid4().hex}"))
+    store = FaultyStore(empty_store())
     history, step = merging_history(store)
     before = len(store.log)
     history.take(step)
@@ -203,7 +203,7 @@ def writes_of_a_merging_commit() -> int:
 
 @pytest.mark.parametrize("nth", range(1, writes_of_a_merging_commit() + 1))
 def test_crash_at_any_write_of_a_merging_commit_loses_nothing(nth: int) -> None:
-    store = open_store(f"memory://{uuid4().hex}")
+    store = empty_store()
     history, step = merging_history(store)
     entries = history.entries(step)
     change = Change(TaskResult(tuple(entries)), Author.fresh(), renumbers=False)

@@ -53,7 +53,7 @@ class Losing:
         raise LostError
 
 
-def rows(first: int) -> pa.Table:
+def new_rows(first: int) -> pa.Table:
     keys = range(first, first + 20)
     columns = [[key % 2 for key in keys], list(keys), [key * 2 for key in keys]]
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], SCHEMA)
@@ -62,13 +62,13 @@ def rows(first: int) -> pa.Table:
 def write(stored: StoredTable) -> None:
     with Transaction.begin(stored, writable_view(stored)) as transaction:
         for number in (0, 1):
-            pickle.loads(pickle.dumps(transaction.task())).feed([rows(30 * number)], number)
+            pickle.loads(pickle.dumps(transaction.task())).feed([new_rows(30 * number)], number)
         raise LostError
 
 
 def overwrite(stored: StoredTable) -> None:
     with Transaction.begin(stored, writable_view(stored)) as transaction:
-        pickle.loads(pickle.dumps(transaction.task_anew())).feed([rows(5)], 0)
+        pickle.loads(pickle.dumps(transaction.task_anew())).feed([new_rows(5)], 0)
         raise LostError
 
 
@@ -80,12 +80,12 @@ OPERATIONS: dict[str, Callable[[StoredTable], object]] = {
 }
 
 
-def made(warehouse: str, kind: str, operation: str) -> tuple[kt.Table, StoredTable]:
+def new_table(warehouse: str, kind: str, operation: str) -> tuple[kt.Table, StoredTable]:
     lake = kt.connect(warehouse)
     options = {"bucket": "2", "write-only": "true", **KINDS[kind]}
     table = lake.create_table("d.t", SCHEMA, ["p", "k"], ["p"], options)
     for first in (0, 10):
-        table.write(rows(first))
+        table.write(new_rows(first))
     if operation == "rescale":
         table.alter(SetOption("bucket", "3"))
     return table, lake.catalog.table("d.t")
@@ -125,7 +125,7 @@ def test_files_of_tasks_whose_results_are_lost_are_deleted(
         pytest.skip("is compacted in another way")
     if operation == "rescale" and kind in ("index of keys", "dynamic buckets", "aggregates"):
         pytest.skip("cannot be rescaled")
-    table, stored = made(warehouse, kind, operation)
+    table, stored = new_table(warehouse, kind, operation)
     before = table.scan().to_arrow().sort_by("k")
     with pytest.raises(LostError):
         OPERATIONS[operation](stored)
@@ -133,7 +133,7 @@ def test_files_of_tasks_whose_results_are_lost_are_deleted(
     assert table.scan().to_arrow().sort_by("k").equals(before)
     if operation == "rescale":
         table.rescale()
-    table.write(rows(100))
+    table.write(new_rows(100))
 
 
 @pytest.mark.parametrize("ends_after_s", [0.0, 0.6, 1.9, 2.9])
@@ -141,12 +141,12 @@ def test_files_of_tasks_whose_results_are_lost_are_deleted(
 def test_files_that_a_killed_task_ends_late_are_deleted(
     ends_after_s: float, others: int, warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table, stored = made(warehouse, "plain", "write")
+    table, stored = new_table(warehouse, "plain", "write")
     transaction = Transaction.begin(stored, writable_view(stored))
     tasks = [pickle.loads(pickle.dumps(transaction.task())) for _ in range(others + 1)]
     for number in range(others):
-        tasks[number].feed([rows(30 * number)], number)
-    late = Late(ends_after_s, lambda: tasks[-1].feed([rows(90)], others))
+        tasks[number].feed([new_rows(30 * number)], number)
+    late = Late(ends_after_s, lambda: tasks[-1].feed([new_rows(90)], others))
     monkeypatch.setattr(strays, "time", late)
     transaction.abort()
     assert late.left_s < 0
@@ -154,9 +154,9 @@ def test_files_that_a_killed_task_ends_late_are_deleted(
 
 
 def test_work_of_this_process_alone_lists_nothing(warehouse: str) -> None:
-    _, stored = made(warehouse, "plain", "write")
+    _, stored = new_table(warehouse, "plain", "write")
     transaction = Transaction.begin(stored, writable_view(stored))
-    transaction.collect(transaction.task().feed([rows(50)], 0))
+    transaction.collect(transaction.task().feed([new_rows(50)], 0))
     transaction.abort()
     statement = transaction.view.statement
     assert statement is not None
@@ -164,10 +164,10 @@ def test_work_of_this_process_alone_lists_nothing(warehouse: str) -> None:
 
 
 def test_files_that_a_snapshot_references_are_known(warehouse: str) -> None:
-    _, stored = made(warehouse, "plain", "write")
+    _, stored = new_table(warehouse, "plain", "write")
     mine = Statement.new()
     with Transaction.begin(stored, writable_view(stored), statement=mine) as transaction:
-        transaction.collect(pickle.loads(pickle.dumps(transaction.task())).feed([rows(50)], 0))
+        transaction.collect(pickle.loads(pickle.dumps(transaction.task())).feed([new_rows(50)], 0))
         transaction.commit()
     assert has_committed(stored.live.metadata, mine, 2)
     assert not has_committed(stored.live.metadata, mine, 3)
@@ -175,13 +175,13 @@ def test_files_that_a_snapshot_references_are_known(warehouse: str) -> None:
 
 
 def test_files_in_a_folder_that_is_not_shared_are_not_committed(warehouse: str) -> None:
-    table, stored = made(warehouse, "plain", "write")
+    table, stored = new_table(warehouse, "plain", "write")
     elsewhere = f"{warehouse}_of_another_host"
     shutil.copytree(warehouse, elsewhere)
     transaction = Transaction.begin(stored, writable_view(stored))
     task = pickle.loads(pickle.dumps(transaction.task()))
     store = LocalStore(table.uri.replace(warehouse, elsewhere))
-    transaction.collect(replace(task, view=replace(task.view, store=store)).feed([rows(50)], 0))
+    transaction.collect(replace(task, view=replace(task.view, store=store)).feed([new_rows(50)], 0))
     with pytest.raises(
         SetupError, match=r"do not exist for the driver on .* All hosts must see the same folder"
     ):

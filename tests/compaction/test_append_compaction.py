@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import polars as pl
@@ -23,9 +22,10 @@ from keytide.format.snapshot import CommitKind
 from keytide.options import TableOptions
 from keytide.snapshot.live_files import DeadRows, by_index_key
 from keytide.snapshot.state import TableState
-from keytide.store import Store, open_store
+from keytide.store import Store
 from keytide.store.faults import Fault, FaultyStore, Operation
 from keytide.write.task import TaskResult
+from new_tables import dotted, empty_lake, empty_store, empty_table, table_in
 from overtaking import overtaken
 from publishing import publish
 
@@ -33,9 +33,8 @@ SCHEMA = pa.schema([("p", pa.string()), ("n", pa.int64()), ("m", pa.float64()), 
 
 
 def new_table(partitioned: bool = False, **options: str) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    named = {key.replace("__", ".").replace("_", "-"): value for key, value in options.items()}
-    return lake.create_table("t", SCHEMA, (), ["p"] if partitioned else [], options=named)
+    named = dotted(options)
+    return empty_table(SCHEMA, (), ["p"] if partitioned else [], options=named)
 
 
 def some_rows(*numbers: int | None, p: str = "a") -> pa.Table:
@@ -121,7 +120,7 @@ def test_appends_come_beside_a_compaction_and_another_compaction_comes_first() -
 
 @pytest.mark.parametrize("operation", ["output", "put", "create"])
 def test_failed_compaction_leaves_the_table_and_no_file(operation: Operation) -> None:
-    store = open_store(f"memory://{uuid4().hex}")
+    store = empty_store()
     table = kt.connect("", store=store).create_table("t", SCHEMA, ())
     for n in range(3):
         table.write(some_rows(n))
@@ -129,7 +128,7 @@ def test_failed_compaction_leaves_the_table_and_no_file(operation: Operation) ->
     for nth in itertools.count(1):
         faulty = FaultyStore(store, [Fault(operation, nth=nth)])
         try:
-            kt.connect("", store=faulty).table("t").compact(full=True)
+            table_in(faulty).compact(full=True)
         except kt.DataError:
             assert values(table) == before
             # Whether a snapshot was made is not known where its creation fails.
@@ -213,14 +212,13 @@ def test_order_that_is_none_is_refused(
 
 
 def test_order_is_refused_where_a_key_orders_the_rows() -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    table = lake.create_table("t", pa.schema([("n", pa.int64())]), ["n"])
+    table = empty_table(pa.schema([("n", pa.int64())]), ["n"])
     with pytest.raises(kt.UnsupportedError, match="only for tables without a primary key"):
         table.compact(order_by=["n"])
 
 
 def test_procedure_orders_rows_as_users_of_the_format_call_it() -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    lake = empty_lake()
     table = lake.create_table("t", SCHEMA, ())
     table.write(some_rows(3, 1))
     table.write(some_rows(2))

@@ -7,7 +7,6 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest import mock
 from uuid import uuid4
 
@@ -25,10 +24,12 @@ from keytide.format.data_file import FORMATS
 from keytide.format.manifest_entry import FileKind
 from keytide.format.snapshot import CommitKind
 from keytide.maintenance import writes as upkeep_writing
-from keytide.store import Store, open_store
+from keytide.store import Store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
+from new_tables import dotted, empty_store, empty_table, fields_of, table_in
 from overtaking import overtaken
 from stops import faults_of, stops_of
+from table_rows import lines, parsed, reopened, write_lines
 
 COLUMNS = {"p": "INT NOT NULL", "k": "INT NOT NULL", "s": "INT", "v": "STRING"}
 WRITE_ONLY = {"write-only": "true"}
@@ -37,31 +38,12 @@ Row = tuple[int, int, int, str]
 
 
 def columns(**types: str) -> list[kt.Field]:
-    return [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in types.items()]
+    return fields_of(types)
 
 
-def made(store: Store | None = None, **options: str) -> kt.Table:
-    lake = kt.connect("", store=store or open_store(f"memory://{uuid4().hex}"))
-    own = {name.replace("__", ".").replace("_", "-"): text for name, text in options.items()}
-    return lake.create_table("t", columns(**COLUMNS), ["p", "k"], ["p"], options=own)
-
-
-def rows_of(*rows: str) -> list[dict[str, Any]]:
-    """Rows as `kind p k s v`."""
-    words = [row.split() for row in rows]
-    return [
-        {"_row_kind": kind, "p": int(p), "k": int(k), "s": int(s), "v": v}
-        for kind, p, k, s, v in words
-    ]
-
-
-def write(table: kt.Table, *rows: str) -> kt.WriteResult:
-    return table.write(rows_of(*rows))
-
-
-def shown(table: kt.Table) -> list[str]:
-    rows = (row.values() for row in kt.Table(table.metadata.store, "t").scan().to_pylist())
-    return sorted(" ".join(map(str, row)) for row in rows)
+def new_table(store: Store | None = None, **options: str) -> kt.Table:
+    own = dotted(options)
+    return empty_table(columns(**COLUMNS), ["p", "k"], ["p"], options=own, store=store)
 
 
 def levels(table: kt.Table) -> list[tuple[int, int]]:
@@ -84,13 +66,13 @@ def live_names(table: kt.Table) -> set[str]:
 
 @pytest.mark.takes_turns
 def test_table_of_many_small_writes_has_few_files() -> None:
-    table, model = made(bucket="2", **IN_THE_WRITE), {}
+    table, model = new_table(bucket="2", **IN_THE_WRITE), {}
     for n in range(40):
         key = n * 7 % 11
-        write(table, f"+I 0 {key} 0 v{n}", f"-D 0 {key + 1} 0 x")
+        write_lines(table, f"+I 0 {key} 0 v{n}", f"-D 0 {key + 1} 0 x")
         model[key] = f"0 {key} 0 v{n}"
         model.pop(key + 1, None)
-        assert shown(table) == sorted(model.values())
+        assert lines(reopened(table)) == sorted(model.values())
         assert all(state.runs <= 5 for state in table.stored.newest_files().buckets.values())
     kinds = Counter(snapshot.commit_kind for snapshot in table.snapshots())
     assert kinds[CommitKind.APPEND] == 40
@@ -98,20 +80,20 @@ def test_table_of_many_small_writes_has_few_files() -> None:
 
 
 def test_only_what_a_write_touched_is_compacted() -> None:
-    table = made(**WRITE_ONLY, **IN_THE_WRITE)
+    table = new_table(**WRITE_ONLY, **IN_THE_WRITE)
     for n in range(6):
-        write(table, f"+I 1 1 0 v{n}", f"+I 2 1 0 v{n}")
+        write_lines(table, f"+I 1 1 0 v{n}", f"+I 2 1 0 v{n}")
     table.alter(SetOption("write-only", "false"))
-    write(table, "+I 1 1 0 v6")
+    write_lines(table, "+I 1 1 0 v6")
     assert levels(table) == [*[(0, 1)] * 6, (5, 1)]
-    assert shown(table) == ["1 1 0 v6", "2 1 0 v5"]
+    assert lines(reopened(table)) == ["1 1 0 v6", "2 1 0 v5"]
 
 
 @pytest.mark.parametrize("options", [WRITE_ONLY, {"num-sorted-run.compaction-trigger": "99"}])
 def test_writes_leave_files_alone_that_are_not_due(options: dict[str, str]) -> None:
-    table = made(**options)
+    table = new_table(**options)
     for n in range(12):
-        write(table, f"+I 0 1 0 v{n}")
+        write_lines(table, f"+I 0 1 0 v{n}")
     assert levels(table) == [(0, 1)] * 12
 
 
@@ -126,9 +108,9 @@ def test_writes_leave_files_alone_that_are_not_due(options: dict[str, str]) -> N
 def test_files_that_must_stay_are_left_by_writes_and_refused_by_name(
     options: dict[str, str],
 ) -> None:
-    table = made(**options, **{"sequence.field": "s"})
+    table = new_table(**options, **{"sequence.field": "s"})
     for n in range(7):
-        write(table, f"+I 0 1 0 v{n}")
+        write_lines(table, f"+I 0 1 0 v{n}")
     assert levels(table) == [(0, 1)] * 7
     with pytest.raises(
         kt.UnsupportedError, match=r"default.t.*cannot compact it.*'sequence.field'"
@@ -137,41 +119,41 @@ def test_files_that_must_stay_are_left_by_writes_and_refused_by_name(
 
 
 def test_write_whose_compaction_fails_is_a_write_with_a_warning() -> None:
-    store = open_store(f"memory://{uuid4().hex}")
-    table = made(store, **IN_THE_WRITE)
+    store = empty_store()
+    table = new_table(store, **IN_THE_WRITE)
     for n in range(4):
-        write(table, f"+I 0 1 0 v{n}")
+        write_lines(table, f"+I 0 1 0 v{n}")
     faulty = kt.connect("", store=FaultyStore(store, [Fault("output", nth=2)])).table("t")
     with pytest.warns(
         kt.KeytideWarning, match="rows are written, but the compaction after"
     ) as told:
-        result = write(faulty, "+I 0 1 0 v4")
+        result = faulty.write(parsed(faulty.schema, "+I 0 1 0 v4"))
     assert [warning.filename for warning in told] == [__file__]
     assert result.snapshot_id == 5
-    assert shown(table) == ["0 1 0 v4"]
+    assert lines(reopened(table)) == ["0 1 0 v4"]
     assert names(store) == live_names(table)
-    write(table, "+I 0 2 0 v5")
+    write_lines(table, "+I 0 2 0 v5")
     assert levels(table) == [(5, 2)]
 
 
 def test_writer_goes_on_beyond_the_stop_trigger_whoever_compacts_too() -> None:
-    table = made(**WRITE_ONLY, **IN_THE_WRITE)
+    table = new_table(**WRITE_ONLY, **IN_THE_WRITE)
     for n in range(9):
-        write(table, f"+I 0 {n} 0 v{n}")
+        write_lines(table, f"+I 0 {n} 0 v{n}")
     table.alter(SetOption("write-only", "false"))
 
     def other() -> object:
-        return kt.Table(table.metadata.store, "t").compact(full=True)
+        return reopened(table).compact(full=True)
 
     def append() -> object:
         with mock.patch.object(upkeep_writing, "why_not_compacted", return_value="not now"):
-            return [write(table, f"+I 0 {50 + n} 0 w") for n in range(10)]
+            return [write_lines(table, f"+I 0 {50 + n} 0 w") for n in range(10)]
 
     # The write itself comes first; then another compaction, and many more writes before it.
     late = overtaken(table, lambda: None, lambda: (append(), other()))
-    write(late, "+I 0 99 0 last")
+    write_lines(late, "+I 0 99 0 last")
     assert table.stored.newest_files().bucket(bucket_of(table)).runs <= 5
-    assert len(shown(table)) == 20
+    assert len(lines(reopened(table))) == 20
 
 
 def bucket_of(table: kt.Table) -> tuple[bytes, int]:
@@ -183,9 +165,9 @@ def bucket_of(table: kt.Table) -> tuple[bytes, int]:
 
 
 def test_full_compaction_leaves_one_run_and_then_nothing_to_do() -> None:
-    table = made(**WRITE_ONLY)
-    write(table, "+I 1 1 0 a", "+I 2 1 0 a")
-    write(table, "+I 1 2 0 b")
+    table = new_table(**WRITE_ONLY)
+    write_lines(table, "+I 1 1 0 a", "+I 2 1 0 a")
+    write_lines(table, "+I 1 2 0 b")
     done = table.compact(full=True)
     assert (done.snapshot_id, done.buckets, done.files_before, done.files_after) == (3, 2, 3, 2)
     assert done.bytes_before > 0
@@ -197,9 +179,9 @@ def test_full_compaction_leaves_one_run_and_then_nothing_to_do() -> None:
 
 
 def test_dry_run_tells_what_would_be_taken_up_and_does_nothing() -> None:
-    table = made(**WRITE_ONLY)
+    table = new_table(**WRITE_ONLY)
     for n in range(3):
-        write(table, f"+I 1 {n} 0 a", f"+I 2 {n} 0 a")
+        write_lines(table, f"+I 1 {n} 0 a", f"+I 2 {n} 0 a")
     told = table.compact(full=True, dry_run=True)
     assert (told.snapshot_id, told.buckets, told.files_before) == (None, 2, 6)
     assert (told.files_after, told.bytes_written) == (None, None)
@@ -208,34 +190,34 @@ def test_dry_run_tells_what_would_be_taken_up_and_does_nothing() -> None:
 
 
 def test_older_snapshots_and_columns_of_old_files_stay_readable() -> None:
-    table = made(**WRITE_ONLY)
-    write(table, "+I 0 1 0 a", "+I 0 2 0 b")
+    table = new_table(**WRITE_ONLY)
+    write_lines(table, "+I 0 1 0 a", "+I 0 2 0 b")
     table.alter(AddColumn(("n",), kt.parse_sql_type("INT")))
     table.write([{"p": 0, "k": 2, "s": 0, "v": "c", "n": 7}])
     table.compact(full=True)
-    assert shown(table) == ["0 1 0 a None", "0 2 0 c 7"]
+    assert lines(reopened(table)) == ["0 1 0 a -", "0 2 0 c 7"]
     past = table.scan(snapshot_id=1).to_pylist()
     assert sorted(row["v"] for row in past) == ["a", "b"]
 
 
 def test_large_files_without_a_common_key_move_without_being_written_again() -> None:
-    store = open_store(f"memory://{uuid4().hex}")
-    table = made(store, target_file_size="1 kb", **WRITE_ONLY)
-    write(table, "+I 0 1 0 a", "+I 0 2 0 a")
-    write(table, "+I 0 5 0 a", "-D 0 6 0 x")
-    write(table, "+I 0 8 0 a")
+    store = empty_store()
+    table = new_table(store, target_file_size="1 kb", **WRITE_ONLY)
+    write_lines(table, "+I 0 1 0 a", "+I 0 2 0 a")
+    write_lines(table, "+I 0 5 0 a", "-D 0 6 0 x")
+    write_lines(table, "+I 0 8 0 a")
     before = live_names(table)
     done = table.compact(full=True)
     # The delete, which nothing can come before, is worth writing its file again.
     assert (done.files_before, done.files_after, done.files_written) == (3, 3, 1)
     assert len(before & live_names(table)) == 2
     assert levels(table) == [(5, 1), (5, 1), (5, 2)]
-    assert shown(table) == ["0 1 0 a", "0 2 0 a", "0 5 0 a", "0 8 0 a"]
+    assert lines(reopened(table)) == ["0 1 0 a", "0 2 0 a", "0 5 0 a", "0 8 0 a"]
 
 
 def test_file_of_a_writer_that_counts_no_deletes_moves_with_the_true_count() -> None:
-    table = made(target_file_size="1 kb", sequence__field="s", **WRITE_ONLY)
-    write(table, "+I 0 1 0 a", "-D 0 2 0 x")
+    table = new_table(target_file_size="1 kb", sequence__field="s", **WRITE_ONLY)
+    write_lines(table, "+I 0 1 0 a", "-D 0 2 0 x")
     (entry,) = table.scan().live.entries
     silent = replace(entry, file=replace(entry.file, delete_row_count=0))
     unit = Unit((SortedRun(0, (silent,)),), 5, is_whole=True)
@@ -247,15 +229,15 @@ def test_file_of_a_writer_that_counts_no_deletes_moves_with_the_true_count() -> 
 
 
 def test_compacted_run_is_cut_at_the_target_size_in_key_order() -> None:
-    table = made(target_file_size="4 kb", **WRITE_ONLY)
+    table = new_table(target_file_size="4 kb", **WRITE_ONLY)
     for n in range(3):
         rows = [{"p": 0, "k": k, "s": n, "v": uuid4().hex} for k in range(n, 3000, 3 - n)]
         table.write(rows)
-    before = shown(table)
+    before = lines(reopened(table))
     done = table.compact(full=True)
     assert done.files_written is not None
     assert done.files_written > 10
-    assert shown(table) == before
+    assert lines(reopened(table)) == before
     (bucket,) = table.scan().plan.buckets
     assert [len(section.files) for section in bucket.sections] == [1] * done.files_written
 
@@ -264,21 +246,21 @@ def test_compacted_run_is_cut_at_the_target_size_in_key_order() -> None:
 
 
 def test_rows_appended_meanwhile_lie_on_top_of_the_compacted() -> None:
-    table = made(**WRITE_ONLY)
+    table = new_table(**WRITE_ONLY)
     for n in range(3):
-        write(table, f"+I 0 1 0 v{n}", f"+I 0 2 0 v{n}")
-    late = overtaken(table, lambda: write(table, "+I 0 1 0 later", "-D 0 2 0 x"))
+        write_lines(table, f"+I 0 1 0 v{n}", f"+I 0 2 0 v{n}")
+    late = overtaken(table, lambda: write_lines(table, "+I 0 1 0 later", "-D 0 2 0 x"))
     assert late.compact(full=True).snapshot_id == 5
-    assert shown(table) == ["0 1 0 later"]
+    assert lines(reopened(table)) == ["0 1 0 later"]
     assert levels(table) == [(0, 2), (5, 2)]
 
 
 @pytest.mark.parametrize("target", ["128 mb", "1 kb"], ids=["rewritten", "moved"])
 def test_loser_of_two_compactions_tidies_up_and_is_done(target: str) -> None:
-    store = open_store(f"memory://{uuid4().hex}")
-    table = made(store, target_file_size=target, **WRITE_ONLY)
+    store = empty_store()
+    table = new_table(store, target_file_size=target, **WRITE_ONLY)
     for n in range(3):
-        write(table, f"+I 0 {n} 0 v{n}")
+        write_lines(table, f"+I 0 {n} 0 v{n}")
     before = names(store)
     first: list[kt.CompactionResult] = []
     late = overtaken(table, lambda: first.append(table.compact(full=True)))
@@ -286,31 +268,31 @@ def test_loser_of_two_compactions_tidies_up_and_is_done(target: str) -> None:
     assert (done.snapshot_id, done.overtaken, done.files_written) == (None, True, 0)
     assert names(store) == before | live_names(table)
     assert [s.commit_kind for s in table.snapshots()].count(CommitKind.COMPACT) == 1
-    assert shown(table) == ["0 0 0 v0", "0 1 0 v1", "0 2 0 v2"]
+    assert lines(reopened(table)) == ["0 0 0 v0", "0 1 0 v1", "0 2 0 v2"]
 
 
 def test_compactions_of_disjoint_files_do_not_meet_on_one_level() -> None:
-    table = made(num_sorted_run__compaction_trigger="2", **WRITE_ONLY)
-    write(table, "+I 0 1 0 a")
-    write(table, "+I 0 2 0 a")
+    table = new_table(num_sorted_run__compaction_trigger="2", **WRITE_ONLY)
+    write_lines(table, "+I 0 1 0 a")
+    write_lines(table, "+I 0 2 0 a")
 
     def act() -> None:
         table.compact(full=True)
-        write(table, "+I 0 3 0 b")
-        write(table, "+I 0 4 0 b")
+        write_lines(table, "+I 0 3 0 b")
+        write_lines(table, "+I 0 4 0 b")
 
     stale = overtaken(table, act)
     assert stale.compact(full=True).overtaken
-    assert shown(table) == ["0 1 0 a", "0 2 0 a", "0 3 0 b", "0 4 0 b"]
+    assert lines(reopened(table)) == ["0 1 0 a", "0 2 0 a", "0 3 0 b", "0 4 0 b"]
 
 
 def test_overwritten_partition_does_not_come_back() -> None:
-    table = made(**WRITE_ONLY)
+    table = new_table(**WRITE_ONLY)
     for n in range(3):
-        write(table, f"+I 0 1 0 v{n}", f"+I 1 1 0 v{n}")
+        write_lines(table, f"+I 0 1 0 v{n}", f"+I 1 1 0 v{n}")
     late = overtaken(table, lambda: table.overwrite([], {"p": 0}))
     assert late.compact(full=True).overtaken
-    assert shown(table) == ["1 1 0 v2"]
+    assert lines(reopened(table)) == ["1 1 0 v2"]
 
 
 # -- failures --------------------------------------------------------------------------------------
@@ -318,9 +300,9 @@ def test_overwritten_partition_does_not_come_back() -> None:
 
 @copies_of
 def filled(store: Store) -> None:
-    table = made(store, sequence__field="s", **WRITE_ONLY)
+    table = new_table(store, sequence__field="s", **WRITE_ONLY)
     for n in range(3):
-        write(table, f"+I 0 1 {n} v{n}", f"+I 1 {n} 0 v{n}", f"-D 1 {n} {n} x")
+        write_lines(table, f"+I 0 1 {n} v{n}", f"+I 1 {n} 0 v{n}", f"-D 1 {n} {n} x")
 
 
 ROWS = ["0 1 2 v2"]
@@ -328,7 +310,7 @@ ROWS = ["0 1 2 v2"]
 
 def operations() -> list[tuple[str, int]]:
     store = FaultyStore(filled())
-    kt.connect("", store=store).table("t").compact(full=True)
+    table_in(store).compact(full=True)
     return stops_of(store.log)
 
 
@@ -344,9 +326,9 @@ def test_failure_anywhere_loses_nothing(operation: str, nth: int, action: Action
     store = filled()
     faulty = FaultyStore(store, [Fault(operation, nth=nth, action=action)])  # type: ignore[arg-type]
     with suppress(kt.DataError, Crash, KeyboardInterrupt):
-        kt.connect("", store=faulty).table("t").compact(full=True)
-    table = kt.connect("", store=store).table("t")
-    assert shown(table) == ROWS
+        table_in(faulty).compact(full=True)
+    table = table_in(store)
+    assert lines(reopened(table)) == ROWS
     if action == "fail" and contents(store) == contents(filled()):
         return  # nothing was done, so going on is that of any other compaction
     live = {e.file.file_name for s in table.snapshots() for e in table.scan(
@@ -354,10 +336,10 @@ def test_failure_anywhere_loses_nothing(operation: str, nth: int, action: Action
     assert live <= names(store)
     if action != "crash" and operation not in ("create", "hint", "delete"):
         assert names(store) == live
-    write(table, "+I 1 2 1 late", "+I 0 9 0 new")
-    assert shown(table) == sorted([*ROWS, "0 9 0 new"])
+    write_lines(table, "+I 1 2 1 late", "+I 0 9 0 new")
+    assert lines(reopened(table)) == sorted([*ROWS, "0 9 0 new"])
     table.compact(full=True)
-    assert shown(table) == sorted([*ROWS, "0 9 0 new"])
+    assert lines(reopened(table)) == sorted([*ROWS, "0 9 0 new"])
 
 
 # -- tombstones ------------------------------------------------------------------------------------
@@ -369,28 +351,28 @@ def compact_at(table: kt.Table, now_ms: int) -> None:
 
 
 def test_delete_outlives_full_compactions_so_that_a_late_row_stays_out() -> None:
-    table = made(sequence__field="s", **WRITE_ONLY)
-    write(table, "+I 0 1 5 a", "+I 0 2 5 a")
-    write(table, "-D 0 1 7 x")
+    table = new_table(sequence__field="s", **WRITE_ONLY)
+    write_lines(table, "+I 0 1 5 a", "+I 0 2 5 a")
+    write_lines(table, "-D 0 1 7 x")
     table.compact(full=True)
     assert levels(table) == [(5, 2)]
-    write(table, "+I 0 1 6 late")
+    write_lines(table, "+I 0 1 6 late")
     table.compact(full=True)
-    assert shown(table) == ["0 2 5 a"]
-    write(table, "+I 0 1 8 back")
-    assert shown(table) == ["0 1 8 back", "0 2 5 a"]
+    assert lines(reopened(table)) == ["0 2 5 a"]
+    write_lines(table, "+I 0 1 8 back")
+    assert lines(reopened(table)) == ["0 1 8 back", "0 2 5 a"]
 
 
 @pytest.mark.parametrize("form", sorted(FORMATS))
 def test_delete_is_forgotten_once_compactions_have_known_it_for_as_long_as_is_told(
     form: str,
 ) -> None:
-    table = made(
+    table = new_table(
         sequence__field="s", tombstone__retention="100 ms", file__format=form, **WRITE_ONLY
     )
-    write(table, "+I 0 1 5 a", "-D 0 2 7 x")
+    write_lines(table, "+I 0 1 5 a", "-D 0 2 7 x")
     compact_at(table, 1000)
-    write(table, "-D 0 3 7 x")
+    write_lines(table, "-D 0 3 7 x")
     compact_at(table, 1099)
     assert levels(table) == [(5, 3)]
     compact_at(table, 1101)  # the first one is old enough by now, the other is not
@@ -399,25 +381,22 @@ def test_delete_is_forgotten_once_compactions_have_known_it_for_as_long_as_is_to
     assert len(table.snapshots()) == 5
     compact_at(table, 1300)
     assert levels(table) == [(5, 1)]
-    assert shown(table) == ["0 1 5 a"]
+    assert lines(reopened(table)) == ["0 1 5 a"]
 
 
 def test_delete_that_nothing_can_come_before_is_forgotten_by_the_next_full_compaction() -> None:
-    table = made(**WRITE_ONLY)
-    write(table, "+I 0 1 5 a", "+I 0 2 5 a")
-    write(table, "-D 0 1 7 x", "-D 0 2 5 x")
+    table = new_table(**WRITE_ONLY)
+    write_lines(table, "+I 0 1 5 a", "+I 0 2 5 a")
+    write_lines(table, "-D 0 1 7 x", "-D 0 2 5 x")
     table.compact(full=True)
     assert levels(table) == []
-    write(table, "+I 0 1 6 later")
-    assert shown(table) == ["0 1 6 later"]
+    write_lines(table, "+I 0 1 6 later")
+    assert lines(reopened(table)) == ["0 1 6 later"]
 
 
 def test_retract_of_a_sum_is_no_tombstone() -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     options = {"merge-engine": "aggregation", "fields.v.aggregate-function": "sum", **WRITE_ONLY}
-    table = lake.create_table(
-        "t", columns(k="INT NOT NULL", v="INT NOT NULL"), ["k"], options=options
-    )
+    table = empty_table(columns(k="INT NOT NULL", v="INT NOT NULL"), ["k"], options=options)
     table.write([{"k": 1, "v": 5, "_row_kind": "-U"}])
     table.compact(full=True)
     table.write([{"k": 1, "v": 7}])
@@ -427,7 +406,7 @@ def test_retract_of_a_sum_is_no_tombstone() -> None:
 def test_retention_is_refused_where_numbers_say_nothing_about_age() -> None:
     padded = {"sequence.field": "s", "sequence.auto-padding": "row-kind-flag"}
     with pytest.raises(kt.InvalidError, match=r"'tombstone.retention'.*'sequence.auto-padding'"):
-        made(tombstone__retention="1 d", **padded)
+        new_table(tombstone__retention="1 d", **padded)
 
 
 marks = st.frozensets(st.tuples(st.integers(0, 20), st.integers(0, 1000)), max_size=8)
@@ -472,10 +451,10 @@ def test_notes_are_kept_in_the_file_that_a_compaction_writes(form: str, tmp_path
 
 
 def test_sql_compacts_fully_unless_told_otherwise() -> None:
-    store = open_store(f"memory://{uuid4().hex}")
-    table, lake = made(store, **WRITE_ONLY), kt.connect("", store=store)
+    store = empty_store()
+    table, lake = new_table(store, **WRITE_ONLY), kt.connect("", store=store)
     for n in range(2):
-        write(table, f"+I 0 1 0 v{n}")
+        write_lines(table, f"+I 0 1 0 v{n}")
     (row,) = lake.sql("CALL sys.compact(table => 't', compact_strategy => 'minor')").to_pylist()
     assert row["snapshot_id"] is None
     (row,) = lake.sql("CALL sys.compact('t')").to_pylist()
@@ -492,13 +471,13 @@ def runs_of_partitions(table: kt.Table) -> list[int]:
 
 @pytest.mark.parametrize("key", ["p k", ""], ids=["primary key", "append table"])
 def test_some_partitions_are_compacted_and_the_others_stay_as_they_are(key: str) -> None:
-    store = open_store(f"memory://{uuid4().hex}")
+    store = empty_store()
     lake = kt.connect("", store=store)
     table = lake.create_table("t", columns(**COLUMNS), key.split(), ["p"], options=WRITE_ONLY)
     for n in range(2):
-        rows = rows_of(*(f"+I {p} 1 0 v{n}" for p in range(3)))
+        rows = parsed(table.schema, *(f"+I {p} 1 0 v{n}" for p in range(3)))
         table.write([{name: row[name] for name in COLUMNS} for row in rows])
-    before = shown(table)
+    before = lines(reopened(table))
     assert runs_of_partitions(table) == [2, 2, 2]
     assert table.compact(full=True, partition={"p": 1}, dry_run=True).files_before == 2
     table.compact(full=True, partition={"p": 1})
@@ -506,15 +485,15 @@ def test_some_partitions_are_compacted_and_the_others_stay_as_they_are(key: str)
     lake.sql("CALL sys.compact(table => 't', partitions => 'p=0;p=7')")
     assert runs_of_partitions(table) == [1, 1, 2]
     assert table.compact(full=True, partition={"p": 7}).snapshot_id is None
-    assert shown(table) == before
+    assert lines(reopened(table)) == before
     with pytest.raises(kt.InvalidError, match=r"the partition names 'k'; .* columns are p"):
         table.compact(partition={"k": 1})
 
 
 def test_full_compaction_of_a_partition_is_none_of_the_table() -> None:
     """What is to be compacted in full every so many commits still is."""
-    table = made(full_compaction__delta_commits="2", **WRITE_ONLY)
-    write(table, "+I 0 1 0 a", "+I 1 1 0 a")
+    table = new_table(full_compaction__delta_commits="2", **WRITE_ONLY)
+    write_lines(table, "+I 0 1 0 a", "+I 1 1 0 a")
     table.compact(full=True, partition={"p": 0})
     assert not table.snapshots()[-1].commit_user.startswith(compaction.FULL_COMPACTION)
     table.compact(full=True)
@@ -522,8 +501,8 @@ def test_full_compaction_of_a_partition_is_none_of_the_table() -> None:
 
 
 def test_no_warning_where_all_is_well() -> None:
-    table = made()
+    table = new_table()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for n in range(12):
-            write(table, f"+I 0 1 0 v{n}")
+            write_lines(table, f"+I 0 1 0 v{n}")

@@ -23,7 +23,7 @@ from engine_histories import (
     VERSIONS,
     history,
     made,
-    shown,
+    row_bags,
     write,
 )
 from keytide.compaction import compact as compaction
@@ -64,8 +64,8 @@ def test_compacted_tables_have_the_rows_of_those_that_never_were(
             else:
                 write(plain, step)
                 write(compacted, step)
-                rows = shown(plain)
-            assert shown(compacted) == rows
+                rows = row_bags(plain)
+            assert row_bags(compacted) == rows
 
 
 FEW = [name for name in APART if name not in ("groups", "sums beside last values")]
@@ -93,8 +93,8 @@ def test_versions_that_are_left_out_are_missed_by_nobody(
                 for versions in [[version] for version in step] if engine in FEW else [step]:
                     write(plain, versions)
                 write(compacted, step)
-                rows = shown(plain)
-            assert shown(compacted) == rows
+                rows = row_bags(plain)
+            assert row_bags(compacted) == rows
 
 
 @pytest.mark.parametrize("engine", FEW)
@@ -133,7 +133,7 @@ def test_order_and_batching_of_adds_do_not_matter(engine: str, data: st.DataObje
             write(other, [("+I", version) for version in shuffled[start:stop]])
             if data.draw(st.booleans()):
                 other.compact(full=True)
-    assert shown(one) == shown(other)
+    assert row_bags(one) == row_bags(other)
 
 
 LISTS = {**AGGREGATION, "sequence.field": "s", "fields.t.aggregate-function": "listagg"}

@@ -41,7 +41,7 @@ def runs_of(text: str, made: int = NOW) -> list[SortedRun]:
     return sorted_runs(entries)
 
 
-def shown(*units: Unit | None) -> str:
+def units_text(*units: Unit | None) -> str:
     """`sizes > level, sizes > level`."""
     texts = [
         f"{' '.join(str(run.size) for run in unit.runs)} > {unit.output_level}"
@@ -52,7 +52,7 @@ def shown(*units: Unit | None) -> str:
 
 
 def picked(text: str, made: int = NOW, **rules: Any) -> str:
-    return shown(*pick(runs_of(text, made), Rules(**rules), NOW))
+    return units_text(*pick(runs_of(text, made), Rules(**rules), NOW))
 
 
 def test_runs_are_files_of_level_0_newest_first_then_levels() -> None:
@@ -150,7 +150,7 @@ def test_steady_writes_under_size_amplification_alone() -> None:
     [("", "nothing"), ("7@5", "nothing"), ("7@4", "7 > 5"), ("7", "7 > 5"), ("1 7@5", "1 7 > 5")],
 )
 def test_all_are_picked_unless_they_are_one_run_on_the_highest_level(runs: str, unit: str) -> None:
-    assert shown(pick_all(runs_of(runs), Rules())) == unit
+    assert units_text(pick_all(runs_of(runs), Rules())) == unit
 
 
 sizes = st.integers(1, 1000)
@@ -206,4 +206,4 @@ def test_compacting_goes_on_until_there_are_no_more_runs_than_the_trigger(
 def test_the_files_of_one_large_run_move_together() -> None:
     load = [entry(50, 0, 7), entry(60, 0, 7)]
     runs = sorted_runs([*load, *(entry(1, 0, number) for number in (8, 9, 10))])
-    assert shown(*pick(runs, Rules(moved_bytes_min=9), NOW)) == "1 1 1 > 4, 50 60 > 5"
+    assert units_text(*pick(runs, Rules(moved_bytes_min=9), NOW)) == "1 1 1 > 4, 50 60 > 5"

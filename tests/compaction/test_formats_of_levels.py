@@ -10,6 +10,7 @@ import pytest
 
 import keytide as kt
 from keytide.definition.schema_evolution import SetOption
+from table_rows import by_key
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})
 LEVELS = {"file.format.per.level": "0:avro, 5:orc", "num-levels": "6"}
@@ -23,7 +24,7 @@ def files(table: kt.Table) -> dict[int, set[str]]:
     return found
 
 
-def made(warehouse: str, options: Mapping[str, str]) -> kt.Table:
+def new_table(warehouse: str, options: Mapping[str, str]) -> kt.Table:
     return kt.connect(warehouse).create_table("t", SCHEMA, ["k"], options={**LEVELS, **options})
 
 
@@ -40,7 +41,7 @@ def made(warehouse: str, options: Mapping[str, str]) -> kt.Table:
     ids=["plain", "vectors", "lookup", "partial", "versions"],
 )
 def test_each_level_has_its_format(warehouse: str, options: dict[str, str]) -> None:
-    table = made(warehouse, options)
+    table = new_table(warehouse, options)
     model: dict[int, Any] = {}
     for n in range(7):
         rows = [{"k": k, "v": f"{n}-{k}"} for k in range(n, n + 5)]
@@ -53,11 +54,11 @@ def test_each_level_has_its_format(warehouse: str, options: dict[str, str]) -> N
     found = files(table)
     assert found[5] == {"orc"}
     assert found == {level: expected.get(level, {"parquet"}) for level in found}
-    assert {r["k"]: r["v"] for r in table.scan().to_arrow().to_pylist()} == model
+    assert by_key(table.scan().to_arrow()) == model
 
 
 def test_lone_file_is_written_anew_where_its_level_asks_for_it(warehouse: str) -> None:
-    table = made(warehouse, {"write-only": "true"})
+    table = new_table(warehouse, {"write-only": "true"})
     table.write([{"k": 1, "v": "a"}])
     assert files(table) == {0: {"avro"}}
     table.compact(full=True)
@@ -82,11 +83,10 @@ def test_formats_that_cannot_be_are_refused(
     warehouse: str, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(kt.KeytideError, match=message):
-        made(warehouse, options)
+        new_table(warehouse, options)
 
 
-def test_tables_without_levels_say_that_it_has_no_effect(warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_tables_without_levels_say_that_it_has_no_effect(lake: kt.Lake) -> None:
     with pytest.warns(UserWarning, match="'file.format.per.level' has no effect"):
         table = lake.create_table("t", SCHEMA, [], options={"file.format.per.level": "0:avro"})
     table.write([{"k": 1, "v": "a"}])

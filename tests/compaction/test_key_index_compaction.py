@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.write.test_key_index import (
-    new_store,
-    new_table,
-    rows_of,
-    shown,
-    write,
-)
+from tests.write.test_key_index import new_table, rows_of, write
 
 import keytide as kt
 from key_indexes import assert_index_is_that_of_the_rows
 from keytide.store import Store
+from new_tables import empty_store, table_in
+from table_rows import by_key
 
 PERCENT = "upsert.compaction.invalid-records-threshold-percent"
 COUNT = "upsert.compaction.invalid-records-threshold-count"
@@ -45,10 +41,10 @@ def test_compaction_takes_up_files_of_which_enough_is_stale(
     table = new_table(**SIZE, **options)
     write(table, *rows_of(*(f"+I {k} 1 a" for k in range(10))))
     write(table, *rows_of(*(f"+I {k} 2 b" for k in range(5))))
-    before = shown(table)
+    before = by_key(table, "ts", "v")
     table.compact()
     assert counts_of_rows(table) == ([5, 5] if is_due else [5, 10])
-    assert shown(table) == before
+    assert by_key(table, "ts", "v") == before
     assert_index_is_that_of_the_rows(table)
     table.compact(full=True)
     assert sum(counts_of_rows(table)) == 10
@@ -64,7 +60,7 @@ def test_deletes_are_not_stale_as_long_as_they_count() -> None:
 
 
 def test_file_without_a_current_row_goes_unread() -> None:
-    store = new_store()
+    store = empty_store()
     table = new_table(store, **SIZE)
     write(table, *rows_of("+I 1 1 a", "+I 2 1 a"))
     (entry,) = table.scan().live.entries
@@ -72,9 +68,9 @@ def test_file_without_a_current_row_goes_unread() -> None:
     (path,) = [p for p in _data_files(store) if p.endswith(entry.file.file_name)]
     store.delete([path])
     store.put(path, b"unreadable")
-    kt.connect("", store=store).table("t").compact()
+    table_in(store).compact()
     assert counts_of_rows(table) == [2]
-    assert shown(table) == {1: (2, "b"), 2: (2, "b")}
+    assert by_key(table, "ts", "v") == {1: (2, "b"), 2: (2, "b")}
     assert_index_is_that_of_the_rows(table)
 
 

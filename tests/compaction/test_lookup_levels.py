@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from hypothesis import given, settings
@@ -15,18 +14,16 @@ from hypothesis import strategies as st
 import keytide as kt
 from compacting import compact, compact_by_lookup
 from keytide.definition.schema_evolution import SetOption
-from keytide.store import open_store
+from new_tables import empty_table
 
 LOOKUPS = ({"changelog-producer": "lookup"}, {"force-lookup": "true"})
 Version = tuple[str, int, int, Any]
 """Kind, key, sequence, value."""
 
 
-def made(kind: str, options: dict[str, str]) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+def new_table(kind: str, options: dict[str, str]) -> kt.Table:
     columns = {"k": "INT NOT NULL", "s": "INT", "v": kind}
-    fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in columns.items()]
-    return lake.create_table("t", fields, ["k"], options={"write-only": "true", **options})
+    return empty_table(columns, ["k"], options={"write-only": "true", **options})
 
 
 def write(table: kt.Table, versions: Sequence[Version]) -> None:
@@ -134,7 +131,7 @@ def test_values_count_once_wherever_compactions_left_them(
     name: str, lookup: dict[str, str], data: st.DataObject
 ) -> None:
     case = CASES[name]
-    table = made(case.kind, {**case.options, **lookup})
+    table = new_table(case.kind, {**case.options, **lookup})
     arrived: dict[int, list[Any]] = {}
     for number, (versions, level) in enumerate(data.draw(history(case))):
         write(table, [("+I", key, number, value) for key, value in versions])
@@ -157,7 +154,7 @@ def levels(table: kt.Table) -> dict[int, int]:
 
 def nested_sums(**options: str) -> kt.Table:
     """A sum of 11 on level 1, of which 1 is on level 5 too."""
-    table = made("INT", CASES["sum"].options | {"changelog-producer": "lookup"} | options)
+    table = new_table("INT", CASES["sum"].options | {"changelog-producer": "lookup"} | options)
     write(table, [("+I", 1, 5, 1), ("+I", 2, 5, 1)])
     compact_by_lookup(table, 5)
     write(table, [("+I", 1, 7, 10)])
@@ -199,7 +196,7 @@ def test_late_rows_are_told_from_the_version_that_counts() -> None:
 
 
 def test_without_lookup_every_level_counts() -> None:
-    table = made("INT", CASES["sum"].options)
+    table = new_table("INT", CASES["sum"].options)
     for number, level in [(1, 5), (10, 3), (100, 1)]:
         write(table, [("+I", 1, 5, number)])
         compact(table, level)
@@ -212,7 +209,7 @@ def test_without_lookup_every_level_counts() -> None:
 def test_which_levels_count_cannot_change_under_stored_rows(
     engine: str, before: str, after: str
 ) -> None:
-    table = made("INT", {"merge-engine": engine, "changelog-producer": before})
+    table = new_table("INT", {"merge-engine": engine, "changelog-producer": before})
     table.alter(SetOption("changelog-producer", before))
     write(table, [("+I", 1, 5, 1)])
     with pytest.raises(kt.InvalidError, match=r"'changelog-producer'.*write the rows to a new"):

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import polars as pl
 import pyarrow as pa
@@ -19,8 +18,8 @@ from keytide.definition.schema_evolution import AddColumn, RenameColumn
 from keytide.feeds.apply import count_changes, fill_unavailable
 from keytide.format.schema import KEY_PREFIX, SYSTEM_NAMES
 from keytide.merge.order import MergeOrder
-from keytide.store import open_store
 from keytide.types import ArrayType, DataType, RowType
+from new_tables import empty_lake, empty_table
 
 SOURCE = Path(kt.__file__).parent
 # What gives a column its name, by position or by keyword.
@@ -76,9 +75,9 @@ def names() -> list[str]:
     return list(dict.fromkeys([*sorted(free.values()), *more]))
 
 
-def table_of(names: list[str], key: list[str], **more: Any) -> kt.Table:
+def new_table(names: list[str], key: list[str], **more: Any) -> kt.Table:
     fields = [kt.Field(-1, name, kt.parse_sql_type("INT")) for name in names]
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    lake = empty_lake()
     return lake.create_table("t", fields, key, **more)
 
 
@@ -106,7 +105,7 @@ def test_keys_and_values_may_have_every_name(part: int) -> None:
         "bucket": "2",
     }
     partition = key[:1] if len(key) > 1 else []
-    table = table_of([*key, *values], key, partition_by=partition, options=options)
+    table = new_table([*key, *values], key, partition_by=partition, options=options)
     row = dict.fromkeys([*key, *values], 1)
     last = key[-1]
     table.write([{**row, last: n} for n in range(6)])
@@ -139,8 +138,7 @@ def test_folded_columns_and_nested_members_may_have_every_name(engine: str) -> N
         "fields.nested?.nested-key": "x",
         **groups,
     }
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    table = lake.create_table("t", fields, ["k?"], options=options)
+    table = empty_table(fields, ["k?"], options=options)
     item = {member.name: 1 for member in nested.element.fields}  # type: ignore[attr-defined]
     for n in (1, 2):
         row = {"k?": 1, **dict.fromkeys(folded, n), "nested?": [{**item, "x": n}, item]}
@@ -175,8 +173,8 @@ def test_changes_of_a_feed_may_have_every_name() -> None:
 def test_scratch_names_are_no_columns() -> None:
     for name in (scratch("row"), "_KEY_a", "_key_a", "*", "^.*$", "a\0b", *SYSTEM_NAMES, *TAKEN):
         with pytest.raises(kt.InvalidError, match=r"reserved|taken|kept|pattern|NUL"):
-            table_of(["k", name], ["k"])
-        table = table_of(["k", "v"], ["k"])
+            new_table(["k", name], ["k"])
+        table = new_table(["k", "v"], ["k"])
         with pytest.raises(kt.InvalidError, match=r"reserved|taken|kept|pattern|NUL"):
             table.alter(AddColumn((name,), kt.parse_sql_type("INT")))
         with pytest.raises(kt.InvalidError, match=r"reserved|taken|kept|pattern|NUL"):
@@ -215,7 +213,7 @@ def deep(levels: int) -> kt.Field:
     ],
 )
 def test_definition_that_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    lake = empty_lake()
     sound = {"name": "t", "schema": [kt.Field(-1, "k", INT)], "primary_key": ["k"]}
     with pytest.raises(kt.InvalidError, match=message):
         lake.create_table(**{**sound, **arguments})
@@ -223,7 +221,7 @@ def test_definition_that_cannot_be_is_refused(arguments: dict[str, Any], message
 
 
 def test_column_that_is_added_or_renamed_needs_a_sound_name_and_type() -> None:
-    table = table_of(["k", "v"], ["k"])
+    table = new_table(["k", "v"], ["k"])
     for change in (
         AddColumn(("",), INT), AddColumn((" ",), INT), RenameColumn(("v",), ""),
         AddColumn(("v", "w"), deep(300).type), AddColumn(("w",), deep(300).type),

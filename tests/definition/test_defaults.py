@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 import pytest
 
 import keytide as kt
 from keytide.definition.schema_evolution import RemoveOption
+from new_tables import fields_of
+from table_rows import rows
 
-SCHEMA = [
-    kt.Field(-1, name, kt.parse_sql_type(kind))
-    for name, kind in {
-        "k": "INT", "n": "INT", "s": "STRING", "d": "DATE", "m": "DECIMAL(5, 2)",
-        "z": "TIMESTAMP_LTZ(3)",
-    }.items()
-]  # fmt: skip
+SCHEMA = fields_of("k INT, n INT, s STRING, d DATE, m DECIMAL(5, 2), z TIMESTAMP_LTZ(3)")
 DEFAULTS = {
     "fields.n.default-value": "7",
     "fields.s.default-value": "none",
@@ -33,10 +27,6 @@ def table(warehouse: str) -> kt.Table:
     table.write([{"k": 1, "n": 5}, {"k": 2, "s": "x"}])
     table.write([{"k": 1, "s": "y"}, {"k": 3}])
     return table
-
-
-def rows(scan: kt.Scan) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.values()) for row in scan.to_pylist())
 
 
 def test_readers_see_the_default_where_nothing_was_written(table: kt.Table) -> None:
@@ -92,9 +82,8 @@ def test_default_of_a_column_is_written_instead_of_null(warehouse: str) -> None:
     ],
 )
 def test_default_that_cannot_be_is_refused(
-    warehouse: str, key: str, value: str, message: str
+    lake: kt.Lake, key: str, value: str, message: str
 ) -> None:
-    lake = kt.connect(warehouse)
     with pytest.raises(kt.InvalidError, match=message):
         lake.create_table("t", SCHEMA, ["k"], options={key: value})
     assert lake.tables() == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -16,7 +15,7 @@ import keytide as kt
 from keytide.definition.schema_evolution import SetOption
 from keytide.options import SECTIONS
 from keytide.options.values import ACTS
-from keytide.store import open_store
+from new_tables import empty_table
 
 SCHEMA = pa.schema(
     [
@@ -67,18 +66,14 @@ definitions = st.tuples(
 )
 
 
-def new_lake() -> kt.Lake:
-    return kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-
-
-def made(keys: str, options: Mapping[str, str]) -> kt.Table:
+def new_table(keys: str, options: Mapping[str, str]) -> kt.Table:
     key, partitions = KEYS[keys]
-    return new_lake().create_table("t", SCHEMA, key, partitions, options=options)
+    return empty_table(SCHEMA, key, partitions, options=options)
 
 
 def altered(keys: str, options: Mapping[str, str]) -> kt.Table:
     """The same by ALTER, but for what has to be said when a table is made."""
-    table = made(keys, {"bucket": "-1"} if keys == "keys move" else {})
+    table = new_table(keys, {"bucket": "-1"} if keys == "keys move" else {})
     table.alter(*[SetOption(key, value) for key, value in options.items()])
     return table
 
@@ -86,7 +81,9 @@ def altered(keys: str, options: Mapping[str, str]) -> kt.Table:
 @pytest.mark.takes_turns
 @settings(max_examples=10 * settings.default.max_examples)
 @given(
-    keys=st.sampled_from(sorted(KEYS)), options=definitions, make=st.sampled_from([made, altered])
+    keys=st.sampled_from(sorted(KEYS)),
+    options=definitions,
+    make=st.sampled_from([new_table, altered]),
 )
 def test_definition_that_is_accepted_can_be_written(
     keys: str, options: dict[str, str], make: Any

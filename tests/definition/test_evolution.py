@@ -31,6 +31,7 @@ from keytide.definition.schema_evolution import (
 from keytide.format.schema import TableSchema
 from keytide.store import Store, open_store
 from keytide.store.faults import Fault, FaultyStore
+from new_tables import empty_table, fields_of
 from overtaking import overtaken
 
 T = kt.parse_sql_type
@@ -47,7 +48,7 @@ OPTIONS = {"bucket": "2", "file.format": "parquet"}
 def schema_of(columns: dict[str, str] = COLUMNS, **options: str) -> TableSchema:
     """A schema with the primary key `p`, `k` and partitions by `p`."""
     return TableSchema.create(
-        [kt.Field(-1, name, T(text)) for name, text in columns.items()],
+        fields_of(columns),
         primary_keys=["p", "k"],
         partition_keys=["p"],
         options=OPTIONS | options,
@@ -405,9 +406,7 @@ def test_same_value_of_a_fixed_option_is_no_change() -> None:
 
 
 def new_table(columns: dict[str, str], store: Store | None = None, **options: str) -> kt.Table:
-    fields = [kt.Field(-1, name, T(text)) for name, text in columns.items()]
-    lake = kt.connect("", store=store or open_store(f"memory://{uuid4().hex}"))
-    return lake.create_table("t", fields, ["k"], options=options)
+    return empty_table(columns, ["k"], options=options, store=store)
 
 
 def rows(scan: kt.Scan) -> list[dict[str, Any]]:
@@ -580,8 +579,8 @@ def test_change_that_another_one_rules_out_is_a_conflict() -> None:
     assert table.table_schema.id == 1
 
 
-def test_changes_of_many_threads_are_all_made(warehouse: str) -> None:
-    table = kt.connect(warehouse).create_table("t", pa.schema([("k", pa.int64())]), ["k"])
+def test_changes_of_many_threads_are_all_made(lake: kt.Lake) -> None:
+    table = lake.create_table("t", pa.schema([("k", pa.int64())]), ["k"])
 
     def add_all(name: str) -> None:
         for number in range(5):
@@ -640,7 +639,7 @@ def test_any_chain_of_changes_and_writes_agrees_with_a_model(data: st.DataObject
             for key in keys:
                 values = {f.id: data.draw(st.none() | st.integers(-9, 9)) for f in schema.fields}
                 model[key] = values | {0: key}
-            written = [shown(model[key], schema) for key in keys]
+            written = [values_of(model[key], schema) for key in keys]
             snapshot = table.write(written).snapshot_id
             assert snapshot is not None
             seen.append((snapshot, list(schema.names), all_shown(model, schema)))
@@ -669,16 +668,16 @@ def possible_changes(schema: TableSchema, step: int) -> list[SchemaChange | None
     return changes
 
 
-def shown(values: dict[int, int | None], schema: TableSchema) -> dict[str, Any]:
+def values_of(values: dict[int, int | None], schema: TableSchema) -> dict[str, Any]:
     return {f.name: values.get(f.id) for f in schema.fields}
 
 
 def all_shown(model: Model, schema: TableSchema) -> list[dict[str, Any]]:
-    return rows_of([shown(values, schema) for values in model.values()])
+    return rows_of([values_of(values, schema) for values in model.values()])
 
 
-def test_schema_of_the_table_is_the_newest_one(warehouse: str) -> None:
-    table = kt.connect(warehouse).create_table("t", pa.schema([("k", pa.int64())]), ["k"])
+def test_schema_of_the_table_is_the_newest_one(lake: kt.Lake) -> None:
+    table = lake.create_table("t", pa.schema([("k", pa.int64())]), ["k"])
     other = kt.open_table(table.uri)
     table.alter(AddColumn(("v",), T("INT")))
     assert other.schema.names == ["k", "v"]

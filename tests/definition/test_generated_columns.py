@@ -15,7 +15,7 @@ DAY = {"day": "CAST(ts AS DATE)"}
 FIRST, SECOND = datetime(2026, 1, 1, 8), datetime(2026, 1, 2, 9)
 
 
-def made(warehouse: str, key: list[str], **given: Any) -> kt.Table:
+def new_table(warehouse: str, key: list[str], **given: Any) -> kt.Table:
     return kt.connect(warehouse).create_table("t", SCHEMA, key, generated=DAY, **given)
 
 
@@ -40,7 +40,7 @@ TABLES: dict[str, tuple[list[str], dict[str, Any]]] = {
 def test_missing_values_are_computed_and_others_are_refused(
     warehouse: str, key: list[str], given: dict[str, Any]
 ) -> None:
-    table = made(warehouse, key, **given)
+    table = new_table(warehouse, key, **given)
     table.write([{"id": 1, "ts": FIRST}, {"id": 2, "ts": SECOND, "day": date(2026, 1, 2)}])
     table.write([{"id": 3, "ts": FIRST, "day": None}])
     assert days(table) == {1: 1, 2: 2, 3: 1}
@@ -58,7 +58,7 @@ def test_missing_values_are_computed_and_others_are_refused(
 @pytest.mark.parametrize("name", ["merged", "partitioned", "key", "appended", "indexed"])
 def test_changes_of_rows_compute_it_anew(warehouse: str, name: str) -> None:
     key, given = TABLES[name]
-    table = made(warehouse, key, **given)
+    table = new_table(warehouse, key, **given)
     lake = kt.connect(warehouse)
     lake.sql("INSERT INTO t (id, ts) VALUES (1, TIMESTAMP '2026-01-01 08:00:00')")
     lake.sql("INSERT INTO t VALUES (2, TIMESTAMP '2026-01-01 08:00:00', NULL)")
@@ -104,9 +104,8 @@ def test_changes_of_rows_compute_it_anew(warehouse: str, name: str) -> None:
     ],
 )
 def test_column_that_cannot_be_generated_is_refused(
-    warehouse: str, columns: str, message: str
+    lake: kt.Lake, columns: str, message: str
 ) -> None:
-    lake = kt.connect(warehouse)
     key = "" if "PRIMARY" in columns else ", PRIMARY KEY (k)"
     with pytest.raises(kt.KeytideError) as caught:
         lake.sql(f"CREATE TABLE u ({columns}{key})")
@@ -127,15 +126,15 @@ def test_tables_in_which_rows_do_not_make_it_are_refused(
     warehouse: str, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(kt.InvalidError, match=message):
-        made(warehouse, ["id"], options=options)
-    key = made(warehouse, ["id", "ts", "day"], options={"merge-engine": "partial-update"})
+        new_table(warehouse, ["id"], options=options)
+    key = new_table(warehouse, ["id", "ts", "day"], options={"merge-engine": "partial-update"})
     key.write([{"id": 1, "ts": FIRST}])
     assert days(key) == {1: 1}
 
 
 def test_definition_is_told_as_it_was_given_and_keeps_what_it_reads(warehouse: str) -> None:
     lake = kt.connect(warehouse)
-    table = made(warehouse, ["id"])
+    table = new_table(warehouse, ["id"])
     [shown] = lake.sql("SHOW CREATE TABLE t").to_pylist()
     assert "`day` DATE GENERATED ALWAYS AS (CAST(ts AS DATE))" in shown["create_table"]
     assert "generated.day" not in shown["create_table"]
@@ -159,8 +158,7 @@ def test_definition_is_told_as_it_was_given_and_keeps_what_it_reads(warehouse: s
     assert [r["d"].day for r in lake.sql("SELECT * FROM t ORDER BY id").to_pylist()] == [1, 2]
 
 
-def test_rows_of_which_it_cannot_be_computed_are_named(warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_rows_of_which_it_cannot_be_computed_are_named(lake: kt.Lake) -> None:
     lake.sql("CREATE TABLE n (s STRING, i INT NOT NULL GENERATED ALWAYS AS (CAST(s AS INT)))")
     table = lake.table("n")
     assert isinstance(table, kt.Table)
@@ -177,7 +175,7 @@ def test_rows_of_which_it_cannot_be_computed_are_named(warehouse: str) -> None:
 
 
 def test_merge_of_all_columns_and_wider_rows_leave_it_to_the_table(warehouse: str) -> None:
-    table = made(warehouse, ["id"])
+    table = new_table(warehouse, ["id"])
     table.write([{"id": 1, "ts": FIRST}])
     rows = pa.table({"id": [1, 2], "ts": pa.array([SECOND, FIRST], pa.timestamp("us"))})
     merge = table.merge(rows, "target.id = source.id")
@@ -190,7 +188,7 @@ def test_merge_of_all_columns_and_wider_rows_leave_it_to_the_table(warehouse: st
 @pytest.mark.spark
 def test_rows_of_spark_are_computed_where_they_are_placed(warehouse: str, spark: Any) -> None:
     key, given = TABLES["key"]
-    table = made(warehouse, key, **given)
+    table = new_table(warehouse, key, **given)
     frame = spark.sql(
         "SELECT id, timestamp_ntz'2026-01-01 08:00:00' + make_dt_interval(id % 3) AS ts, "
         "CASE WHEN id = 7 THEN DATE'2026-01-02' END AS day FROM range(0, 40, 1, 2)"

@@ -16,6 +16,7 @@ from keytide.definition import kind
 from keytide.definition.kind import TableKind
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
+from table_rows import dicts
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 ROWS = [{"k": 1, "v": "a"}, {"k": 2, "v": "b"}]
@@ -49,7 +50,7 @@ def table(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> kt.Table:
 
 def test_rows_are_read_as_they_are_stored_and_nothing_is_merged(table: kt.Table) -> None:
     scan = table.scan()
-    assert sorted(scan.to_pylist(), key=lambda row: row["k"]) == ROWS
+    assert dicts(scan) == ROWS
     explained = scan.explain()
     assert (explained.files_merged, explained.merge_engine) == (0, None)
 

@@ -7,7 +7,6 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -26,7 +25,8 @@ from keytide.definition.schema_evolution import (
 )
 from keytide.options import SECTIONS, Change, ForOthers, Option
 from keytide.options.values import ACTS
-from keytide.store import open_store
+from new_tables import empty_lake, empty_table
+from table_rows import dicts
 
 pytestmark = pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
 
@@ -71,9 +71,7 @@ VALUES = {
 
 
 def new_table(options: Mapping[str, str]) -> kt.Table:
-    fields = [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in COLUMNS.items()]
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    return lake.create_table("t", fields, ["k"], options=options)
+    return empty_table(COLUMNS, ["k"], options=options)
 
 
 def rows_of(line: str) -> list[dict[str, Any]]:
@@ -96,9 +94,9 @@ def written(options: Mapping[str, str], commits: Sequence[list[dict[str, Any]]])
     return table
 
 
-def shown(table: kt.Table, *left_out: str) -> list[dict[str, Any]]:
+def row_dicts(table: kt.Table, *left_out: str) -> list[dict[str, Any]]:
     names = [name for name in table.scan().schema.names if name not in left_out]
-    return sorted(table.scan(columns=names).to_pylist(), key=lambda row: row["k"])
+    return dicts(table.scan(columns=names))
 
 
 def keys_of(option: Option) -> Iterator[str]:
@@ -138,7 +136,7 @@ def check_rows_stay(before: Rows, table: kt.Table, *changes: SchemaChange) -> bo
         return False
     if table.table_schema.id == number:
         return True
-    after = shown(table, "new", "newer")
+    after = row_dicts(table, "new", "newer")
     if any(getattr(c, "key", "").endswith("default-value") for c in changes):
         before, after = without_defaults(before), without_defaults(after)
     assert after == before
@@ -159,14 +157,14 @@ ACTING = [option for option in ROWS if option.use == ACTS and option.key not in 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_option_changes_stored_rows(engine: str) -> None:
     table = written(ENGINES[engine], [rows_of(line) for line in HISTORY.strip().splitlines()])
-    before = shown(table)
+    before = row_dicts(table)
     of_merging = [option for option in ACTING if option.change is not Change.FREE]
     for change in settings_of(ACTING if engine == "plain" else of_merging):
         if check_rows_stay(before, table, change) and change.key in table.options:
             is_done(table, RemoveOption(change.key))  # the next change finds the rows as they are
     for key in ENGINES[engine]:
         assert not check_rows_stay(before, table, RemoveOption(key)), key
-    assert shown(table) == before
+    assert row_dicts(table) == before
 
 
 def test_no_option_for_other_engines_changes_stored_rows() -> None:
@@ -174,7 +172,7 @@ def test_no_option_for_other_engines_changes_stored_rows() -> None:
     kept = [option for option in ROWS if isinstance(option.use, ForOthers)]
     free = [option for option in kept if option.change is Change.FREE]
     changes = {change.key: change for change in settings_of(free)}
-    before = shown(table)
+    before = row_dicts(table)
     assert check_rows_stay(before, table, *changes.values())
     assert check_rows_stay(before, table, *map(RemoveOption, changes))
 
@@ -246,8 +244,8 @@ def test_random_changes_after_random_histories_change_no_row(
         warnings.simplefilter("ignore", kt.KeytideWarning)
         table = written(ENGINES[engine], history)
         for change in changes:
-            check_rows_stay(shown(table), table, change)
-        check_rows_stay(shown(table), table, *NEW, *itertools.starmap(SetOption, of_new))
+            check_rows_stay(row_dicts(table), table, change)
+        check_rows_stay(row_dicts(table), table, *NEW, *itertools.starmap(SetOption, of_new))
 
 
 @pytest.mark.parametrize(
@@ -266,7 +264,7 @@ def test_options_of_columns_added_in_the_same_step_are_taken(
     engine: str, options: dict[str, str]
 ) -> None:
     table = written(ENGINES[engine], [rows_of(line) for line in HISTORY.strip().splitlines()])
-    before = shown(table)
+    before = row_dicts(table)
     assert check_rows_stay(before, table, *NEW, *itertools.starmap(SetOption, options.items()))
     (key, value), *_ = options.items()
     other = SetOption(key.replace("new", "b"), value.replace("newer", "t").replace("new", "b"))
@@ -295,8 +293,7 @@ def test_last_member_that_is_the_time_of_entries_stays_the_last() -> None:
         "merge-engine": "aggregation",
         "fields.m.aggregate-function": "merge_map_with_keytime",
     }
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    table = lake.create_table("t", fields, ["k"], options=options)
+    table = empty_table(fields, ["k"], options=options)
     table.write([{"k": 1, "m": [(1, {"x": 1, "at": 5})]}])
     int_ = kt.parse_sql_type("INT")
     with pytest.raises(kt.InvalidError, match="add new fields before it"):
@@ -319,19 +316,19 @@ def test_renaming_a_column_is_no_change_of_the_options_that_name_it() -> None:
 
 def test_emptied_table_takes_any_option() -> None:
     table = written({}, [rows_of(line) for line in HISTORY.strip().splitlines()])
-    before = shown(table)
+    before = row_dicts(table)
     table.truncate()
     table.alter(SetOption("merge-engine", "aggregation"), SetOption("sequence.field", "a"))
     for line in ("+I 1 9 1 x -", "+I 1 3 2 y -"):
         table.write(rows_of(line))
-    assert shown(table) == [{"k": 1, "a": 9, "b": 1, "s": "x", "t": None}]
+    assert row_dicts(table) == [{"k": 1, "a": 9, "b": 1, "s": "x", "t": None}]
     old = table.scan(snapshot_id=3).to_pylist()
     assert sorted(old, key=lambda row: row["k"]) == before
 
 
 def test_rows_written_into_a_new_table_follow_its_option() -> None:
     """The way out that the refusal names."""
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    lake = empty_lake()
     lake.sql("CREATE TABLE old (k INT, a INT, gone BOOLEAN, PRIMARY KEY (k) NOT ENFORCED)")
     lake.sql("INSERT INTO old VALUES (1, 9, false), (2, 5, true)")
     with pytest.raises(kt.InvalidError, match="CREATE TABLE new LIKE old WITH"):

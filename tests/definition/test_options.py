@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -20,7 +19,7 @@ from keytide.merge.engines import engines_with
 from keytide.options import SECTIONS, ForOthers, Option, Refused, TableOptions, stored_name
 from keytide.options.features import feature_of
 from keytide.options.values import ACTS
-from keytide.store import open_store
+from new_tables import empty_lake, empty_table
 
 ROWS = [option for options in SECTIONS.values() for option in options]
 TYPED = {
@@ -31,14 +30,10 @@ TYPED = {
 COLUMNS = "k INT, a INT, b INT, s STRING"
 
 
-def new_lake() -> kt.Lake:
-    return kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-
-
 def new_table(options: Mapping[str, str], columns: str = COLUMNS) -> kt.Table:
     pairs = re.findall(r"(\w+) ([A-Z]+(?:<.*?>+)?)(?:, |$)", columns)
     schema = [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in pairs]
-    return new_lake().create_table("t", schema, ["k"], options=options)
+    return empty_lake().create_table("t", schema, ["k"], options=options)
 
 
 def key_of(option: Option) -> str:
@@ -324,9 +319,8 @@ def test_every_option_that_acts_is_tested_above() -> None:
 
 
 def test_keys_among_the_options_are_the_keys() -> None:
-    schema = [kt.Field(-1, name, kt.parse_sql_type("INT")) for name in "pkv"]
     options = {"primary_key": "p,k", "partition": "p"}
-    table = new_lake().create_table("t", schema, [], options=options)
+    table = empty_table("p INT, k INT, v INT", [], options=options)
     assert (table.primary_key, table.partition_by) == (("p", "k"), ("p",))
     assert not {"primary-key", "partition"} & set(table.options)
 

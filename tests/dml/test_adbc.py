@@ -41,6 +41,7 @@ from keytide.predicate.predicate import (
 from keytide.sql.local_engine import LocalEngine
 from keytide.sql.local_row_changes import LocalRowHost
 from keytide.types import type_from_arrow
+from table_rows import answer
 
 Row = tuple[Any, ...]
 
@@ -54,10 +55,6 @@ def lake(warehouse: str, database: SomeDatabase) -> kt.Lake:
     lake = kt.connect(warehouse)
     lake.attach("db", adbc_connector(database.kind, database.place))
     return lake
-
-
-def rows(lake: kt.Lake, text: str) -> list[Row]:
-    return [tuple(row.values()) for row in lake.sql(text).to_pylist()]
 
 
 ITEMS = {1: ("ann", 5), 2: ("bob", None), 3: (None, 9), 4: ("Zoe", 5)}
@@ -95,7 +92,7 @@ def items(database: SomeDatabase) -> dict[int, Row]:
 def test_condition_finds_what_it_finds_in_any_table(
     lake: kt.Lake, where: str, ids: list[int]
 ) -> None:
-    assert rows(lake, f"SELECT id FROM db.items WHERE {where} ORDER BY id") == [(i,) for i in ids]
+    assert answer(lake, f"SELECT id FROM db.items WHERE {where} ORDER BY id") == [(i,) for i in ids]
 
 
 OPERATORS = ["=", "!=", "<", "<=", ">", ">="]
@@ -166,7 +163,7 @@ def test_explain_tells_what_the_database_takes(lake: kt.Lake) -> None:
 
 
 def test_names_are_found_in_any_case(lake: kt.Lake) -> None:
-    assert rows(lake, "SELECT Name FROM DB.ITEMS WHERE ID = 1") == [("ann",)]
+    assert answer(lake, "SELECT Name FROM DB.ITEMS WHERE ID = 1") == [("ann",)]
 
 
 def test_strange_names_are_quoted(lake: kt.Lake, database: SomeDatabase) -> None:
@@ -189,9 +186,9 @@ def test_schema_may_stand_before_a_table_of_postgres(
     )
     lake = kt.connect(warehouse)
     lake.attach("pg", postgres.place)
-    assert rows(lake, "SELECT * FROM pg.shop.t") == [(7,)]
-    assert rows(lake, "SELECT * FROM pg.t") == [(8,)]
-    assert rows(lake, "SELECT * FROM pg.T") == []
+    assert answer(lake, "SELECT * FROM pg.shop.t") == [(7,)]
+    assert answer(lake, "SELECT * FROM pg.t") == [(8,)]
+    assert answer(lake, "SELECT * FROM pg.T") == []
     with pytest.raises(kt.NotFoundError, match=r"public.T, public.t, shop.t"):
         lake.sql("SELECT * FROM pg.nothing")
 
@@ -233,19 +230,19 @@ LITERALS = (
 
 
 def test_values_of_all_types_come_back(typed: kt.Lake) -> None:
-    assert rows(typed, "SELECT * FROM db.typed") == [(1, *[None] * len(VALUES))]
+    assert answer(typed, "SELECT * FROM db.typed") == [(1, *[None] * len(VALUES))]
     typed.sql(f"UPDATE db.typed SET {LITERALS}")
     assert typed.sql("SELECT * FROM db.typed").to_pylist() == [{"k": 1, **VALUES}]
     typed.sql(f"UPDATE db.typed SET {', '.join(f'{n} = NULL' for n in VALUES)} WHERE k = 1")
-    assert rows(typed, "SELECT * FROM db.typed") == [(1, *[None] * len(VALUES))]
+    assert answer(typed, "SELECT * FROM db.typed") == [(1, *[None] * len(VALUES))]
 
 
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize("assignment", LITERALS.replace("'', ", "''; ").split(", "))
 def test_condition_on_a_value_of_any_type_finds_it(typed: kt.Lake, assignment: str) -> None:
     typed.sql(f"UPDATE db.typed SET {LITERALS}")
-    assert rows(typed, f"SELECT k FROM db.typed WHERE {assignment}") == [(1,)]
-    assert rows(typed, f"SELECT k FROM db.typed WHERE NOT ({assignment})") == []
+    assert answer(typed, f"SELECT k FROM db.typed WHERE {assignment}") == [(1,)]
+    assert answer(typed, f"SELECT k FROM db.typed WHERE NOT ({assignment})") == []
 
 
 def test_types_that_arrow_lacks_are_texts_in_postgres(
@@ -260,7 +257,7 @@ def test_types_that_arrow_lacks_are_texts_in_postgres(
     )
     lake = kt.connect(warehouse)
     lake.attach("pg", postgres.place)
-    (found,) = rows(lake, "SELECT u, n, j, m, a, t FROM pg.t WHERE c LIKE 'x%'")
+    (found,) = answer(lake, "SELECT u, n, j, m, a, t FROM pg.t WHERE c LIKE 'x%'")
     assert found[1:] == ("1.50", '{"a": 1}', "sad", "{1,2}", "10:00:00.5")
     lake.sql("UPDATE pg.t SET n = '2.345', m = 'glad', a = '{3}', t = '11:00', c = 'yy'")
     changed = postgres.rows("SELECT n::text, m::text, a::text, t::text, c::text FROM t")
@@ -404,13 +401,13 @@ def test_table_of_very_many_columns_whose_first_values_are_null(
     )
     lake = kt.connect(warehouse)
     lake.attach("db", sqlite.place)
-    assert rows(lake, "SELECT count(c7), max(c7) FROM db.t") == [(100, "x")]
+    assert answer(lake, "SELECT count(c7), max(c7) FROM db.t") == [(100, "x")]
     assert lake.sql("UPDATE db.t SET c1199 = 'y' WHERE c7 LIKE 'x' AND k % 2 = 0").row_count == 50
 
 
 def test_table_without_a_primary_key_is_read_only(lake: kt.Lake, database: SomeDatabase) -> None:
     database.run("CREATE TABLE loose (a INTEGER)", "INSERT INTO loose VALUES (1)")
-    assert rows(lake, "SELECT a FROM db.loose") == [(1,)]
+    assert answer(lake, "SELECT a FROM db.loose") == [(1,)]
     for text in ("DELETE FROM db.loose", "UPDATE db.loose SET a = 2"):
         with pytest.raises(kt.UnsupportedError, match="no primary key"):
             lake.sql(text)

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -37,9 +36,11 @@ from keytide.predicate.where import parse_where
 from keytide.store import open_store
 from keytide.store.faults import Fault, FaultyStore
 from keytide.store.interface import Store
+from new_tables import dotted, empty_store, fields_of, table_in
+from table_rows import rows_in_order
 
 COLUMNS = {"p": "STRING", "n": "INT", "v": "STRING"}
-FIELDS = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in COLUMNS.items()]
+FIELDS = fields_of(COLUMNS)
 VECTORS = {"deletion-vectors.enabled": "true"}
 WIDE = {**VECTORS, "deletion-vectors.bitmap64": "true"}
 KINDS: dict[str, dict[str, str]] = {"written again": {}, "marked": VECTORS, "marked, 64 bits": WIDE}
@@ -48,11 +49,11 @@ Row = dict[str, Any]
 
 
 def memory() -> Store:
-    return open_store(f"memory://{uuid4().hex}")
+    return empty_store()
 
 
 def new_table(store: Store, partitioned: bool = True, **options: str) -> kt.Table:
-    named = {key.replace("__", "."): value for key, value in options.items()}
+    named = dotted(options)
     lake = kt.connect("", store=store)
     return lake.create_table("t", FIELDS, (), ["p"] if partitioned else (), options=named)
 
@@ -62,11 +63,11 @@ def row(line: str) -> Row:
     return {"p": p, "n": int(n), "v": None if v == "-" else v}
 
 
-def rows(text: str) -> list[Row]:
+def new_rows(text: str) -> list[Row]:
     return [row(line) for line in text.split()]
 
 
-def shown(table: kt.Table) -> str:
+def words_of(table: kt.Table) -> str:
     found = (f"{r['p']}{r['n']}{r['v'] or '-'}" for r in table.scan().to_pylist())
     return " ".join(sorted(found))
 
@@ -138,7 +139,7 @@ def carry_out(
 
 def delete(store: Store, *names: str, **options: Any) -> int:
     """Delete rows by what they look like."""
-    wanted = rows(" ".join(names))
+    wanted = new_rows(" ".join(names))
     return carry_out(store, DeleteRows(), Looking(lambda r: r in wanted), **options)
 
 
@@ -164,34 +165,34 @@ def store() -> Store:
 
 def test_rows_go(store: Store, options: dict[str, str]) -> None:
     table = new_table(store, **options)
-    table.write(rows("a1x a2y a2y b3z"))
-    table.write(rows("a4x b5-"))
+    table.write(new_rows("a1x a2y a2y b3z"))
+    table.write(new_rows("a4x b5-"))
     assert delete(store, "a2y") == 2
-    assert shown(table) == "a1x a4x b3z b5-"
+    assert words_of(table) == "a1x a4x b3z b5-"
     assert delete(store, "a2y") == 0
     assert delete(store, "a1x", "b5-") == 2
-    assert shown(table) == "a4x b3z"
-    assert kt.connect("", store=store).table("t").verify().findings == ()
+    assert words_of(table) == "a4x b3z"
+    assert table_in(store).verify().findings == ()
 
 
 @pytest.mark.one_in(14)
 def test_rows_change(store: Store, options: dict[str, str]) -> None:
     table = new_table(store, **options)
-    table.write(rows("a1x a2y b3x"))
+    table.write(new_rows("a1x a2y b3x"))
     assert update(store, "x", n=7) == 2
-    assert shown(table) == "a2y a7x b7x"
+    assert words_of(table) == "a2y a7x b7x"
     assert update(store, "x", p="c") == 2
-    assert shown(table) == "a2y c7x c7x"
+    assert words_of(table) == "a2y c7x c7x"
     assert update(store, "y", v=None, n=8) == 1
-    assert shown(table) == "a8- c7x c7x"
+    assert words_of(table) == "a8- c7x c7x"
     assert update(store, "x", p="d", n=1, v="z") == 2
-    assert shown(table) == "a8- d1z d1z"
+    assert words_of(table) == "a8- d1z d1z"
     assert table.verify().findings == ()
 
 
 def test_one_commit_is_an_overwrite(store: Store, options: dict[str, str]) -> None:
     table = new_table(store, **options)
-    table.write(rows("a1x a2y"))
+    table.write(new_rows("a1x a2y"))
     delete(store, "a3y")
     assert len(table.snapshots()) == 1
     update(store, "x", p="b")
@@ -204,8 +205,8 @@ def test_file_stays_as_it_is_unless_rows_of_it_change(
     store: Store, options: dict[str, str]
 ) -> None:
     table = new_table(store, **options)
-    table.write(rows("a1x a2y"))
-    table.write(rows("a3z"))
+    table.write(new_rows("a1x a2y"))
+    table.write(new_rows("a3z"))
     one, other = table.scan().live.entries
     delete(store, "a1x")
     live = table.scan().live.by_identity
@@ -218,7 +219,7 @@ def test_file_stays_as_it_is_unless_rows_of_it_change(
 
 def test_row_ids_carry_what_is_not_set_whatever_its_name(store: Store) -> None:
     names = {"file": "STRING", "position": "INT", "row": "INT"}
-    fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in names.items()]
+    fields = fields_of(names)
     lake = kt.connect("", store=store)
     table = lake.create_table("t", fields, (), options=VECTORS)
     table.write([{"file": "x", "position": 1, "row": 2}])
@@ -230,19 +231,19 @@ def test_row_ids_carry_what_is_not_set_whatever_its_name(store: Store) -> None:
 def test_not_null_column_gets_no_null(store: Store, options: dict[str, str]) -> None:
     fields = [*FIELDS[:2], kt.Field(-1, "v", kt.parse_sql_type("STRING NOT NULL"))]
     table = kt.connect("", store=store).create_table("t", fields, (), ["p"], options=options)
-    table.write(rows("a1x a2y"))
+    table.write(new_rows("a1x a2y"))
     with pytest.raises(kt.InvalidError, match="null"):
         update(store, "x", v=None)
-    assert shown(table) == "a1x a2y"
+    assert words_of(table) == "a1x a2y"
 
 
 def test_default_is_seen_and_kept(store: Store, options: dict[str, str]) -> None:
     table = new_table(store, **options, **{"fields.v.default-value": "d"})
-    table.write(rows("a1- a2x"))
+    table.write(new_rows("a1- a2x"))
     assert delete(store, "a1d") == 1
-    table.write(rows("a3-"))
+    table.write(new_rows("a3-"))
     assert update(store, "d", n=4) == 1
-    assert shown(table) == "a2x a4d"
+    assert words_of(table) == "a2x a4d"
 
 
 # -- conditions that a connector sees --------------------------------------------------------------
@@ -251,10 +252,10 @@ def test_default_is_seen_and_kept(store: Store, options: dict[str, str]) -> None
 def test_terms_narrow_down_what_is_read(store: Store, options: dict[str, str]) -> None:
     table = new_table(store, **options)
     for text in ("a1x a2y", "b1x b2y", "c1x"):
-        table.write(rows(text))
+        table.write(new_rows(text))
     everything = Looking(lambda r: True)
     assert carry_out(store, DeleteRows(), everything, ["p <> 'c'", "n = 1"], whole=True) == 2
-    assert shown(table) == "a2y b2y c1x"
+    assert words_of(table) == "a2y b2y c1x"
 
 
 @pytest.mark.one_in(14)
@@ -271,12 +272,12 @@ def test_whole_partitions_go_unread(
     store: Store, options: dict[str, str], terms: list[str], left: str, gone: int
 ) -> None:
     table = new_table(store, **options)
-    table.write(rows("a1x a2y b3x"))
-    table.write(rows("a3z b2z"))
+    table.write(new_rows("a1x a2y b3x"))
+    table.write(new_rows("a3z b2z"))
     delete(store, "a3z")
     unread = Looking(lambda r: pytest.fail("a row was read"))
     assert carry_out(store, DeleteRows(), unread, terms, whole=True) == gone
-    assert shown(table) == left
+    assert words_of(table) == left
     assert table.verify().findings == ()
 
 
@@ -285,7 +286,7 @@ def test_condition_on_more_than_partitions_is_asked_of_rows(
     store: Store, options: dict[str, str], term: str
 ) -> None:
     table = new_table(store, **options)
-    table.write(rows("a1x b9y"))
+    table.write(new_rows("a1x b9y"))
     connector, session = connector_of(store), ConnectorSession()
     handle = connector.metadata.get_table_handle(session, "default.t")
     terms = [parse_where(term, FIELDS, "default.t")]
@@ -317,7 +318,7 @@ def merge(store: Store, operations: dict[str, tuple[MergeOperation, Row | None]]
                     empty = dict.fromkeys(COLUMNS)
                     made.append((image or empty, operation.value, each["$row_id"]))
         source.close()
-    made += [(each, MergeOperation.INSERT.value, None) for each in rows(new)]
+    made += [(each, MergeOperation.INSERT.value, None) for each in new_rows(new)]
     fields = [*FIELDS]
     data = [pa.array([r[f.name] for r, _, _ in made], f.type.to_arrow()) for f in fields]
     data += [pa.array([o for _, o, _ in made], pa.int8()), pa.array([0] * len(made), pa.int32())]
@@ -328,14 +329,14 @@ def merge(store: Store, operations: dict[str, tuple[MergeOperation, Row | None]]
 
 def test_rows_come_change_and_go_at_once(store: Store, options: dict[str, str]) -> None:
     table = new_table(store, **options)
-    table.write(rows("a1x a2y b3x"))
-    table.write(rows("b4z"))
+    table.write(new_rows("a1x a2y b3x"))
+    table.write(new_rows("b4z"))
     done = {
         "a1x": (MergeOperation.DELETE, None),
         "b3x": (MergeOperation.UPDATE, row("a9x")),
     }
     assert merge(store, done, "b5w c6w") == 4
-    assert shown(table) == "a2y a9x b4z b5w c6w"
+    assert words_of(table) == "a2y a9x b4z b5w c6w"
     assert len(table.snapshots()) == 3
     assert merge(store, {}, "c7w") == 1
     last = table.metadata.latest_snapshot()
@@ -347,25 +348,25 @@ def test_rows_come_change_and_go_at_once(store: Store, options: dict[str, str]) 
 # -- changes that are told ------------------------------------------------------------------------
 
 
-def told(table: kt.Table, start: int, mode: str = "diff") -> str:
+def changed_rows(table: kt.Table, start: int, mode: str = "diff") -> str:
     found = table.changes(start, mode=mode).to_pylist()
     return " ".join(sorted(f"{r['_row_kind']}{r['p']}{r['n']}{r['v'] or '-'}" for r in found))
 
 
 def test_rows_that_died_are_told_and_no_others(store: Store) -> None:
     table = new_table(store, partitioned=False, **VECTORS)
-    table.write(rows("a1x a2y a3z"))
-    table.write(rows("b1x b2y"))
+    table.write(new_rows("a1x a2y a3z"))
+    table.write(new_rows("b1x b2y"))
     delete(store, "a2y")
-    assert told(table, 2) == "-Da2y"
+    assert changed_rows(table, 2) == "-Da2y"
     update(store, "x", n=7)
-    assert told(table, 3) == "+Ia7x +Ib7x -Da1x -Db1x"
-    assert told(table, 2) == "+Ia7x +Ib7x -Da1x -Da2y -Db1x"
-    assert told(table, 3, "delta") == "+Ia7x +Ib7x"
+    assert changed_rows(table, 3) == "+Ia7x +Ib7x -Da1x -Db1x"
+    assert changed_rows(table, 2) == "+Ia7x +Ib7x -Da1x -Da2y -Db1x"
+    assert changed_rows(table, 3, "delta") == "+Ia7x +Ib7x"
     delete(store, "a3z")  # the last row of the file
-    assert told(table, 4) == "-Da3z"
+    assert changed_rows(table, 4) == "-Da3z"
     table.rollback_to(2)
-    assert shown(table) == "a1x a2y a3z b1x b2y"
+    assert words_of(table) == "a1x a2y a3z b1x b2y"
 
 
 # -- side by side ----------------------------------------------------------------------------------
@@ -373,26 +374,26 @@ def test_rows_that_died_are_told_and_no_others(store: Store) -> None:
 
 def beside(store: Store, meanwhile: Callable[[], Any], *names: str, **session: Any) -> int:
     """Delete rows while something else happens before the commit."""
-    wanted = rows(" ".join(names))
+    wanted = new_rows(" ".join(names))
     looking = Looking(lambda r: r in wanted, before=lambda: (meanwhile(), None)[1])
     return carry_out(store, DeleteRows(), looking, ["p = 'a'"], **session)
 
 
 def test_appends_do_not_conflict(store: Store, options: dict[str, str]) -> None:
     table = new_table(store, **options)
-    table.write(rows("a1x a2y"))
-    assert beside(store, lambda: table.write(rows("a3z a1x")), "a1x") == 1
-    assert shown(table) == "a1x a2y a3z"
+    table.write(new_rows("a1x a2y"))
+    assert beside(store, lambda: table.write(new_rows("a3z a1x")), "a1x") == 1
+    assert words_of(table) == "a1x a2y a3z"
 
 
 def test_rows_of_other_files_may_change(store: Store, options: dict[str, str]) -> None:
     table = new_table(store, **options)
-    table.write(rows("a1x a2y"))
-    table.write(rows("a3z a4z"))
+    table.write(new_rows("a1x a2y"))
+    table.write(new_rows("a3z a4z"))
     assert beside(store, lambda: delete(store, "a3z"), "a1x") == 1
-    assert shown(table) == "a2y a4z"
+    assert words_of(table) == "a2y a4z"
     assert beside(store, lambda: delete(store, "a4z"), "a2y") == 1  # both files go
-    assert shown(table) == ""
+    assert words_of(table) == ""
     assert table.scan().state.vector_files == ()
 
 
@@ -400,13 +401,13 @@ def test_rows_of_other_files_may_change(store: Store, options: dict[str, str]) -
 @pytest.mark.parametrize("what", ["deletes", "updates", "compacts", "overwrites", "drops"])
 def test_rows_of_the_same_file_conflict(store: Store, options: dict[str, str], what: str) -> None:
     table = new_table(store, **options)
-    table.write(rows("a1x a2y"))
-    table.write(rows("a3z"))
+    table.write(new_rows("a1x a2y"))
+    table.write(new_rows("a3z"))
     meanwhile: dict[str, Callable[[], Any]] = {
         "deletes": lambda: delete(store, "a2y"),
         "updates": lambda: update(store, "y", n=5),
         "compacts": lambda: table.compact(full=True),
-        "overwrites": lambda: table.overwrite(rows("a2y a3z"), partition={"p": "a"}),
+        "overwrites": lambda: table.overwrite(new_rows("a2y a3z"), partition={"p": "a"}),
         "drops": lambda: carry_out(
             store, DeleteRows(), Looking(lambda r: True), ["p = 'a'"], whole=True
         ),
@@ -415,7 +416,7 @@ def test_rows_of_the_same_file_conflict(store: Store, options: dict[str, str], w
         beside(store, meanwhile[what], "a1x")
     expected = {"updates": "a1x a3z a5y", "compacts": "a1x a2y a3z", "overwrites": "a2y a3z",
                 "deletes": "a1x a3z", "drops": ""}  # fmt: skip
-    assert shown(table) == expected[what]
+    assert words_of(table) == expected[what]
     assert table.verify().findings == ()
 
 
@@ -424,10 +425,10 @@ def test_serializable_statement_conflicts_with_what_it_has_read(
     store: Store, options: dict[str, str], what: str
 ) -> None:
     table = new_table(store, **options)
-    table.write(rows("a1x a2y b1x"))
-    table.write(rows("a3z"))
+    table.write(new_rows("a1x a2y b1x"))
+    table.write(new_rows("a3z"))
     doing: dict[str, Callable[[str], Any]] = {
-        "appends": lambda p: table.write(rows(f"{p}5x")),
+        "appends": lambda p: table.write(new_rows(f"{p}5x")),
         "deletes": lambda p: delete(store, f"{p}3z" if p == "a" else "b1x"),
     }
     with pytest.raises(kt.ConflictError):
@@ -439,8 +440,8 @@ def test_serializable_statement_conflicts_with_what_it_has_read(
 def test_no_update_is_lost(store: Store, options: dict[str, str]) -> None:
     """Each writer adds one to a row, again and again, and begins anew after a conflict."""
     table = new_table(store, False, commit__max_retries="50", **options)
-    table.write(rows("a0x b0y"))
-    table.write(rows("c0x"))
+    table.write(new_rows("a0x b0y"))
+    table.write(new_rows("c0x"))
 
     def adds(p: str) -> None:
         looking = Looking(lambda r: r["p"] == p, lambda r: {**r, "n": r["n"] + 1})
@@ -453,15 +454,15 @@ def test_no_update_is_lost(store: Store, options: dict[str, str]) -> None:
     with ThreadPoolExecutor(4) as pool:
         for each in [pool.submit(adds, p) for p in "abca"]:
             each.result()
-    assert shown(table) == "a8x b4y c4x"
+    assert words_of(table) == "a8x b4y c4x"
     assert table.verify().findings == ()
 
 
 def test_compaction_brings_no_row_back(store: Store) -> None:
     """What a compaction has read may die before it commits, whether or not any row had before."""
     table = new_table(store, **VECTORS)
-    table.write(rows("a1x a2y"))
-    table.write(rows("a3z"))
+    table.write(new_rows("a1x a2y"))
+    table.write(new_rows("a3z"))
     acts = [lambda: delete(store, "a1x")]
 
     class Overtaken(FaultyStore):
@@ -471,7 +472,7 @@ def test_compaction_brings_no_row_back(store: Store) -> None:
             return super().create(path, data)
 
     kt.connect("", store=Overtaken(store)).table("t").compact(full=True)
-    assert shown(table) == "a2y a3z"
+    assert words_of(table) == "a2y a3z"
     assert table.verify().findings == ()
 
 
@@ -480,14 +481,14 @@ def test_compaction_brings_no_row_back(store: Store) -> None:
 
 def test_old_snapshots_expire_and_tags_stay(store: Store, options: dict[str, str]) -> None:
     table = new_table(store, **options)
-    table.write(rows("a1x a2y a3z b1x"))
+    table.write(new_rows("a1x a2y a3z b1x"))
     delete(store, "a1x")
     table.create_tag("kept")
     delete(store, "a2y")
     update(store, "x", n=5)
     table.expire_snapshots(retain_max=1, retain_min=1)
     table.remove_orphan_files(older_than=datetime.now(), dry_run=False)
-    assert shown(table) == "a3z b5x"
+    assert words_of(table) == "a3z b5x"
     tagged = table.scan(tag="kept").to_pylist()
     assert sorted(r["n"] for r in tagged) == [1, 2, 3]
     assert table.verify().findings == ()
@@ -501,14 +502,14 @@ def test_old_snapshots_expire_and_tags_stay(store: Store, options: dict[str, str
 
 def test_branch_has_dead_rows_of_its_own(store: Store, options: dict[str, str]) -> None:
     table = new_table(store, **options)
-    table.write(rows("a1x a2y a3z"))
+    table.write(new_rows("a1x a2y a3z"))
     delete(store, "a1x")
     table.create_branch("other")
     delete(store, "a2y")
     branch = table.branch("other")
-    assert (shown(table), shown(branch)) == ("a3z", "a2y a3z")
+    assert (words_of(table), words_of(branch)) == ("a3z", "a2y a3z")
     branch.compact(full=True)
-    assert (shown(table), shown(branch)) == ("a3z", "a2y a3z")
+    assert (words_of(table), words_of(branch)) == ("a3z", "a2y a3z")
 
 
 # -- nothing half done -----------------------------------------------------------------------------
@@ -529,8 +530,8 @@ STATEMENTS: dict[str, Callable[[Store], int]] = {
 def filled(options: dict[str, str]) -> Store:
     store = memory()
     table = new_table(store, **options)
-    table.write(rows("a1x a2y b3x"))
-    table.write(rows("a4z"))
+    table.write(new_rows("a1x a2y b3x"))
+    table.write(new_rows("a4z"))
     return store
 
 
@@ -545,7 +546,7 @@ def test_failure_leaves_the_table_and_no_file(options: dict[str, str], statement
             before = files(store)
             with pytest.raises(kt.KeytideError):
                 STATEMENTS[statement](FaultyStore(store, [Fault(operation, nth=number)]))
-            assert shown(kt.connect("", store=store).table("t")) == "a1x a2y a4z b3x"
+            assert words_of(table_in(store)) == "a1x a2y a4z b3x"
             assert files(store) == before
 
 
@@ -556,7 +557,7 @@ def test_commit_of_unknown_outcome_keeps_its_files(options: dict[str, str], stat
     store = filled(options)
     with pytest.raises(kt.DataError, match="unknown"):
         STATEMENTS[statement](Unanswered(store, "snapshot-3"))
-    table = kt.connect("", store=store).table("t")
+    table = table_in(store)
     assert len(table.snapshots()) == 3
     assert table.verify().findings == ()
 
@@ -578,7 +579,7 @@ def test_failure_in_one_split_of_many_leaves_nothing(options: dict[str, str]) ->
 def test_handles_and_splits_pickle(warehouse: str, options: dict[str, str]) -> None:
     catalog = Catalog(FolderWarehouse(open_store(warehouse)))
     table = kt.connect(warehouse).create_table("t", FIELDS, (), options=options)
-    table.write(rows("a1x a2y"))
+    table.write(new_rows("a1x a2y"))
     connector, session = appended_connector(catalog), ConnectorSession()
     handle = connector.metadata.get_table_handle(session, "t")
     row_id = connector.metadata.get_delete_row_id_column_handle(session, handle)
@@ -591,7 +592,7 @@ def test_handles_and_splits_pickle(warehouse: str, options: dict[str, str]) -> N
             source.delete_rows(page.column(0).slice(0, 1))
         fragments += source.finish()
     assert connector.metadata.finish_delete(session, handle, fragments) == 1
-    assert shown(table) == "a2y"
+    assert words_of(table) == "a2y"
 
 
 # -- any history -----------------------------------------------------------------------------------
@@ -648,7 +649,7 @@ def test_any_history_is_that_of_a_list(
         else:
             table.compact(full=what)
         assert changed is None or counted == changed
-        found = [tuple(each.values()) for each in table.scan().to_pylist()]
+        found = rows_in_order(table)
         assert Counter(found) == Counter(expected)
         assert table.scan().count() == len(expected)
         ends.append((len(table.snapshots()), Counter(found)))

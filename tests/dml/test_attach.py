@@ -12,6 +12,7 @@ import keytide as kt
 from keytide.dml.attachments import target_of
 from keytide.dml.memory import MemoryConnector
 from keytide.dml.spi import ConnectorMetadata
+from table_rows import answer
 
 ORDERS = pa.table(
     {"id": [1, 2, 3], "customer": ["ann", "bob", None], "qty": pa.array([5, 7, 9], pa.int32())}
@@ -36,10 +37,6 @@ def lake(warehouse: str, memory: MemoryConnector) -> kt.Lake:
     return lake
 
 
-def rows(lake: kt.Lake, text: str) -> list[tuple[Any, ...]]:
-    return [tuple(row.values()) for row in lake.sql(text).to_pylist()]
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -54,12 +51,12 @@ def rows(lake: kt.Lake, text: str) -> list[tuple[Any, ...]]:
 def test_query_reads_attached_tables_beside_those_of_the_lake(
     lake: kt.Lake, text: str, expected: list[tuple[Any, ...]]
 ) -> None:
-    assert rows(lake, text) == expected
+    assert answer(lake, text) == expected
 
 
 def test_rows_of_an_attached_table_can_be_inserted_into_the_lake(lake: kt.Lake) -> None:
     lake.sql("INSERT INTO towns SELECT customer, 'new' FROM mem.orders WHERE customer IS NOT NULL")
-    assert rows(lake, "SELECT * FROM towns ORDER BY name") == [
+    assert answer(lake, "SELECT * FROM towns ORDER BY name") == [
         ("ann", "new"),
         ("bob", "new"),
         ("eve", "Rome"),
@@ -86,9 +83,9 @@ def test_target_is_found_by_name_in_any_case(lake: kt.Lake, memory: MemoryConnec
 
 
 def test_attached_tables_are_shown(lake: kt.Lake) -> None:
-    assert rows(lake, "SHOW TABLES IN Mem") == [("mem", "orders")]
-    assert rows(lake, "SHOW TABLES") == [("default", "towns")]
-    assert rows(lake, "DESCRIBE mem.orders") == [
+    assert answer(lake, "SHOW TABLES IN Mem") == [("mem", "orders")]
+    assert answer(lake, "SHOW TABLES") == [("default", "towns")]
+    assert answer(lake, "DESCRIBE mem.orders") == [
         ("id", "BIGINT", "primary key", None),
         ("customer", "STRING", "", None),
         ("qty", "INT", "", None),
@@ -144,7 +141,7 @@ def test_what_is_detached_is_found_no_more(lake: kt.Lake) -> None:
 def test_rows_are_inserted_into_an_attached_table(lake: kt.Lake, memory: MemoryConnector) -> None:
     assert lake.sql("INSERT INTO mem.orders VALUES (4, 'eve', 1), (5, NULL, 2)").row_count == 2
     lake.sql("INSERT INTO Mem.Orders (id, customer) SELECT 6, name FROM towns WHERE town = 'Rome'")
-    found = rows(lake, "SELECT * FROM mem.orders WHERE id > 3 ORDER BY id")
+    found = answer(lake, "SELECT * FROM mem.orders WHERE id > 3 ORDER BY id")
     assert found == [(4, "eve", 1), (5, None, 2), (6, "eve", None)]
 
 

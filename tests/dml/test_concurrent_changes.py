@@ -18,6 +18,7 @@ import pytest
 from databases import SomeDatabase
 
 import keytide as kt
+from table_rows import rows
 
 KEYED = "PRIMARY KEY (id) NOT ENFORCED"
 KINDS = {
@@ -86,7 +87,7 @@ def tell(process: Process, line: str) -> None:
     process.stdin.flush()
 
 
-def told(process: Process) -> str:
+def next_line(process: Process) -> str:
     assert process.stdout is not None
     return process.stdout.readline().rstrip("\n")
 
@@ -108,7 +109,7 @@ class Table:
         return re.sub(r"\b(UPDATE|INTO|FROM) t\b", r"\1 db.t", text) if self.place else text
 
     def shown(self) -> list[tuple[Any, ...]]:
-        return sorted(tuple(row.values()) for row in self.sql("SELECT * FROM t").to_pylist())
+        return rows(self.sql("SELECT * FROM t"))
 
     def job(self, *texts: str) -> str:
         """What a process reads: where the table is, and statements."""
@@ -121,10 +122,10 @@ class Table:
         asked = self.processes.some(len(statements))
         for process, texts in zip(asked, statements, strict=True):
             tell(process, self.job(*texts))
-        assert [told(process) for process in asked] == ["ready"] * len(asked)
+        assert [next_line(process) for process in asked] == ["ready"] * len(asked)
         for process in asked:
             tell(process, "go")
-        return sorted(int(told(process)) for process in asked)
+        return sorted(int(next_line(process)) for process in asked)
 
 
 Make = Callable[[str, str], Table]
@@ -253,9 +254,9 @@ def test_c6_process_that_dies_before_its_commit_changes_nothing_and_holds_nothin
     table = made(kind, "(1, 0, 0), (2, 0, 0)")
     process = start(DYING)
     tell(process, table.job(text))
-    assert told(process) == "ready"
+    assert next_line(process) == "ready"
     tell(process, "go")
-    assert told(process) == "about to commit"
+    assert next_line(process) == "about to commit"
     process.kill()
     process.communicate()
     assert table.shown() == [(1, 0, 0), (2, 0, 0)]

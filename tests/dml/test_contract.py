@@ -21,6 +21,7 @@ from keytide.dml.keyed_table import keyed_connector
 from keytide.dml.memory import MemoryConnector
 from keytide.dml.spi import Connector
 from keytide.testing.dml_contract import CHECKS, SCHEMA, BrokenContractError, Check
+from table_rows import rows_in_order
 
 
 class InMemory:
@@ -37,7 +38,7 @@ class InMemory:
         return name
 
     def rows(self, name: str) -> list[tuple[Any, ...]]:
-        return [tuple(row.values()) for row in self.tables.rows(name).to_pylist()]
+        return rows_in_order(self.tables.rows(name))
 
 
 class InLake:
@@ -59,7 +60,7 @@ class InLake:
         return name
 
     def rows(self, name: str) -> list[tuple[Any, ...]]:
-        return [tuple(row.values()) for row in self.lake.table(name).scan().to_pylist()]
+        return rows_in_order(self.lake.table(name))
 
 
 class InDatabase:

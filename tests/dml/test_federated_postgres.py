@@ -29,7 +29,7 @@ def lake_at(folder: Path, place: str, spark: Any = None) -> kt.Lake:
     return lake
 
 
-def shown(lake: kt.Lake) -> list[tuple[Any, ...]]:
+def far_rows(lake: kt.Lake) -> list[tuple[Any, ...]]:
     rows = lake.sql("SELECT k, w, v FROM far.t").to_pylist()
     return sorted(tuple(row.values()) for row in rows)
 
@@ -48,7 +48,7 @@ def test_changes_are_appended_and_the_freshest_version_is_the_row(
         "WHEN NOT MATCHED THEN INSERT (k, w, v) VALUES (s.k, 1, 'n')"
     )
     assert merged.row_count == 2
-    assert shown(lake) == [(1, 2, "z"), (3, 2, "m"), (4, 1, "n")] == postgres.rows(FRESHEST)
+    assert far_rows(lake) == [(1, 2, "z"), (3, 2, "m"), (4, 1, "n")] == postgres.rows(FRESHEST)
     assert postgres.rows("SELECT count(*) FROM t") == [(7,)]
     with pytest.raises(kt.InvalidError, match="not above"):
         lake.sql("UPDATE far.t SET v = 'late', w = w")
@@ -85,7 +85,7 @@ def test_history_gives_the_rows_that_it_gives_in_a_table_of_the_lake(
     near = lake.sql("SELECT k, w, v FROM near ORDER BY k").to_pylist()
     # Two inserts may tie, and then nobody knows which came later.
     if len({*postgres.rows("SELECT k, w FROM t")}) == len(postgres.rows("SELECT k FROM t")):
-        assert shown(lake) == [tuple(row.values()) for row in near] == postgres.rows(FRESHEST)
+        assert far_rows(lake) == [tuple(row.values()) for row in near] == postgres.rows(FRESHEST)
 
 
 def outcome(lake: kt.Lake, text: str) -> object:
@@ -121,7 +121,7 @@ def test_several_processes_append_at_once_and_all_readers_see_the_freshest(
         postgres.run(f"INSERT INTO t VALUES ({turn % 3}, {1000 + turn}, {turn > 8}, 'own')")
     assert [writer.wait(120) for writer in writers] == [0, 0]
     rows = postgres.rows(FRESHEST)
-    assert shown(lake_at(tmp_path, postgres.place)) == rows
+    assert far_rows(lake_at(tmp_path, postgres.place)) == rows
     assert postgres.rows("SELECT count(*) FROM t WHERE v LIKE 'i%' OR v = 'own'") == [(20,)]
 
 
@@ -151,7 +151,7 @@ def test_job_of_spark_and_a_process_append_at_once(
     assert merged.rows == 4 + 3  # 96 to 99 match; 95, which is deleted, 100 and 101 do not
     assert writer.wait(120) == 0
     expected = postgres.rows(FRESHEST)
-    assert shown(lake) == shown(lake_at(tmp_path, postgres.place)) == expected
+    assert far_rows(lake) == far_rows(lake_at(tmp_path, postgres.place)) == expected
     assert {k: v for k, _, v in expected if k >= 94} == {
         94: "z", 96: "m", 97: "m", 98: "m", 99: "m", 100: "n", 101: "n",
     }  # fmt: skip

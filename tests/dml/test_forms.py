@@ -17,6 +17,7 @@ import pytest
 import keytide as kt
 from keytide.dml.keyed_table import KeyedMetadata
 from keytide.predicate.predicate import Comparison, In
+from table_rows import rows
 
 Row = tuple[int, str | None, int | None]
 BEFORE: list[Row] = [(1, "a", 10), (2, "b", 20), (3, None, 30)]
@@ -40,10 +41,6 @@ def lake(warehouse: str) -> kt.Lake:
 @pytest.fixture
 def t(lake: kt.Lake) -> kt.Table:
     return lake.table("t")
-
-
-def rows(t: kt.Table) -> list[Row]:
-    return sorted((r["id"], r["v"], r["n"]) for r in t.scan().to_pylist())
 
 
 # -- delete and update -----------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
+from table_rows import by_key
 
 KINDS = {
     "key": "PRIMARY KEY (k) NOT ENFORCED) WITH ('bucket' = '2'",
@@ -18,11 +19,6 @@ KINDS = {
     "key of two": "PRIMARY KEY (k, p) NOT ENFORCED) WITH ('bucket' = '1'",
     "no key": "p2 INT) WITH ('bucket' = '-1'",
 }
-
-
-@pytest.fixture
-def lake(warehouse: str) -> kt.Lake:
-    return kt.connect(warehouse)
 
 
 def table(lake: kt.Lake, kind: str, name: str = "t") -> None:
@@ -217,7 +213,7 @@ def test_upsert_is_that_of_a_dict(there: list[int], given_: list[int], gone: int
 
     model = {key: key for key in there if key != gone}
     model |= {key: key + 100 if key in model else key for key in given_}
-    found = {row["k"]: row["v"] for row in t.scan().to_arrow().to_pylist()}
+    found = by_key(t.scan().to_arrow())
     assert found == model
 
 
@@ -226,8 +222,7 @@ STARS = ["WHEN MATCHED THEN UPDATE SET *", "WHEN NOT MATCHED THEN INSERT *"]
 
 @pytest.mark.parametrize("when", STARS)
 @pytest.mark.parametrize("alias", ["o", "s"])
-def test_star_names_the_column_that_the_source_lacks(warehouse: str, alias: str, when: str) -> None:
-    lake = kt.connect(warehouse)
+def test_star_names_the_column_that_the_source_lacks(lake: kt.Lake, alias: str, when: str) -> None:
     lake.sql(
         """
         CREATE TABLE w (id INT PRIMARY KEY NOT ENFORCED, v INT, s ROW<id INT, v INT>);

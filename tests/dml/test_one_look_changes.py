@@ -18,6 +18,7 @@ import pytest
 import keytide as kt
 from busy import Others, busy_store
 from keytide.store import open_store
+from table_rows import by_key
 
 Rows: TypeAlias = "dict[int, tuple[int, int]]"
 """By k: v and w."""
@@ -115,10 +116,6 @@ def bring(lake: kt.Lake, n: int) -> None:
     lake.table("t").overwrite(rows)
 
 
-def shown(lake: kt.Lake) -> Rows:
-    return {row["k"]: (row["v"], row["w"]) for row in lake.table("t").scan().to_pylist()}
-
-
 @pytest.fixture(scope="module", params=KINDS)
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A warehouse with the table as commit `FIRST` left it."""
@@ -161,12 +158,16 @@ def test_change_is_that_of_one_snapshot(made: Path, tmp_path: Path, name: str) -
     change = CHANGES[name]
     allowed = [committed(NEXT), change.outcome(committed(NEXT))]
     alone = run(made, new_folder(tmp_path, 0), change.make)
-    assert shown(kt.connect(tmp_path / "0" / "lake")) == change.outcome(committed(FIRST))
+    assert by_key(kt.connect(tmp_path / "0" / "lake").table("t"), "v", "w") == change.outcome(
+        committed(FIRST)
+    )
     # Others for each statement: together they are all of them.
     for request in requests_to_try(alone, [*CHANGES].index(name) % 5, 5):
         others = run(made, new_folder(tmp_path, request), change.make, request)
         assert request <= len(others.requests)
-        assert shown(kt.connect(tmp_path / f"{request}" / "lake")) in allowed, request
+        assert (
+            by_key(kt.connect(tmp_path / f"{request}" / "lake").table("t"), "v", "w") in allowed
+        ), request
 
 
 @pytest.mark.slow
@@ -178,7 +179,7 @@ def test_rows_that_are_inserted_are_of_one_snapshot(made: Path, tmp_path: Path) 
     alone = run(made, new_folder(tmp_path, 0), lambda lake: lake.sql(text))
     for request in requests_to_try(alone, 0, 3):
         run(made, new_folder(tmp_path, request), lambda lake: lake.sql(text), request)
-        found = shown(kt.connect(tmp_path / f"{request}" / "lake"))
+        found = by_key(kt.connect(tmp_path / f"{request}" / "lake").table("t"), "v", "w")
         new = {k: row for k, row in found.items() if k > 100}
         of = {(k // 100, *row) for k, row in new.items()}
         assert of <= {(FIRST,) * 3} or of <= {(NEXT,) * 3}, request

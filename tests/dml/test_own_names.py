@@ -12,7 +12,7 @@ NAMES = ["$row", "$row_id", "$case", "$CASE", "$matches", "$operation", "$source
 SAME = "target.k = source.k"
 
 
-def made(warehouse: str, name: str) -> kt.Table:
+def new_table(warehouse: str, name: str) -> kt.Table:
     schema = pa.schema([("k", pa.int64()), (name, pa.string())])
     table = kt.connect(warehouse).create_table("t", schema, ["k"])
     table.write([{"k": 1, name: "a"}])
@@ -21,7 +21,7 @@ def made(warehouse: str, name: str) -> kt.Table:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_column_of_the_table_is_refused_by_its_name(warehouse: str, name: str) -> None:
-    table = made(warehouse, name)
+    table = new_table(warehouse, name)
     merge = table.merge([{"k": 1}], SAME).when_matched_delete()
 
     for change in (lambda: table.delete("k = 1"), lambda: table.update({"k": "k + 1"}),
@@ -35,7 +35,7 @@ def test_column_of_the_table_is_refused_by_its_name(warehouse: str, name: str) -
 
 @pytest.mark.parametrize("name", NAMES)
 def test_column_of_the_source_is_refused_by_its_name(warehouse: str, name: str) -> None:
-    table = made(warehouse, "v")
+    table = new_table(warehouse, "v")
     merge = table.merge([{"k": 1, name: "b"}], SAME)
 
     with pytest.raises(kt.UnsupportedError, match="rename the column"):
@@ -45,7 +45,7 @@ def test_column_of_the_source_is_refused_by_its_name(warehouse: str, name: str) 
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", ["$id", "$oid", "row", "$rows", "merged", "$value"])
 def test_other_names_with_a_dollar_are_columns_like_others(warehouse: str, name: str) -> None:
-    table = made(warehouse, name)
+    table = new_table(warehouse, name)
 
     assert table.update({name: "'b'"}, f"`{name}` = 'a'").rows == 1
     merge = table.merge([{"k": 1, name: "c"}, {"k": 2, name: "d"}], SAME)

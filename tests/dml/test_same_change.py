@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import keytide as kt
+from table_rows import answer
 
 # A DELETE or an UPDATE of the row with k = 1, and MERGEs that ask for the same.
 CHANGES = {
@@ -47,11 +48,6 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def lake(warehouse: str) -> kt.Lake:
-    return kt.connect(warehouse)
-
-
 def refilled(lake: kt.Lake, key: str, options: str) -> None:
     lake.sql(f"DROP TABLE IF EXISTS u; CREATE TABLE u (k INT {key}, v INT, g INT, r STRING) "
              f"WITH ({options})")  # fmt: skip
@@ -59,7 +55,7 @@ def refilled(lake: kt.Lake, key: str, options: str) -> None:
 
 
 def rows(lake: kt.Lake) -> list[tuple[Any, ...]]:
-    return [tuple(r.values()) for r in lake.sql("SELECT k, v, g FROM u ORDER BY k").to_pylist()]
+    return answer(lake, "SELECT k, v, g FROM u ORDER BY k")
 
 
 def outcome(lake: kt.Lake, text: str) -> tuple[str, list[tuple[Any, ...]]]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from uuid import uuid4
-
 import pytest
 from unanswered import Unanswered
 
 import keytide as kt
-from keytide.store import open_store
 from keytide.store.faults import Fault, FaultyStore
+from new_tables import empty_store, fields_of
 
 FAULTS = {
     "the answer is lost": [],
@@ -20,10 +18,8 @@ FAULTS = {
 @pytest.mark.parametrize("statement", ["DELETE FROM t WHERE v > 1", "UPDATE t SET v = v + 1"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_files_of_a_commit_stay(fault: str, statement: str) -> None:
-    store = open_store(f"memory://{uuid4().hex}")
-    table = kt.connect("", store=store).create_table(
-        "t", [kt.Field(-1, n, kt.parse_sql_type("INT")) for n in "kv"], ["k"]
-    )
+    store = empty_store()
+    table = kt.connect("", store=store).create_table("t", fields_of("k INT, v INT"), ["k"])
     table.write([{"k": n, "v": n} for n in range(3)])
     faults = FAULTS[fault]
     failing = FaultyStore(store, faults) if faults else Unanswered(store, "snapshot-2")

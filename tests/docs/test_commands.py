@@ -18,7 +18,7 @@ GROUP: Any = typer.main.get_command(app)
 INLINE = re.compile(r"(?<!`)`(keytide [^`\n]+)`(?!`)")
 
 
-def shown() -> Iterator[tuple[str, list[str]]]:
+def shown_commands() -> Iterator[tuple[str, list[str]]]:
     """The commands of keytide in the blocks and lines of a page, with where they stand."""
     for page in (README, *sorted(PAGES.rglob("*.md"))):
         blocks = [block.code for block in blocks_of(page, ["console"])]
@@ -45,13 +45,13 @@ def unknown(words: list[str]) -> Iterator[str]:
 
 
 def test_commands_are_shown() -> None:
-    assert len(list(shown())) > 60
+    assert len(list(shown_commands())) > 60
 
 
 @pytest.mark.one_in(14)
-@pytest.mark.parametrize("page", sorted({page for page, _ in shown()}))
+@pytest.mark.parametrize("page", sorted({page for page, _ in shown_commands()}))
 def test_commands_of_page_exist_with_their_options(page: str) -> None:
-    wrong = [(words, [*unknown(words)]) for of, words in shown() if of == page]
+    wrong = [(words, [*unknown(words)]) for of, words in shown_commands() if of == page]
     assert [each for each in wrong if each[1]] == []
 
 

@@ -17,7 +17,7 @@ import keytide as kt
 from keytide.duckdb import split_for_duckdb
 from keytide.store import open_store
 from keytide.store.faults import FaultyStore
-from keytide.types import Field
+from new_tables import fields_of
 from type_values import ALL, column_of, cycled, kind_of
 
 S = pa.schema({"k": pa.int64(), "i": pa.int32(), "s": pa.string(), "f": pa.float64()})
@@ -92,9 +92,8 @@ NO_DELETES = ("put together", "added up", "first rows")
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize("kind", KINDS)
 def test_views_of_all_kinds_of_tables_have_the_rows_of_scans(
-    con: duckdb.DuckDBPyConnection, warehouse: str, kind: str
+    con: duckdb.DuckDBPyConnection, lake: kt.Lake, kind: str
 ) -> None:
-    lake = kt.connect(warehouse)
     options = {"bucket": "2", **KINDS[kind]}
     table = lake.create_table("shop.orders", S, ["k"], options=options)
     table.write([row(k) for k in range(200)])
@@ -110,9 +109,8 @@ def test_views_of_all_kinds_of_tables_have_the_rows_of_scans(
 
 
 def test_append_table_with_deleted_rows_and_partitions(
-    con: duckdb.DuckDBPyConnection, warehouse: str
+    con: duckdb.DuckDBPyConnection, lake: kt.Lake
 ) -> None:
-    lake = kt.connect(warehouse)
     options = {"deletion-vectors.enabled": "true"}
     table = lake.create_table("t", S, [], partition_by=["s"], options=options)
     table.write([row(k) for k in range(150)])
@@ -123,9 +121,8 @@ def test_append_table_with_deleted_rows_and_partitions(
 
 
 def test_columns_of_older_schemas_are_those_of_their_fields(
-    con: duckdb.DuckDBPyConnection, warehouse: str
+    con: duckdb.DuckDBPyConnection, lake: kt.Lake
 ) -> None:
-    lake = kt.connect(warehouse)
     old = pa.schema({"k": pa.int64(), "a": pa.int32(), "s": pa.string(), "f": pa.float32()})
     table = lake.create_table("t", old, ["k"], options={"bucket": "1", "write-only": "true"})
     table.write([{"k": k, "a": k % 9, "s": f"s{k % 4}", "f": k / 4} for k in range(80)])
@@ -147,7 +144,7 @@ ROW_COUNT = 24
 
 
 def of_types(lake: kt.Lake, name: str, types: dict[str, str]) -> kt.Table:
-    fields = [Field(-1, n, kind_of(text)) for n, text in {"k": "INT", **types}.items()]
+    fields = fields_of({"k": "INT", **types})
     return lake.create_table(name, fields, ["k"], options={"bucket": "1", "write-only": "true"})
 
 
@@ -162,9 +159,8 @@ def rows_of(types: dict[str, str]) -> pa.Table:
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize("writes", [1, 2], ids=["plain", "merged"])
 def test_values_of_every_type_are_those_of_a_scan(
-    con: duckdb.DuckDBPyConnection, warehouse: str, writes: int
+    con: duckdb.DuckDBPyConnection, lake: kt.Lake, writes: int
 ) -> None:
-    lake = kt.connect(warehouse)
     known = {f"c{i}": text for i, text in enumerate(ALL)}
     nanos = {n: text for n, text in known.items() if any(f"({p})" in text for p in (7, 8, 9))}
     others = {n: text for n, text in known.items() if n not in nanos}
@@ -212,9 +208,8 @@ def plan(con: duckdb.DuckDBPyConnection, query: str) -> str:
 
 
 def test_columns_and_conditions_reach_both_readers(
-    con: duckdb.DuckDBPyConnection, warehouse: str, orders: kt.Table
+    con: duckdb.DuckDBPyConnection, lake: kt.Lake, orders: kt.Table
 ) -> None:
-    lake = kt.connect(warehouse)
     kt.duckdb.register(con, lake)
     streamed = plan(con, "SELECT f FROM shop.orders WHERE k = 7")
     assert "ARROW_SCAN" in streamed
@@ -242,18 +237,17 @@ def test_files_that_overlap_nothing_are_read_natively_beside_merged_ones(
 
 
 def test_condition_narrows_what_is_merged(
-    con: duckdb.DuckDBPyConnection, warehouse: str, orders: kt.Table, caplog: Any
+    con: duckdb.DuckDBPyConnection, lake: kt.Lake, orders: kt.Table, caplog: Any
 ) -> None:
-    kt.duckdb.register(con, kt.connect(warehouse))
+    kt.duckdb.register(con, lake)
     caplog.set_level("DEBUG", "keytide.plan")
     con.sql("SELECT i FROM shop.orders WHERE k = 7").fetchall()
     assert any("where `k` = 7" in message for message in caplog.messages)
 
 
 def test_views_stay_with_their_snapshot_until_registered_again(
-    con: duckdb.DuckDBPyConnection, warehouse: str, orders: kt.Table
+    con: duckdb.DuckDBPyConnection, lake: kt.Lake, orders: kt.Table
 ) -> None:
-    lake = kt.connect(warehouse)
     kt.duckdb.register(con, lake)
     lake.create_table("shop.other", S, ["k"])
     orders.delete("k >= 0")
@@ -270,9 +264,8 @@ def test_views_stay_with_their_snapshot_until_registered_again(
 
 
 def test_fresh_view_of_an_altered_table_asks_for_another_registration(
-    con: duckdb.DuckDBPyConnection, warehouse: str, orders: kt.Table
+    con: duckdb.DuckDBPyConnection, lake: kt.Lake, orders: kt.Table
 ) -> None:
-    lake = kt.connect(warehouse)
     kt.duckdb.register(con, lake, fresh=True)
     lake.sql("ALTER TABLE shop.orders MODIFY i BIGINT")
     with pytest.raises(duckdb.Error, match="register the lake again"):
@@ -280,9 +273,9 @@ def test_fresh_view_of_an_altered_table_asks_for_another_registration(
 
 
 def test_what_is_wrong_with_a_file_is_an_error_of_the_query(
-    con: duckdb.DuckDBPyConnection, warehouse: str, orders: kt.Table
+    con: duckdb.DuckDBPyConnection, lake: kt.Lake, orders: kt.Table
 ) -> None:
-    kt.duckdb.register(con, kt.connect(warehouse))
+    kt.duckdb.register(con, lake)
     for file in Path(orders.uri).glob("bucket-*/*.parquet"):
         file.unlink()
     with pytest.raises(duckdb.Error, match=r"\.parquet is missing"):
@@ -343,7 +336,7 @@ def test_conditions_that_no_scan_has_are_asked_as_duckdb_does(
     con: duckdb.DuckDBPyConnection, warehouse: str, condition: str
 ) -> None:
     types = {"k": "INT", "c": "CHAR(3)", "f": "FLOAT", "r": "ROW<x INT>"}
-    fields = [Field(-1, name, kind_of(text)) for name, text in types.items()]
+    fields = fields_of(types)
     table = kt.connect(warehouse).create_table("t", fields, ["k"], options={"write-only": "true"})
     for _ in range(2):
         table.write(
@@ -363,9 +356,9 @@ def test_conditions_that_no_scan_has_are_asked_as_duckdb_does(
 
 
 def test_random_queries_give_what_they_give_of_a_scan(
-    con: duckdb.DuckDBPyConnection, warehouse: str, orders: kt.Table
+    con: duckdb.DuckDBPyConnection, lake: kt.Lake, orders: kt.Table
 ) -> None:
-    kt.duckdb.register(con, kt.connect(warehouse))
+    kt.duckdb.register(con, lake)
     hold(con, orders)
     rng = random.Random(7)
     terms = [

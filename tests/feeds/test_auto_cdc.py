@@ -20,6 +20,7 @@ from test_captured_feed import messages_of, spec_of
 
 import keytide as kt
 from keytide.cdc import decode
+from table_rows import rows_in_order
 
 SCHEMA = pa.schema(
     [
@@ -105,11 +106,6 @@ def feeds(draw: st.DrawFn) -> tuple[list[Event], list[list[Event]]]:
     cuts = sorted(draw(st.sets(st.integers(0, len(arriving)), max_size=3)))
     pairs = zip([0, *cuts], [*cuts, len(arriving)], strict=True)
     return events, [list(arriving[start:end]) for start, end in pairs]
-
-
-@pytest.fixture
-def lake(warehouse: str) -> kt.Lake:
-    return kt.connect(warehouse)
 
 
 def a_lake() -> kt.Lake:
@@ -219,7 +215,7 @@ def test_several_columns_order_events_as_one(lake: kt.Lake) -> None:
         lake.auto_cdc("newest", [row], "k", ["file", "pos"], column_list=["k", "v"])
     by = [("__START_AT_file", "ascending"), ("__START_AT_pos", "ascending")]
     found = lake.table("t").scan().to_arrow().sort_by(by)
-    assert [tuple(row.values()) for row in found.to_pylist()] == [
+    assert rows_in_order(found) == [
         (1, "a", 1, 2, 1, 9), (1, "b", 1, 9, 2, 1), (1, "c", 2, 1, None, None),
     ]  # fmt: skip
     assert lake.table("newest").get(1) == {"k": 1, "v": "c", "file": 2, "pos": 1}
@@ -309,7 +305,7 @@ def test_changes_of_a_table_are_a_source(lake: kt.Lake) -> None:
         rows = source.changes(snapshot.id - 1, snapshot.id).to_arrow()
         rows = rows.append_column("at", pa.array([snapshot.id] * rows.num_rows))
         lake.auto_cdc("t", rows, "k", "at", stored_as_scd_type=2, except_column_list=["at"])
-    found = [tuple(row.values()) for row in lake.table("t").scan().to_pylist()]
+    found = rows_in_order(lake.table("t"))
     assert sorted(found) == [(1, 1, 1, 2), (1, 2, 2, 3)]
 
 

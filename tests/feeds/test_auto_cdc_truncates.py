@@ -22,6 +22,7 @@ import keytide as kt
 from keytide.catalogs import local_writes
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.feeds.truncation import TruncationLookup, retry_after_truncation
+from table_rows import rows
 
 NO_KEY = -1
 
@@ -49,8 +50,7 @@ def flow(lake: kt.Lake, events: Sequence[Event], **more: Any) -> Any:
 
 
 def rows_of(lake: kt.Lake) -> list[Row]:
-    rows = lake.table("t").scan(["k", "a", "b", "s"]).to_pylist()
-    return sorted(tuple(row.values()) for row in rows)
+    return rows(lake.table("t").scan(["k", "a", "b", "s"]))
 
 
 @st.composite
@@ -85,11 +85,6 @@ def test_what_a_truncation_leaves_is_the_same_whatever_the_order(
     assert (
         flow(lake, [e for e in events if e.op == "t"]).snapshot_id is None if not ignores else True
     )
-
-
-@pytest.fixture
-def lake(warehouse: str) -> kt.Lake:
-    return kt.connect(warehouse)
 
 
 def test_an_event_from_before_a_truncation_brings_no_row_back(lake: kt.Lake) -> None:

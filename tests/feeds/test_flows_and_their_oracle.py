@@ -66,7 +66,7 @@ def place(s: Any) -> tuple[Any, ...]:
     return (1, s)
 
 
-def shown(value: Any) -> Any:
+def comparable(value: Any) -> Any:
     return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 
@@ -75,7 +75,7 @@ def in_order(events: Sequence[Event]) -> dict[Any, list[Event]]:
     told = [event for event in events if (event.kind or "").upper() != "-U"]
     found: dict[Any, list[Event]] = {}
     for event in sorted(told, key=lambda event: place(event.s)):
-        found.setdefault(shown(event.k), []).append(event)
+        found.setdefault(comparable(event.k), []).append(event)
     return found
 
 
@@ -93,7 +93,7 @@ def newest(events: Sequence[Event], ignores_nulls: bool) -> set[Row]:
                 left = [b if n is None else n for b, n in zip(now, given, strict=False)]
                 now = [*left, event.s]
         if now is not None:
-            found.add((key, *map(shown, now[:2]), place(now[2])))
+            found.add((key, *map(comparable, now[:2]), place(now[2])))
     return found
 
 
@@ -107,15 +107,15 @@ def intervals(events: Sequence[Event], tracked: str, ignores_nulls: bool) -> set
             left: list[Any] = [event.a, event.b]
             if now and ignores_nulls:
                 left = [b if n is None else n for b, n in zip(now[1], left, strict=True)]
-            before = None if now is None else [shown(now[1]["ab".index(n)]) for n in tracked]
-            if not event.deletes and before == [shown(left["ab".index(n)]) for n in tracked]:
+            before = None if now is None else [comparable(now[1]["ab".index(n)]) for n in tracked]
+            if not event.deletes and before == [comparable(left["ab".index(n)]) for n in tracked]:
                 now = (at if now is None else now[0]), left
                 continue
             if now is not None:
-                found.add((key, *map(shown, now[1]), now[0], at))
+                found.add((key, *map(comparable, now[1]), now[0], at))
             now = None if event.deletes else (at, left)
         if now is not None:
-            found.add((key, *map(shown, now[1]), now[0], None))
+            found.add((key, *map(comparable, now[1]), now[0], None))
     return found
 
 
@@ -179,7 +179,7 @@ class Flow(NamedTuple):
         for row in self.lake.table("t").scan(["k", *COLUMNS, *names]).to_pylist():
             count += 1
             ends = [None if n == "__END_AT" and row[n] is None else place(row[n]) for n in names]
-            found.add((shown(row["k"]), shown(row["a"]), shown(row["b"]), *ends))
+            found.add((comparable(row["k"]), comparable(row["a"]), comparable(row["b"]), *ends))
         assert len(found) == count, "no row twice"
         return found
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -18,8 +17,9 @@ from feeds import batch, feed
 from keytide.cdc import decode
 from keytide.feeds.apply import ChangeCounts, ChangeWriter, adapt_to_table
 from keytide.maintenance.writes import writing
-from keytide.store import open_store
 from keytide.write.refusals import writable_view
+from new_tables import empty_table
+from table_rows import by_key
 
 COLUMNS = "id INT; a INT; b INT; v STRING; n INT"
 PRODUCERS = {"sequence.field": "a,b", "bucket": "2"}
@@ -28,9 +28,8 @@ LEFT_OUT = "__debezium_unavailable_value"
 
 def new_table(**options: str) -> kt.Table:
     """A table with an index of keys, unless the options say otherwise."""
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     columns = feed("debezium-json", COLUMNS).columns
-    return lake.create_table("t", columns, ["id"], options={"upsert.mode": "full", **options})
+    return empty_table(columns, ["id"], options={"upsert.mode": "full", **options})
 
 
 def fed(table: kt.Table, *messages: Any) -> tuple[ChangeCounts, list[str]]:
@@ -49,11 +48,6 @@ def fed(table: kt.Table, *messages: Any) -> tuple[ChangeCounts, list[str]]:
 def change(op: str, id: int, **values: Any) -> dict[str, Any]:
     image = {"id": id, **values}
     return {"op": op, "before": image} if op == "d" else {"op": op, "after": image}
-
-
-def shown(table: kt.Table, *columns: str) -> dict[int, tuple[Any, ...]]:
-    rows = table.scan().to_pylist()
-    return {row["id"]: tuple(row[name] for name in columns) for row in rows}
 
 
 TIMES = st.tuples(st.sampled_from("ab"), st.integers(0, 4))
@@ -81,7 +75,7 @@ def test_rows_are_those_that_a_write_leaves_and_late_ones_are_counted(batches: l
         assert counts.applied + counts.late + counts.duplicate == len(changes)
         # What is late and came before in the same place counts as a duplicate.
         assert counts.late <= (late or 0) <= counts.late + counts.duplicate
-        assert shown(one, "a", "b", "v") == shown(other, "a", "b", "v")
+        assert by_key(one, "a", "b", "v", key="id") == by_key(other, "a", "b", "v", key="id")
 
 
 def test_producers_are_counted_each_by_its_own_clock() -> None:
@@ -90,7 +84,7 @@ def test_producers_are_counted_each_by_its_own_clock() -> None:
     assert first == (ChangeCounts(applied=2, late=1), [])
     again = fed(table, change("c", 1, a=5), change("c", 1, a=4), change("c", 1, b=3))
     assert again == (ChangeCounts(applied=1, late=1, duplicate=1), [])
-    assert shown(table, "a", "b") == {1: (5, 3)}
+    assert by_key(table, "a", "b", key="id") == {1: (5, 3)}
 
 
 def test_rows_without_one_value_to_be_compared_by_are_dead_letters() -> None:
@@ -102,14 +96,14 @@ def test_rows_without_one_value_to_be_compared_by_are_dead_letters() -> None:
     assert counts == ChangeCounts(applied=1)
     told = Counter(reason.split(",")[0] for reason in reasons)
     assert [*told.values()] == [1, 1, 1]
-    assert shown(table, "a") == {1: (1,)}
+    assert by_key(table, "a", key="id") == {1: 1}
 
 
 def test_left_out_value_of_a_producer_is_that_of_the_last_row_that_was_not_late() -> None:
     table = new_table(**PRODUCERS)
     kept, late = change("c", 1, a=5, v="kept"), change("c", 1, a=4, v="late")
     fed(table, kept, late, change("u", 1, b=1, v=LEFT_OUT, n=1))
-    assert shown(table, "a", "b", "v", "n") == {1: (5, 1, "kept", 1)}
+    assert by_key(table, "a", "b", "v", "n", key="id") == {1: (5, 1, "kept", 1)}
     assert fed(table, change("u", 2, b=1, v=LEFT_OUT))[1] != []
 
 
@@ -128,10 +122,10 @@ def test_left_out_value_changes_no_column_that_is_merged(
     table = new_table(**options, **{"fields.n.aggregate-function": function})
     fed(table, change("c", 1, a=1, n=5, v="x"))
     assert fed(table, change("u", 1, a=2, n=LEFT_OUT, v="y"), change("u", 1, a=3))[1] == []
-    assert shown(table, "n", "v") == {1: (5, "y")}
+    assert by_key(table, "n", "v", key="id") == {1: (5, "y")}
 
 
 def test_left_out_value_of_a_key_that_merges_with_nothing_is_null() -> None:
     table = new_table(**{"upsert.mode": "partial", "sequence.field": "a"})
     assert fed(table, change("u", 1, a=2, n=LEFT_OUT, v="y")) == (ChangeCounts(applied=1), [])
-    assert shown(table, "n", "v") == {1: (None, "y")}
+    assert by_key(table, "n", "v", key="id") == {1: (None, "y")}

@@ -19,8 +19,9 @@ from keytide.format.index_files import (
     stored_vectors,
     write_vectors,
 )
-from keytide.store import LocalStore, open_store
+from keytide.store import LocalStore
 from keytide.store.faults import FaultyStore
+from new_tables import empty_store
 
 SIZES = st.integers(0, 12)
 
@@ -68,7 +69,7 @@ def test_value_is_loaded_once_and_again_when_it_failed() -> None:
 
 
 def test_deletion_vectors_of_a_far_table_are_read_once() -> None:
-    far = FaultyStore(open_store(f"memory://{uuid4().hex}"))
+    far = FaultyStore(empty_store())
     schema = pa.schema([("k", pa.int64())])
     options = {"deletion-vectors.enabled": "true"}
     table = kt.connect("", store=far).create_table("t", schema, [], options=options)

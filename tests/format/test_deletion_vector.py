@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -21,7 +20,7 @@ from keytide.format.index_files import (
     read_vectors,
     write_vectors,
 )
-from keytide.store import open_store
+from new_tables import empty_store
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "golden.json").read_text())
 VECTORS: list[dict[str, Any]] = GOLDEN["deletion_vectors"]
@@ -105,7 +104,7 @@ def test_one_vector_is_read_from_a_store_and_torn_ones_are_noticed(
     vectors: dict[str, Any], data: st.DataObject
 ) -> None:
     stored, ranges = write_vectors(vectors)
-    store = open_store(f"memory://{uuid4().hex}")
+    store = empty_store()
     store.put("index/whole", stored)
     for found in ranges:
         dead = dead_positions(store, VectorPlace("index/whole", found))
@@ -122,7 +121,7 @@ def test_one_vector_is_read_from_a_store_and_torn_ones_are_noticed(
 @given(vectors_of_files)
 def test_rows_that_died_are_dead_in_one_vector_alone(vectors: dict[str, Any]) -> None:
     stored, ranges = write_vectors(vectors)
-    store = open_store(f"memory://{uuid4().hex}")
+    store = empty_store()
     store.put("index/0", stored)
     places = [VectorPlace("index/0", found) for found in ranges]
     for place in places:

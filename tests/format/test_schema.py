@@ -17,16 +17,11 @@ from keytide.format.schema import (
     highest_field_id,
     validate_schema,
 )
-from keytide.types import Field, RowType, arrow_schema, parse_sql_type
+from keytide.types import Field, RowType, arrow_schema
+from new_tables import fields_of
 
 STORED = GOLDEN["json_documents"]["schema"].encode()
 SAMPLES = sorted((Path(__file__).parents[1] / "data" / "samples").rglob("schema/schema-*"))
-
-
-def fields_of(ddl: str) -> tuple[Field, ...]:
-    row = parse_sql_type(f"ROW<{ddl}>")
-    assert isinstance(row, RowType)
-    return row.fields
 
 
 def schema_of(
@@ -102,7 +97,7 @@ def test_missing_time_is_zero_and_null_comment_is_none() -> None:
 
 @pytest.mark.parametrize("keys", ["primaryKeys", "partitionKeys"])
 def test_keys_that_are_no_columns_are_damage(keys: str) -> None:
-    fields = [Field(-1, name, parse_sql_type("INT")) for name in "kp"]
+    fields = fields_of("k INT, p INT")
     schema = TableSchema.create(fields, primary_keys=["k", "p"], partition_keys=["p"])
     document = json.loads(schema.to_json())
     document[keys] = [name.upper() for name in document[keys]]

@@ -13,12 +13,13 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
-from fuzz_case import Case, Refused, shown
+from fuzz_case import Case, Refused, brief
 from fuzz_values import mutated, odd
 
 import keytide as kt
 import keytide.cdc
 from keytide.definition import schema_evolution
+from new_tables import fields_of
 
 __all__ = ["run"]
 
@@ -111,7 +112,7 @@ def _ending(follow: Callable[..., Any]) -> Callable[..., Any]:
 
 def _try(case: Case, name: str, call: Callable[..., Any]) -> None:
     arguments, named = _arguments(case, name, call)
-    told = ", ".join([*map(shown, arguments), *(f"{n}={shown(v)}" for n, v in named.items())])
+    told = ", ".join([*map(brief, arguments), *(f"{n}={brief(v)}" for n, v in named.items())])
     if not (case.folder / "lake/default.db/t").exists():
         case.count("dropped")  # scans made before stay in the dark, even when there is a new one
     # Neither may what was made before a purge look at the files of then.
@@ -184,7 +185,7 @@ _FITTING: dict[str, list[Any]] = {
     "name": ["t", "n", "db.n", lambda case: f"n{case.chance.randrange(99)}"],
     "database": [None, "default"],
     "schema": [SCHEMA, SCHEMA.append(pa.field("x", pa.list_(pa.int32()))),
-               lambda case: [kt.Field(-1, "k", kt.parse_sql_type("INT"))]],
+               lambda case: fields_of("k INT")],
     "primary_key": [["k"], ("k", "v")],
     "partition_by": [[], ["v"]],
     "options": [None, {"bucket": "2"}, {"sequence.field": "s"}],

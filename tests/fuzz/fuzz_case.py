@@ -146,7 +146,7 @@ def _place(error: BaseException) -> str:
     return f"{type(error).__qualname__} in {file} {ours[-1].name}"
 
 
-def shown(value: Any) -> str:
+def brief(value: Any) -> str:
     """A short text of any value, whatever its methods do."""
     try:
         text = repr(value)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-from fuzz_case import Case, Refused, shown
+from fuzz_case import Case, Refused, brief
 from fuzz_values import TEXTS, mutated
 
 import keytide as kt
@@ -55,11 +55,11 @@ def run(case: Case) -> None:
     spec = _spec(format, {"id": key_kind, **kinds}, chance)
     changes = _history(chance, key_kind, kinds)
     whole = [json.dumps(_MESSAGE[format](*change)) for change in changes]
-    decoded = case.attempt(f"decode {format} {shown(whole)}", lambda: _decoded(whole, spec))
+    decoded = case.attempt(f"decode {format} {brief(whole)}", lambda: _decoded(whole, spec))
     if isinstance(decoded, Refused):
         return
     if decoded.rejected.num_rows:
-        case.note("rows", "a good message is rejected", shown(decoded.rejected.to_pylist()))
+        case.note("rows", "a good message is rejected", brief(decoded.rejected.to_pylist()))
         return
     _apply(case, spec, decoded.rows, _expected(changes, kinds))
     _damage(case, spec, whole, decoded)
@@ -174,14 +174,14 @@ def _apply(case: Case, spec: cdc.FeedSpec, rows: pa.Table, wanted: list[str] | N
     lake = case.lake(f"lake{case.chance.random()}")
     table = lake.create_table("t", spec.columns, spec.primary_key)
     given = rows.select([*(f.name for f in spec.columns), cdc.ROW_KIND_COLUMN])
-    written = case.attempt(f"write {shown(given)}", lambda: table.write(given))
+    written = case.attempt(f"write {brief(given)}", lambda: table.write(given))
     found = case.attempt("scan", lambda: table.scan().to_arrow())
     if isinstance(written, Refused) or isinstance(found, Refused):
-        case.note("rows", "decoded rows are refused", shown(given))
+        case.note("rows", "decoded rows are refused", brief(given))
     elif wanted is not None:  # Python has no words for every time that Arrow has
         kinds = {f.name: f.type.sql() for f in spec.columns if f.name != "id"}
         if (told := _told(found.to_pylist(), kinds)) != wanted:
-            case.note("rows", f"{spec.format} applied", f"{shown(told)}, expected {shown(wanted)}")
+            case.note("rows", f"{spec.format} applied", f"{brief(told)}, expected {brief(wanted)}")
 
 
 def _damage(case: Case, spec: cdc.FeedSpec, whole: list[str], decoded: cdc.Decoded) -> None:
@@ -199,7 +199,7 @@ def _damage(case: Case, spec: cdc.FeedSpec, whole: list[str], decoded: cdc.Decod
         messages.insert(i, bad)
         damaged = {j + 1 if j >= i else j for j in damaged} | {i}
     found = case.attempt(
-        f"decode {spec.format} {shown(messages)}", lambda: _decoded(messages, spec)
+        f"decode {spec.format} {brief(messages)}", lambda: _decoded(messages, spec)
     )
     if isinstance(found, Refused):
         return
@@ -207,13 +207,13 @@ def _damage(case: Case, spec: cdc.FeedSpec, whole: list[str], decoded: cdc.Decod
     rejected = found.rejected["ordinal"].to_pylist()
     counted = len(applied) + len(rejected) + found.tombstones + found.control
     if counted != len(messages) or applied & set(rejected) or len(set(rejected)) < len(rejected):
-        case.note("rows", "messages are not counted once", f"{spec.format} {shown(messages)}")
+        case.note("rows", "messages are not counted once", f"{spec.format} {brief(messages)}")
     if not all(reason for reason in found.rejected["reason"].to_pylist()):
-        case.note("rows", "rejected without a reason", f"{spec.format} {shown(messages)}")
+        case.note("rows", "rejected without a reason", f"{spec.format} {brief(messages)}")
     good = [i for i in range(len(messages)) if i not in damaged]
     if wrong := [i for i in good if i in rejected]:
         case.note("rows", "a good message is rejected beside a bad one",
-                  f"{spec.format} {shown(wrong)} of {shown(messages)}")  # fmt: skip
+                  f"{spec.format} {brief(wrong)} of {brief(messages)}")  # fmt: skip
     _compare_alone(case, spec, messages, good, found)
     _apply(case, spec, found.rows, None)
 
@@ -226,7 +226,7 @@ def _compare_alone(
     beside = found.rows.filter(mask).drop_columns([cdc.ORDINAL_COLUMN])
     if repr(alone.to_pylist()) != repr(beside.to_pylist()):
         case.note(
-            "rows", "a bad message changes its neighbours", f"{spec.format} {shown(messages)}"
+            "rows", "a bad message changes its neighbours", f"{spec.format} {brief(messages)}"
         )
 
 
@@ -236,7 +236,7 @@ def _infer(case: Case, format: str, whole: list[str]) -> None:
     given = [m.encode() if is_bytes and isinstance(m, str) else m for m in messages]
     sample = pa.array(given, pa.binary() if is_bytes else pa.string())
     for infer in (cdc.infer_columns, cdc.infer_primary_key, cdc.default_sequence):
-        told = f"{infer.__name__} {format} {shown(messages)}"
+        told = f"{infer.__name__} {format} {brief(messages)}"
         case.attempt(told, lambda infer=infer: infer(sample, format))
 
 

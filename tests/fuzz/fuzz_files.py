@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from fuzz_case import Case, Refused, shown
+from fuzz_case import Case, Refused, brief
 
 import keytide as kt
 
@@ -31,7 +31,7 @@ def run(case: Case) -> None:
         plain = file.parent.name in ("schema", "snapshot")
         if not plain and not isinstance(found, Refused) and found != rows:
             kind = "/".join(part.split("-")[0] for part in file.parts[2:])
-            case.note("rows", f"damage in {kind}", f"{told}: {shown(found)}, not {shown(rows)}")
+            case.note("rows", f"damage in {kind}", f"{told}: {brief(found)}, not {brief(rows)}")
         case.attempt(f"write after {told}", lambda copy=copy: _write(copy), harmed=True)
         shutil.rmtree(copy)
 

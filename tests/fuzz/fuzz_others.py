@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any
 
 import pyarrow as pa
-from fuzz_case import Case, Refused, shown
+from fuzz_case import Case, Refused, brief
 from fuzz_columns import array, kind_of, plain, rank, value
 from fuzz_keepers import KEEPERS, Keeper, UnableError
 from fuzz_tables import _SURVIVE as AS_PYTHON
@@ -758,10 +758,10 @@ class Life:
         for row in rows:
             some = allowed.get(keys.of(row), [])
             if _alike(row) not in {_alike(each) for each in some if each is not None}:
-                wrong.append(f"has {shown(row)}, not {shown(some)}")
+                wrong.append(f"has {brief(row)}, not {brief(some)}")
         wrong += [f"{key} twice" for key, count in seen.items() if count > 1]
         wrong += [
-            f"lacks {shown(some)}"
+            f"lacks {brief(some)}"
             for key, some in allowed.items()
             if None not in some and key not in seen
         ]
@@ -954,7 +954,7 @@ def _one(found: Any, columns: Columns) -> pa.Table:
 
 
 def _texts(rows: list[Row]) -> str:
-    return str([[shown(v) for v in row.values()] for row in rows[:9]])
+    return str([[brief(v) for v in row.values()] for row in rows[:9]])
 
 
 def _difference(has: list[str], wants: list[str]) -> tuple[list[str], list[str]]:

@@ -166,7 +166,7 @@ class Run:
         told = {"error": "places with errors that are not Keytide's", "rows": "places where rows "
                 "differ", "hang": "hangs", "crash": "crashes"}  # fmt: skip
         lines += [f"{kinds[kind]} {what}" for kind, what in told.items()]
-        lines += [behind_writers.told()] if behind_writers.IS_SET else []
+        lines += [behind_writers.report()] if behind_writers.IS_SET else []
         return "\n".join(lines)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-from fuzz_case import Case, Refused, shown
+from fuzz_case import Case, Refused, brief
 from fuzz_values import TEXTS, mutated
 
 import keytide as kt
@@ -336,7 +336,7 @@ def _compare(case: Case, lake: kt.Lake, connection: Any, text: str) -> None:
         return
     found = case.attempt(f"query {text!r}", lambda: lake.sql(text).to_arrow())
     if isinstance(found, Refused):
-        case.note("rows", "a query is refused", f"{text}: {shown(str(found.error))}")
+        case.note("rows", "a query is refused", f"{text}: {brief(str(found.error))}")
     elif (a := _multiset(found)) != (b := _multiset(wanted)):
         more = [row for row in a if row not in b][:3]
         less = [row for row in b if row not in a][:3]

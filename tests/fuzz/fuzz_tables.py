@@ -13,7 +13,7 @@ from typing import Any
 import behind_writers
 import polars as pl
 import pyarrow as pa
-from fuzz_case import Case, Refused, shown
+from fuzz_case import Case, Refused, brief
 from fuzz_columns import KEYS, ORDERS, PLAIN, array, kind_of, plain, value
 from fuzz_oracle import Definition, Oracle, Version
 from fuzz_where import condition
@@ -38,7 +38,7 @@ def run(case: Case) -> None:
         told, lambda: lake.create_table("t", fields, definition.key, definition.partition, options)
     )
     if isinstance(table, Refused):
-        case.note("rows", "a table is refused", f"{told}: {shown(str(table.error))}")
+        case.note("rows", "a table is refused", f"{told}: {brief(str(table.error))}")
         return
     history = History(case, lake, [table, lake.table("t")], Oracle(definition))
     for _ in range(case.chance.choice([2, 5, 9])):
@@ -278,7 +278,7 @@ def _write_at_once(history: History) -> None:
     for thread in threads:
         thread.join()
     if any(isinstance(result, Refused) for result in results):
-        history.case.note("rows", "write in a thread is refused", shown(results))
+        history.case.note("rows", "write in a thread is refused", brief(results))
         return
     for i in sorted((0, 1), key=lambda i: results[i].snapshot_id or 0):
         history.oracle.write(batches[i])

@@ -9,14 +9,6 @@ import pytest
 from interop_judges import PYPAIMON_PYTHON, Judge, Pypaimon, PypaimonProcess, PypaimonRust
 from java_judge import JAVA_RELEASES, JavaGateway, JavaPaimon
 
-import keytide as kt
-
-
-@pytest.fixture
-def lake(warehouse: str) -> kt.Lake:
-    """An empty warehouse."""
-    return kt.connect(warehouse)
-
 
 @pytest.fixture(scope="session")
 def pypaimon_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PypaimonProcess]:

@@ -95,7 +95,7 @@ def arrow_rows(schema: pa.Schema, columns: dict[str, Sequence[Any]]) -> pa.Table
     return pa.Table.from_arrays(list(arrays.values()), schema=pa.schema(known))
 
 
-def rows(table: kt.Table, *lines: str) -> pa.Table:
+def typed(table: kt.Table, *lines: str) -> pa.Table:
     """Rows written as lines of a kind and values, such as `-D 1 x NULL`."""
     kinds, *values = zip(*(line.split() for line in lines), strict=True)
     columns = {
@@ -107,7 +107,7 @@ def rows(table: kt.Table, *lines: str) -> pa.Table:
     return arrow_rows(table.schema, {**columns, "_row_kind": kinds})
 
 
-def shown(table: kt.Table) -> list[str]:
+def value_lines(table: kt.Table) -> list[str]:
     """The rows of a table as sorted lines of values."""
     lines = (
         " ".join("NULL" if v is None else str(v) for v in row.values())

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from interop_judges import Judge, assert_reads_alike, write_with
-from interop_values import arrow_rows, shown
+from interop_values import arrow_rows, value_lines
 
 import keytide as kt
 
@@ -38,7 +38,7 @@ def test_interop_adopted_table_reads_alike_before_and_after_more_rows(
     table = lake.table("db.t")
     assert isinstance(table, kt.Table)
     assert_reads_alike(judge, table)
-    assert len(shown(table)) == 6
+    assert len(value_lines(table)) == 6
     more = {"k": [1, 2, 9, 4], "v": ["late", "new", "late", "four"], "s": [4, 6, 4, 1],
             "d": [None] * 4}  # fmt: skip
     table.write(arrow_rows(table.schema, more))

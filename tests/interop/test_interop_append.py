@@ -5,10 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from interop_judges import Condition, Judge, assert_reads_alike, expecting, refusal, write_with
-from interop_values import rows, shown
+from interop_values import typed, value_lines
 from java_judge import JavaPaimon
 
 import keytide as kt
+from new_tables import fields_of
 
 COLUMNS = {"k": "INT", "p": "STRING", "v": "STRING", "d": "DECIMAL(20, 3)", "t": "TIMESTAMP(6)"}
 INSTANT = "2024-02-29T01:02:03.000004"
@@ -24,7 +25,7 @@ LAYOUTS: list[tuple[list[str], dict[str, str]]] = [
 
 def given(table: kt.Table, lines: list[str]) -> pa.Table:
     """Rows without kinds, which no engine asks for."""
-    return rows(table, *(f"+I {line}" for line in lines)).drop_columns(["_row_kind"])
+    return typed(table, *(f"+I {line}" for line in lines)).drop_columns(["_row_kind"])
 
 
 def read(lines: list[str]) -> list[str]:
@@ -33,7 +34,7 @@ def read(lines: list[str]) -> list[str]:
 
 
 def assert_alike(judge: Judge, table: kt.Table, expected: list[str]) -> None:
-    assert shown(table) == read(expected)
+    assert value_lines(table) == read(expected)
     assert_reads_alike(judge, table)
     assert_reads_alike(judge, table, columns=["v", "k"], where=[Condition("k", "=", (1,))])
     assert_reads_alike(judge, table, where=[Condition("p", "in", ("y", "z"))])
@@ -63,7 +64,7 @@ def test_interop_append_table_made_by_judge_is_read_and_written(
 def test_interop_append_table_of_keytide_is_read_and_written_by_judge(
     judge: Judge, lake: kt.Lake, partition_by: list[str], options: dict[str, str]
 ) -> None:
-    columns = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in COLUMNS.items()]
+    columns = fields_of(COLUMNS)
     table = lake.create_table("db.t", columns, (), partition_by, options)
     table.write(given(table, FIRST))
     assert_alike(judge, table, FIRST)
@@ -87,7 +88,7 @@ UNREAD = {("pypaimon", "64 bits"): refusal("Error")}
 def test_interop_append_table_whose_rows_change_reads_alike(
     judge: Judge, lake: kt.Lake, partition_by: list[str], options: dict[str, str], form: str
 ) -> None:
-    columns = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in COLUMNS.items()]
+    columns = fields_of(COLUMNS)
     table = lake.create_table("db.t", columns, (), partition_by, {**options, **FORMS[form]})
     table.write(given(table, FIRST))
     table.write(given(table, SECOND))
@@ -111,7 +112,7 @@ def test_interop_append_table_whose_rows_change_reads_alike(
 def test_interop_java_goes_on_with_an_append_table_in_which_rows_died(
     java: JavaPaimon, lake: kt.Lake, partition_by: list[str], options: dict[str, str], form: str
 ) -> None:
-    columns = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in COLUMNS.items()]
+    columns = fields_of(COLUMNS)
     table = lake.create_table("db.t", columns, (), partition_by, {**options, **FORMS[form]})
     expected: list[str] = []
     for line in ["2 y NULL 0.500 NULL", "9 z b NULL NULL"]:

@@ -10,7 +10,7 @@ import pytest
 from interop_judges import Judge, assert_reads_alike, canonical
 
 import keytide as kt
-from killed_writers import Killed, make_table, rows_of
+from killed_writers import Killed, new_table, rows_of
 
 
 @pytest.mark.one_in(14)
@@ -20,7 +20,7 @@ def test_interop_tables_of_killed_writers_read_alike(
 ) -> None:
     seed = int(os.environ.get("KEYTIDE_SEED", time.time_ns() % 1_000_000))
     print(f"KEYTIDE_SEED={seed}")
-    table = make_table(warehouse, kind)
+    table = new_table(warehouse, kind)
     killed = Killed(table, kind, random.Random(seed))
     killed.kill(writers=2, times=0)
     assert_reads_alike(judge, table)

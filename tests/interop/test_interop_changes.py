@@ -42,7 +42,7 @@ def told_by_rust(warehouse: Path, start: int, end: int, mode: str) -> Counter[tu
     return Counter(tuple(row.values()) for batch in batches for row in batch.to_pylist())
 
 
-def told(changes: kt.Changes) -> Counter[tuple[Any, ...]]:
+def counted(changes: kt.Changes) -> Counter[tuple[Any, ...]]:
     return Counter(tuple(row.values()) for row in changes.to_pylist())
 
 
@@ -54,7 +54,7 @@ def test_stored_changelog_is_read_alike(tmp_path: Path, options: dict[str, str])
     )  # fmt: skip
     write_all(table)
     for start, end in ((0, 3), (1, 2)):
-        own = told(table.changes(start, end, mode="changelog"))
+        own = counted(table.changes(start, end, mode="changelog"))
         assert told_by_rust(tmp_path, start, end, "changelog") == own
         assert sum(own.values()) == 12 * (end - start)
 
@@ -89,7 +89,7 @@ def test_changelog_of_compactions_is_read_alike(
             table.write([{"p": "a", "k": 2 * number, "s": 0, "v": "x", "_row_kind": "-D"}])
     end = table.snapshots()[-1].id
     for start in (0, 3):
-        own = told(table.changes(start, end, mode="changelog"))
+        own = counted(table.changes(start, end, mode="changelog"))
         assert told_by_rust(Path(java.warehouse), start, end, "changelog") == own
         theirs = java.changes("d.t", start)
         assert Counter((kind, *row.values()) for kind, row in theirs) == own

@@ -30,7 +30,7 @@ def values_of(name: str) -> Sequence[Any]:
     return [*SCALARS[name], None]
 
 
-def table_of(lake: kt.Lake, name: str, kind: str, options: dict[str, str]) -> kt.Table:
+def new_table(lake: kt.Lake, name: str, kind: str, options: dict[str, str]) -> kt.Table:
     columns = [field("k", "INT NOT NULL"), field("c", kind)]
     table = lake.create_table(name, columns, ["k"], options={"bucket": "1", **options})
     given, type_ = values_of(kind), columns[1].type.to_arrow()
@@ -61,8 +61,8 @@ def conditions(kind: str) -> list[Condition]:
 def test_interop_java_finds_all_rows_under_each_filter(
     java: JavaPaimon, lake: kt.Lake, kind: str, dictionary: str
 ) -> None:
-    ours = table_of(lake, "db.ours", kind, {"parquet.enable.dictionary": dictionary})
-    plain = table_of(lake, "db.plain", kind, PLAIN)
+    ours = new_table(lake, "db.ours", kind, {"parquet.enable.dictionary": dictionary})
+    plain = new_table(lake, "db.plain", kind, PLAIN)
     for condition in conditions(kind):
         found, expected = (
             sorted(java.read(t.name, columns=["k"], where=[condition])["k"].to_pylist())
@@ -73,7 +73,7 @@ def test_interop_java_finds_all_rows_under_each_filter(
 
 @pytest.mark.parametrize("dictionary", ["true", "false"])
 def test_dictionaries_are_written_only_if_the_table_allows(lake: kt.Lake, dictionary: str) -> None:
-    table = table_of(lake, "db.t", "STRING", {"parquet.enable.dictionary": dictionary})
+    table = new_table(lake, "db.t", "STRING", {"parquet.enable.dictionary": dictionary})
     entry, *_ = table.stored.newest_files().entries
     view = table.stored.view(table.table_schema)
     chunk = pq.read_metadata(view.store.local_path(view.file_path(entry))).row_group(0).column(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from interop_judges import Condition, Judge, assert_reads_alike, write_with
-from interop_values import arrow_rows, field, rows, shown
+from interop_values import arrow_rows, field, typed, value_lines
 
 import keytide as kt
 
@@ -30,24 +30,24 @@ def orders(request: pytest.FixtureRequest, lake: kt.Lake) -> kt.Table:
 def test_interop_updates_and_deletes_of_composite_keys_read_alike(
     judge: Judge, orders: kt.Table
 ) -> None:
-    orders.write(rows(orders, "+I one 1 x", "+I two 2 x", "+I three 1 y", "+I four 2 y"))
-    orders.write(rows(orders, "-U one 1 x", "+U uno 1 x", "-D two 2 x"))
-    orders.write(rows(orders, "+I due 2 x", "-U four 2 y", "-D NULL 3 z", "+I five 9 z"))
-    orders.write(rows(orders, "-D five 9 z", "+I NULL 1 y"))
+    orders.write(typed(orders, "+I one 1 x", "+I two 2 x", "+I three 1 y", "+I four 2 y"))
+    orders.write(typed(orders, "-U one 1 x", "+U uno 1 x", "-D two 2 x"))
+    orders.write(typed(orders, "+I due 2 x", "-U four 2 y", "-D NULL 3 z", "+I five 9 z"))
+    orders.write(typed(orders, "-D five 9 z", "+I NULL 1 y"))
     assert_reads_alike(judge, orders)
-    assert shown(orders) == ["NULL 1 y", "due 2 x", "uno 1 x"]
+    assert value_lines(orders) == ["NULL 1 y", "due 2 x", "uno 1 x"]
 
 
 @pytest.mark.parametrize("kind", ["-D", "-U"])
 def test_interop_deletion_in_lone_file_is_hidden(judge: Judge, orders: kt.Table, kind: str) -> None:
-    orders.write(rows(orders, f"{kind} one 1 x", "+I two 2 x", f"{kind} three 3 x"))
+    orders.write(typed(orders, f"{kind} one 1 x", "+I two 2 x", f"{kind} three 3 x"))
     assert_reads_alike(judge, orders)
-    assert shown(orders) == ["two 2 x"]
+    assert value_lines(orders) == ["two 2 x"]
 
 
 def test_interop_table_with_nothing_but_deletions_is_empty(judge: Judge, orders: kt.Table) -> None:
-    orders.write(rows(orders, "+I one 1 x"))
-    orders.write(rows(orders, "-D one 1 x"))
+    orders.write(typed(orders, "+I one 1 x"))
+    orders.write(typed(orders, "-D one 1 x"))
     assert assert_reads_alike(judge, orders) == []
 
 
@@ -85,12 +85,12 @@ def test_interop_sequence_field_decides_alike(judge: Judge, lake: kt.Lake, case:
         field("r", "INT"),
     ]
     table = lake.create_table("db.t", columns, ["k"], options=SEQUENCE_OPTIONS[case])
-    table.write(rows(table, "+I 1 a 1 7", "+I 2 a 5 2", "+I 3 a NULL NULL", "+I 4 a 9 9"))
-    table.write(rows(table, "+I 1 b NULL 8", "+I 2 b 5 1", "+I 3 b NULL NULL", "-D 4 b 9 9"))
-    table.write(rows(table, "+I 1 c 9 9", "+I 4 c 9 NULL"))
-    table.write(rows(table, "+U 1 d 9 0", "+U 4 d 8 NULL"))
+    table.write(typed(table, "+I 1 a 1 7", "+I 2 a 5 2", "+I 3 a NULL NULL", "+I 4 a 9 9"))
+    table.write(typed(table, "+I 1 b NULL 8", "+I 2 b 5 1", "+I 3 b NULL NULL", "-D 4 b 9 9"))
+    table.write(typed(table, "+I 1 c 9 9", "+I 4 c 9 NULL"))
+    table.write(typed(table, "+U 1 d 9 0", "+U 4 d 8 NULL"))
     assert_reads_alike(judge, table)
-    assert shown(table) == SEQUENCE_WINNERS[case]
+    assert value_lines(table) == SEQUENCE_WINNERS[case]
 
 
 @pytest.mark.one_in(14)
@@ -138,9 +138,9 @@ def test_interop_watermark_and_tombstone_table_reads_alike(
     ]  # fmt: skip
     keys = {"watermark.key": "w", "tombstone.key": "gone"}
     table = lake.create_table("db.t", columns, ["k"], options={**keys, **options})
-    table.write(rows(table, f"+I 1 a 10 {alive}", f"+I 2 a 10 {alive}", f"+I 3 a NULL {alive}"))
-    table.write(rows(table, f"+I 1 b 9 {dead}", f"+I 2 b 11 {dead}", f"+I 3 b 1 {dead}"))
-    table.write(rows(table, f"+I 2 c 10 {alive}", f"+I 3 c 2 {alive}", f"+I 4 c 5 {dead}"))
+    table.write(typed(table, f"+I 1 a 10 {alive}", f"+I 2 a 10 {alive}", f"+I 3 a NULL {alive}"))
+    table.write(typed(table, f"+I 1 b 9 {dead}", f"+I 2 b 11 {dead}", f"+I 3 b 1 {dead}"))
+    table.write(typed(table, f"+I 2 c 10 {alive}", f"+I 3 c 2 {alive}", f"+I 4 c 5 {dead}"))
     assert_reads_alike(judge, table)
     assert table.scan(columns=["k", "v"]).to_arrow().sort_by("k").to_pylist() == [
         {"k": 1, "v": "a"},
@@ -170,10 +170,10 @@ def test_interop_several_partition_columns_read_alike(judge: Judge, lake: kt.Lak
     ]  # fmt: skip
     table = lake.create_table("db.t", columns, ["k", "t", "d", "n"], ["t", "d", "n"])
     table.write(
-        rows(table, "+I 1 1 2024-02-29 a x", "+I -1 1 1969-12-31 a x/y", "+I 1 2 9999-12-31 a z")
+        typed(table, "+I 1 1 2024-02-29 a x", "+I -1 1 1969-12-31 a x/y", "+I 1 2 9999-12-31 a z")
     )
     table.write(
-        rows(table, "+I 1 1 2024-02-29 b x", "-D -1 1 1969-12-31 a x/y", "+I 2 1 2024-02-29 b x")
+        typed(table, "+I 1 1 2024-02-29 b x", "-D -1 1 1969-12-31 a x/y", "+I 2 1 2024-02-29 b x")
     )
     assert_reads_alike(judge, table)
     assert_reads_alike(judge, table, columns=["d", "v"])
@@ -261,7 +261,7 @@ def test_interop_snapshots_read_alike_after_manifests_were_merged(
     table = lake.create_table("db.t", columns, ["p", "k"], ["p"], options)
     for n in range(1, 36):
         kind = "-D" if n % 4 == 3 else "+I"
-        table.write(rows(table, f"{kind} {n % 3} {n % 10} {n}", f"+I 0 {n} {n}"))
+        table.write(typed(table, f"{kind} {n % 3} {n % 10} {n}", f"+I 0 {n} {n}"))
     assert manifest_count(table, 35) < manifest_count(table, 25)
     counts = [len(assert_reads_alike(judge, table, snapshot_id=n)) for n in (1, 12, 30, 31, 35)]
     assert counts == [2, 18, 45, 45, 48]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from interop_judges import Judge, Pypaimon, assert_reads_alike, write_with
-from interop_values import field, rows, shown
+from interop_values import field, typed, value_lines
 
 import keytide as kt
 from keytide.format import paths
@@ -16,7 +16,7 @@ def orders(lake: kt.Lake) -> kt.Table:
     columns = [field("k", "INT NOT NULL"), field("v", "STRING")]
     table = lake.create_table("db.orders", columns, ["k"], options={"bucket": "1"})
     for line in ("+I 1 x", "+I 2 y", "+U 1 z"):
-        table.write(rows(table, line))
+        table.write(typed(table, line))
     return table
 
 
@@ -37,9 +37,9 @@ def test_interop_tag_of_pypaimon_is_one_of_keytide(orders: kt.Table, pypaimon: P
     pypaimon.process.ask(
         action="create_tag", warehouse=pypaimon.warehouse, table="db.orders", tag="theirs"
     )
-    orders.write(rows(orders, "+I 3 z"))
+    orders.write(typed(orders, "+I 3 z"))
     assert [(tag.name, tag.snapshot_id) for tag in orders.tags()] == [("theirs", 3)]
-    assert len(shown(orders)) == 3
+    assert len(value_lines(orders)) == 3
     assert orders.scan(tag="theirs").count() == 2
     assert orders.verify().is_healthy
 
@@ -51,8 +51,8 @@ def test_interop_rolled_back_table_is_read_and_written_alike(
     orders.create_tag("first", 1)
     orders.rollback_to("first")
     assert assert_reads_alike(judge, orders) == ["(1, 'x')"]
-    write_with(judge, orders, rows(orders, "+I 5 theirs").drop_columns(["_row_kind"]))
-    orders.write(rows(orders, "+I 6 ours"))
+    write_with(judge, orders, typed(orders, "+I 5 theirs").drop_columns(["_row_kind"]))
+    orders.write(typed(orders, "+I 6 ours"))
     assert len(assert_reads_alike(judge, orders)) == 3
     assert [snapshot.id for snapshot in orders.snapshots()] == [1, 2, 3]
 
@@ -65,11 +65,11 @@ def test_interop_branch_is_read_and_written_alike(judge: Judge, orders: kt.Table
     orders.create_tag("first", 1)
     for name, place in {"tagged": {"tag": "first"}, "newest": {}, "blank": {"empty": True}}.items():
         branch = orders.create_branch(name, **place)  # type: ignore[arg-type]
-        branch.write(rows(branch, "+I 5 ours"))
-        write_with(judge, branch, rows(branch, "+I 6 theirs").drop_columns(["_row_kind"]))
-        branch.write(rows(branch, "+U 6 ours"))
+        branch.write(typed(branch, "+I 5 ours"))
+        write_with(judge, branch, typed(branch, "+I 6 theirs").drop_columns(["_row_kind"]))
+        branch.write(typed(branch, "+U 6 ours"))
         assert_reads_alike(judge, branch)
-    assert [shown(orders.branch(name)) for name in ("tagged", "blank")] == [
+    assert [value_lines(orders.branch(name)) for name in ("tagged", "blank")] == [
         ["1 x", "5 ours", "6 ours"], ["5 ours", "6 ours"],
     ]  # fmt: skip
     assert len(assert_reads_alike(judge, orders)) == 2
@@ -87,8 +87,8 @@ def test_interop_branch_of_pypaimon_is_one_of_keytide(orders: kt.Table, pypaimon
         branch="theirs", tag="first",
     )  # fmt: skip
     branch = orders.branch("theirs")
-    write_with(pypaimon, branch, rows(branch, "+I 6 theirs").drop_columns(["_row_kind"]))
-    branch.write(rows(branch, "+I 5 ours"))
+    write_with(pypaimon, branch, typed(branch, "+I 6 theirs").drop_columns(["_row_kind"]))
+    branch.write(typed(branch, "+I 5 ours"))
     assert [each.name for each in orders.branches()] == ["theirs"]
     assert assert_reads_alike(pypaimon, branch) == ["(1, 'x')", "(5, 'ours')", "(6, 'theirs')"]
     assert orders.verify().is_healthy
@@ -103,16 +103,16 @@ def test_interop_branch_of_pypaimon_is_one_of_keytide(orders: kt.Table, pypaimon
 def test_interop_restored_partition_is_read_and_written_alike(judge: Judge, lake: kt.Lake) -> None:
     columns = [field("p", "STRING NOT NULL"), field("k", "INT NOT NULL"), field("v", "STRING")]
     table = lake.create_table("db.t", columns, ["p", "k"], ["p"], options={"bucket": "1"})
-    table.write(rows(table, "+I a 1 old", "+I b 1 old"))
-    table.write(rows(table, "+U a 1 new", "+U b 1 new"))
+    table.write(typed(table, "+I a 1 old", "+I b 1 old"))
+    table.write(typed(table, "+U a 1 new", "+U b 1 new"))
     table.compact(full=True)
-    table.overwrite(rows(table, "+I a 2 over"))
+    table.overwrite(typed(table, "+I a 2 over"))
     for number in (1, 3, 4):
         table.restore(number, {"p": "a"})
         assert_reads_alike(judge, table)
     table.restore(1)
     assert assert_reads_alike(judge, table) == ["('a', 1, 'old')", "('b', 1, 'old')"]
-    write_with(judge, table, rows(table, "+I a 1 theirs").drop_columns(["_row_kind"]))
+    write_with(judge, table, typed(table, "+I a 1 theirs").drop_columns(["_row_kind"]))
     assert len(assert_reads_alike(judge, table)) == 2
-    assert shown(table) == ["a 1 theirs", "b 1 old"]
+    assert value_lines(table) == ["a 1 theirs", "b 1 old"]
     assert table.verify().is_healthy

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from interop_judges import assert_reads_alike, canonical
-from interop_values import arrow_rows, field, rows, shown
+from interop_values import arrow_rows, field, typed, value_lines
 from java_judge import JavaPaimon
 
 import keytide as kt
@@ -51,7 +51,7 @@ a_step = st.one_of(
 )  # fmt: skip
 
 
-def table_of(lake: kt.Lake, options: dict[str, str], partitioned: bool) -> kt.Table:
+def new_table(lake: kt.Lake, options: dict[str, str], partitioned: bool) -> kt.Table:
     keys, parts = (["k", "p"], ["p"]) if partitioned else (["k"], [])
     return lake.create_table(f"db.t{next(NUMBERS)}", COLUMNS, keys, parts, options=options)
 
@@ -82,7 +82,7 @@ def test_interop_java_and_keytide_take_turns(
         **ENGINES[engine], "bucket": buckets, "file.format": file_format,
         "write-only": str(write_only).lower(),
     }  # fmt: skip
-    table = table_of(lake, options, partitioned)
+    table = new_table(lake, options, partitioned)
     for doing, given_rows in steps:
         if doing == "Keytide writes":
             table.write(arrow(table, given_rows, KINDS.get(engine, ["+I"])))
@@ -101,36 +101,36 @@ def test_interop_java_and_keytide_take_turns(
 
 
 def test_interop_keytide_goes_on_after_java_compacted(java: JavaPaimon, lake: kt.Lake) -> None:
-    table = table_of(lake, {"sequence.field": "s", "bucket": "2"}, partitioned=False)
+    table = new_table(lake, {"sequence.field": "s", "bucket": "2"}, partitioned=False)
     for n in range(4):
-        table.write(rows(table, f"+I {n} x a {n} 5", f"-D {n + 1} x a 1 7"))
-    before = shown(table)
+        table.write(typed(table, f"+I {n} x a {n} 5", f"-D {n + 1} x a 1 7"))
+    before = value_lines(table)
     java.compact(table.name)
     assert {entry.file.level for entry in table.scan().live.entries} == {5}
-    assert shown(table) == before == ["0 x a 0 5"]
-    table.write(rows(table, "+I 9 x new 1 1"))
+    assert value_lines(table) == before == ["0 x a 0 5"]
+    table.write(typed(table, "+I 9 x new 1 1"))
     assert_reads_alike(java, table)
-    assert shown(table) == ["0 x a 0 5", "9 x new 1 1"]
+    assert value_lines(table) == ["0 x a 0 5", "9 x new 1 1"]
 
 
 def test_interop_java_reads_tables_with_dynamic_buckets(java: JavaPaimon, lake: kt.Lake) -> None:
     options = {"bucket": "-1", "dynamic-bucket.target-row-num": "3", "write-only": "true"}
-    table = table_of(lake, options, partitioned=True)
+    table = new_table(lake, options, partitioned=True)
     for n in range(5):
-        table.write(rows(table, *(f"+I {k} {'xy'[k % 2]} a {n} 1" for k in range(n, n + 6))))
-    table.write(rows(table, "-D 1 y a 0 0"))
+        table.write(typed(table, *(f"+I {k} {'xy'[k % 2]} a {n} 1" for k in range(n, n + 6))))
+    table.write(typed(table, "-D 1 y a 0 0"))
     assert len(assert_reads_alike(java, table)) == 9
     table.compact(full=True)
     assert len(assert_reads_alike(java, table)) == 9
 
 
 def test_interop_java_follows_the_changelog_of_input(java: JavaPaimon, lake: kt.Lake) -> None:
-    table = table_of(lake, {"changelog-producer": "input"}, partitioned=False)
-    table.write(rows(table, "+I 1 x a 1 1", "+I 2 x b 1 1"))
-    table.write(rows(table, "-U 1 x a 1 1", "+U 1 x c 2 1", "-D 2 x b 1 1"))
+    table = new_table(lake, {"changelog-producer": "input"}, partitioned=False)
+    table.write(typed(table, "+I 1 x a 1 1", "+I 2 x b 1 1"))
+    table.write(typed(table, "-U 1 x a 1 1", "+U 1 x c 2 1", "-D 2 x b 1 1"))
     seen = [(kind, row["k"], row["v"]) for kind, row in java.changes(table.name, after=1)]
     assert sorted(seen) == [("+U", 1, "c"), ("-D", 2, "b"), ("-U", 1, "a")]
-    java.write(table.name, rows(table, "+U 1 x d 3 1"))
+    java.write(table.name, typed(table, "+U 1 x d 3 1"))
     found = table.changes(2, mode="changelog").to_arrow().to_pylist()
     assert [(row["_row_kind"], row["k"], row["v"]) for row in found] == [("+U", 1, "d")]
 
@@ -138,8 +138,8 @@ def test_interop_java_follows_the_changelog_of_input(java: JavaPaimon, lake: kt.
 def test_interop_java_reads_old_snapshots_of_a_changed_table(
     java: JavaPaimon, lake: kt.Lake
 ) -> None:
-    table = table_of(lake, {"write-only": "true"}, partitioned=False)
-    table.write(rows(table, "+I 1 x a 1 1", "+I 2 x b 1 1"))
+    table = new_table(lake, {"write-only": "true"}, partitioned=False)
+    table.write(typed(table, "+I 1 x a 1 1", "+I 2 x b 1 1"))
     table.alter(AddColumn(("w",), kt.parse_sql_type("INT")))
     table.write([{"k": 2, "p": "x", "v": "c", "n": 1, "s": 1, "w": 7}])
     table.compact(full=True)
@@ -153,12 +153,12 @@ def test_interop_rows_that_java_leaves_in_no_bucket_are_placed(
     java: JavaPaimon, lake: kt.Lake
 ) -> None:
     options = {"bucket": "-2", "postpone.default-bucket-num": "2"}
-    table = table_of(lake, options, partitioned=True)
-    table.write(rows(table, "+I 1 x a 1 1", "+I 2 x a 1 1"))
-    java.write(table.name, rows(table, "+U 1 x b 2 2", "-D 2 x a 1 1", "+I 3 y b 2 2"))
-    java.write(table.name, rows(table, "+U 1 x c 3 3"))
-    assert shown(table) == ["1 x a 1 1", "2 x a 1 1"]
+    table = new_table(lake, options, partitioned=True)
+    table.write(typed(table, "+I 1 x a 1 1", "+I 2 x a 1 1"))
+    java.write(table.name, typed(table, "+U 1 x b 2 2", "-D 2 x a 1 1", "+I 3 y b 2 2"))
+    java.write(table.name, typed(table, "+U 1 x c 3 3"))
+    assert value_lines(table) == ["1 x a 1 1", "2 x a 1 1"]
     table.compact()
-    assert shown(table) == ["1 x c 3 3", "3 y b 2 2"]
+    assert value_lines(table) == ["1 x c 3 3", "3 y b 2 2"]
     assert_reads_alike(java, table)
     assert table.verify().is_healthy

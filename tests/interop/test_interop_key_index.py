@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from interop_judges import Condition, Judge, assert_reads_alike, write_with
-from interop_values import field, rows, shown
+from interop_values import field, typed, value_lines
 from java_judge import JavaPaimon
 
 import keytide as kt
@@ -39,7 +39,7 @@ ANEW = pytest.mark.filterwarnings("ignore:.*is rebuilt from its rows:keytide.Key
 
 
 def write(*lines: str) -> Callable[[kt.Table], object]:
-    return lambda table: table.write(rows(table, *lines))
+    return lambda table: table.write(typed(table, *lines))
 
 
 def merge(table: kt.Table) -> object:
@@ -63,7 +63,7 @@ def evolve(table: kt.Table) -> object:
 
 def go_on_in_a_branch(table: kt.Table) -> object:
     branch = table.create_branch("side", tag="second")
-    branch.write(rows(branch, "+I 1 x 30 side", "-D 3 x 30 side"))
+    branch.write(typed(branch, "+I 1 x 30 side", "-D 3 x 30 side"))
     return table.fast_forward("side", discard=True)
 
 
@@ -87,7 +87,7 @@ LIFE: dict[str, Callable[[kt.Table], object]] = {
     "a write to these": write("+I 1 x 12 e", "-D 2 y 12 e"),
     "a branch that became the table": go_on_in_a_branch,
     "a write after the branch": write("+I 1 x 31 f", "+I 3 x 29 late"),
-    "an overwrite": lambda t: t.overwrite(rows(t, "+I 7 x 1 o", "+I 7 x 2 o")),
+    "an overwrite": lambda t: t.overwrite(typed(t, "+I 7 x 1 o", "+I 7 x 2 o")),
     "a rollback": lambda t: t.rollback_to("second"),
     "a write after the rollback": write("+I 1 x 32 g"),
     "other columns": evolve,
@@ -102,7 +102,7 @@ def new_table(lake: kt.Lake, layout: str) -> kt.Table:
     columns = [field(name, kind) for name, kind in COLUMNS.items()]
     options = {"upsert.mode": "full", "sequence.field": "ts", **options}
     made = lake.create_table("db.t", columns, key, partitions, options)
-    made.write(rows(made, *FIRST))
+    made.write(typed(made, *FIRST))
     return made
 
 
@@ -164,7 +164,7 @@ CONVERSIONS: dict[str, Callable[[kt.Table], object]] = {
 @pytest.mark.one_in(14)
 def test_interop_judge_reads_a_table_after_each_conversion(judge: Judge, table: kt.Table) -> None:
     assert_alike_after_each(judge, table, CONVERSIONS)
-    assert shown(table) == ["1 x 7 e", "2 y 5 a", "4 y 3 e"]
+    assert value_lines(table) == ["1 x 7 e", "2 y 5 a", "4 y 3 e"]
 
 
 @pytest.mark.one_in(14)
@@ -172,18 +172,18 @@ def test_interop_judge_reads_a_table_after_each_conversion(judge: Judge, table: 
 def test_interop_rows_that_a_judge_appends_are_found_by_the_next_write(
     judge: Judge, table: kt.Table
 ) -> None:
-    write_with(judge, table, rows(table, "+I 9 x 5 judge").drop_columns(["_row_kind"]))
+    write_with(judge, table, typed(table, "+I 9 x 5 judge").drop_columns(["_row_kind"]))
     with pytest.warns(kt.KeytideWarning, match="another engine added data files"):
-        table.write(rows(table, "+I 9 x 4 late", "+I 9 x 6 new"))
-    assert [line for line in shown(table) if line.startswith("9")] == ["9 x 6 new"]
+        table.write(typed(table, "+I 9 x 4 late", "+I 9 x 6 new"))
+    assert [line for line in value_lines(table) if line.startswith("9")] == ["9 x 6 new"]
     assert_alike(judge, table)
     with warnings.catch_warnings(action="error"):
-        table.write(rows(table, "+I 9 x 7 newer"))
+        table.write(typed(table, "+I 9 x 7 newer"))
 
 
 def test_interop_java_carries_the_index_on(java: JavaPaimon, table: kt.Table) -> None:
     assert_alike(java, table)
-    write_with(java, table, rows(table, "+I 9 x 5 java").drop_columns(["_row_kind"]))
+    write_with(java, table, typed(table, "+I 9 x 5 java").drop_columns(["_row_kind"]))
     assert_alike(java, table)
 
 
@@ -192,13 +192,13 @@ def test_interop_java_carries_the_index_on(java: JavaPaimon, table: kt.Table) ->
 def test_interop_rows_that_java_puts_in_the_place_of_others_are_found_by_the_next_write(
     java: JavaPaimon, table: kt.Table
 ) -> None:
-    table.write(rows(table, "+I 1 x 6 b", "-D 2 y 6 b"))
-    new = rows(table, "+I 1 x 3 java", "+I 2 x 3 java").drop_columns(["_row_kind"])
+    table.write(typed(table, "+I 1 x 6 b", "-D 2 y 6 b"))
+    new = typed(table, "+I 1 x 3 java", "+I 2 x 3 java").drop_columns(["_row_kind"])
     java.overwrite(table.name, new)
     assert_alike(java, table)
     with pytest.warns(kt.KeytideWarning, match="rebuilt"):
-        table.write(rows(table, "+I 1 x 2 late", "+I 2 x 4 new"))
-    assert [line for line in shown(table) if " x " in line] == ["1 x 3 java", "2 x 4 new"]
+        table.write(typed(table, "+I 1 x 2 late", "+I 2 x 4 new"))
+    assert [line for line in value_lines(table) if " x " in line] == ["1 x 3 java", "2 x 4 new"]
     assert_index_is_that_of_the_rows(table)
     assert_alike(java, table)
 
@@ -209,14 +209,14 @@ def test_interop_rows_that_java_compacted_are_found_by_the_next_write(
     java: JavaPaimon, table: kt.Table
 ) -> None:
     for ts in range(6, 9):
-        table.write(rows(table, f"+I 1 x {ts} b", f"+I 3 x {ts} b", f"-D 2 y {ts} b"))
-    before = shown(table)
+        table.write(typed(table, f"+I 1 x {ts} b", f"+I 3 x {ts} b", f"-D 2 y {ts} b"))
+    before = value_lines(table)
     java.compact(table.name)
-    assert shown(table) == before
+    assert value_lines(table) == before
     assert_alike(java, table)
     # Java knows of no delete, so it forgets that of 2 with its rows.
-    table.write(rows(table, "+I 1 x 7 late", "+I 2 y 1 again", "+I 3 x 9 new"))
-    assert shown(table) == ["1 x 8 b", "2 y 1 again", "3 x 9 new"]
+    table.write(typed(table, "+I 1 x 7 late", "+I 2 y 1 again", "+I 3 x 9 new"))
+    assert value_lines(table) == ["1 x 8 b", "2 y 1 again", "3 x 9 new"]
     assert_index_is_that_of_the_rows(table)
     assert_alike(java, table)
 

@@ -95,7 +95,7 @@ def texts(rows: list[Told]) -> Rows:
     return found
 
 
-def seen(source: kt.ExternalTable, **asked: Any) -> Rows:
+def keyed_texts(source: kt.ExternalTable, **asked: Any) -> Rows:
     rows = source.scan(**asked).to_arrow().to_pylist(maps_as_pydicts="strict")
     return texts([{name: plain(value) for name, value in row.items()} for row in rows])
 
@@ -105,14 +105,14 @@ def check(folder: Path, case: Case) -> None:
     told = told_of(folder, case)
     source = external(case.format, folder / case.name)
     newest = merged(told["newest"], case.shown)
-    assert seen(source) == newest
+    assert keyed_texts(source) == newest
     for key in (0, 1, 2, 9999999999):
         wanted = {name: row for name, row in newest.items() if name == str(key)}
-        assert seen(source, where=f"k = {key}") == wanted
+        assert keyed_texts(source, where=f"k = {key}") == wanted
     for version, rows in told["versions"].items():
         # A definition has columns and types of now, which those of then need not fit.
         if case.shown is None and rows["columns"] == told["newest"]["columns"]:
-            assert seen(source, version=version) == merged(rows), version
+            assert keyed_texts(source, version=version) == merged(rows), version
 
 
 def check_refused(folder: Path, case: Case) -> None:
@@ -136,9 +136,9 @@ def test_metadata_file_is_a_place_too(stored: Path, name: str) -> None:
     number = (stored / name / "metadata/version-hint.text").read_text()
     (newest,) = (stored / name / "metadata").glob(f"v{number}.*metadata.json")
     newest_rows = merged(told_of(stored, CASES[name])["newest"])
-    assert seen(external("iceberg", newest)) == newest_rows
+    assert keyed_texts(external("iceberg", newest)) == newest_rows
     oldest = next((stored / name / "metadata").glob("v1.*metadata.json"))
-    assert seen(external("iceberg", oldest)) == {}
+    assert keyed_texts(external("iceberg", oldest)) == {}
 
 
 @pytest.mark.soak

@@ -67,7 +67,7 @@ def spark_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkPro
     process.close()
 
 
-def made(lake: kt.Lake, kind: str, version: str = "2") -> kt.Table:
+def new_table(lake: kt.Lake, kind: str, version: str = "2") -> kt.Table:
     key, options = KINDS[kind]
     published = {"publish": "delta,iceberg", VERSION: version}
     every = {**options, **published, "snapshot.num-retained.min": "1"}
@@ -127,7 +127,7 @@ def step(lake: kt.Lake, table: kt.Table, random: Random) -> None:
 def test_spark_sees_the_rows_after_every_commit(
     spark_process: SparkProcess, lake: kt.Lake, kind: str, version: str
 ) -> None:
-    table, random = made(lake, kind, version), Random(kind)
+    table, random = new_table(lake, kind, version), Random(kind)
     table.write(some_rows(table, range(6)))
     for _ in range(6):
         assert_spark_sees(spark_process, table)
@@ -144,7 +144,7 @@ def test_spark_finds_the_ids_of_rows_where_they_were_published_first(
         told = spark_process.sql(f"SELECT k, _row_id FROM {named(spark_process, table, 'iceberg')}")
         return dict(told)
 
-    table = made(lake, "indexed", "2")
+    table = new_table(lake, "indexed", "2")
     table.write(some_rows(table, range(6)))
     lake.sql(f"ALTER TABLE t SET ('{VERSION}' = '3')")
     table.publish()
@@ -168,7 +168,7 @@ def test_spark_finds_the_ids_of_rows_where_they_were_published_first(
 def test_delta_lake_keeps_its_hands_off(
     spark_process: SparkProcess, lake: kt.Lake, statement: str
 ) -> None:
-    table = made(lake, "indexed")
+    table = new_table(lake, "indexed")
     table.write(some_rows(table, range(3)))
     table.delete("k = 2")
     with pytest.raises(RefusedError, match="keytide"):
@@ -183,7 +183,7 @@ def test_delta_lake_keeps_its_hands_off(
 def test_what_iceberg_commits_there_is_gone_with_the_next_publication(
     spark_process: SparkProcess, lake: kt.Lake, statement: str, version: str
 ) -> None:
-    table = made(lake, "indexed", version)
+    table = new_table(lake, "indexed", version)
     table.write(some_rows(table, range(3)))
     spark_process.sql(statement.format(named(spark_process, table, "iceberg")))
     assert len(spark_process.sql(f"SELECT * FROM {named(spark_process, table, 'iceberg')}")) in (

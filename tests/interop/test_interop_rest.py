@@ -14,6 +14,7 @@ from java_judge import JavaGateway
 
 import keytide as kt
 from keytide.definition.schema_evolution import SetOption
+from table_rows import by_key, put
 
 Rows = dict[int, int]
 KEYED = "CREATE TABLE shop.t (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED) WITH ('bucket' = '1')"
@@ -43,14 +44,6 @@ def table(lake: kt.Lake) -> kt.Table:
     return lake.table("shop.t")
 
 
-def rows(found: pa.Table) -> Rows:
-    return {row["k"]: row["v"] for row in found.to_pylist()}
-
-
-def put(table: kt.Table, given: Rows) -> None:
-    table.write([{"k": k, "v": v} for k, v in given.items()])
-
-
 def arrow(given: Rows) -> pa.Table:
     kind = pa.schema([pa.field("k", pa.int32()), pa.field("v", pa.int32())])
     return pa.table({"k": [*given], "v": [*given.values()]}, schema=kind)
@@ -74,8 +67,8 @@ def test_both_write_in_turn_and_read_the_same(catalog: JavaCatalog, table: kt.Ta
                 table.compact(full=True)
             case "java compacts":
                 java.compact("shop.t")
-        assert rows(table.scan().to_arrow()) == oracle
-        assert rows(java.read("shop.t")) == oracle
+        assert by_key(table.scan().to_arrow()) == oracle
+        assert by_key(java.read("shop.t")) == oracle
     assert table.verify().is_healthy
 
 
@@ -105,18 +98,18 @@ def test_tags_branches_and_rollback(catalog: JavaCatalog, table: kt.Table) -> No
     put(table, {1: 1})
     table.create_tag("one")
     put(table, {1: 2})
-    assert rows(java.read("shop.t", tag="one")) == {1: 1}
+    assert by_key(java.read("shop.t", tag="one")) == {1: 1}
     table.rollback_to("one")
-    assert rows(java.read("shop.t")) == {1: 1}
+    assert by_key(java.read("shop.t")) == {1: 1}
     trial = table.create_branch("trial", tag="one")
     put(trial, {7: 7})
-    assert rows(java.read("shop.t", branch="trial")) == {1: 1, 7: 7}
+    assert by_key(java.read("shop.t", branch="trial")) == {1: 1, 7: 7}
     java.write("shop.t", arrow({8: 8}), branch="trial")
-    assert rows(trial.scan().to_arrow()) == {1: 1, 7: 7, 8: 8}
+    assert by_key(trial.scan().to_arrow()) == {1: 1, 7: 7, 8: 8}
     table.fast_forward("trial")
-    assert rows(java.read("shop.t")) == {1: 1, 7: 7, 8: 8}
+    assert by_key(java.read("shop.t")) == {1: 1, 7: 7, 8: 8}
     put(table, {9: 9})
-    assert rows(java.read("shop.t")) == {1: 1, 7: 7, 8: 8, 9: 9}
+    assert by_key(java.read("shop.t")) == {1: 1, 7: 7, 8: 8, 9: 9}
     table.delete_branch("trial")
     table.delete_tag("one")
     assert (list(table.branches()), list(table.tags())) == ([], [])
@@ -127,7 +120,7 @@ def test_tables_are_created_listed_and_dropped(
 ) -> None:
     put(table, {1: 1})
     lake.sql("CREATE TABLE shop.u WITH ('primary-key' = 'k') AS SELECT k, v * 10 AS v FROM shop.t")
-    assert rows(catalog.client.read("shop.u")) == {1: 10}
+    assert by_key(catalog.client.read("shop.u")) == {1: 10}
     assert lake.tables() == ["shop.t", "shop.u"]
     with pytest.raises(kt.AlreadyExistsError):
         lake.sql("CREATE TABLE shop.u (k INT)")
@@ -156,7 +149,7 @@ def test_writers_of_both_who_race_lose_nothing(catalog: JavaCatalog, table: kt.T
     for each in threads:
         each.join()
     assert failed == []
-    assert rows(table.scan().to_arrow()) == {w * 100 + n: n for w in (1, 2, 3) for n in range(6)}
+    assert by_key(table.scan().to_arrow()) == {w * 100 + n: n for w in (1, 2, 3) for n in range(6)}
 
 
 def test_wrong_token_is_refused(catalog: JavaCatalog) -> None:

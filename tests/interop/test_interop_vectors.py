@@ -9,10 +9,11 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from interop_judges import Judge, assert_reads_alike, expecting, refusal
-from interop_values import field, rows, shown
+from interop_values import field, typed, value_lines
 from java_judge import JavaPaimon
 
 import keytide as kt
+from new_tables import dotted
 
 COLUMNS = [field("k", "INT NOT NULL"), field("v", "STRING"), field("s", "INT")]
 FORMS = {"32 bits": "false", "64 bits": "true"}
@@ -22,7 +23,7 @@ UNREAD = {("pypaimon", "64 bits"): refusal("Invalid magic number")}
 
 
 def marked(lake: kt.Lake, form: str = "32 bits", **options: str) -> kt.Table:
-    named = {key.replace("__", ".").replace("_", "-"): value for key, value in options.items()}
+    named = dotted(options)
     vectors = {"deletion-vectors.enabled": "true", "deletion-vectors.bitmap64": FORMS[form]}
     name = f"db.t{next(NUMBERS)}"
     return lake.create_table(name, COLUMNS, ["k"], options={**vectors, **named})
@@ -38,10 +39,10 @@ def dead(table: kt.Table) -> int:
 @pytest.mark.parametrize("form", FORMS)
 def test_interop_marked_rows_show_nowhere(judge: Judge, lake: kt.Lake, form: str) -> None:
     table = marked(lake, form, sequence__field="s")
-    table.write(rows(table, *(f"+I {n} a{n} 5" for n in range(8))))
+    table.write(typed(table, *(f"+I {n} a{n} 5" for n in range(8))))
     assert_reads_alike(judge, table)
     for n in range(7):
-        table.write(rows(table, f"+I {n} b{n} {n + 4}", f"-D {n + 1} x {n + 3}"))
+        table.write(typed(table, f"+I {n} b{n} {n + 4}", f"-D {n + 1} x {n + 3}"))
         with expecting(UNREAD.get((judge.name, form)) if dead(table) else None):
             assert_reads_alike(judge, table)
     table.compact(full=True)
@@ -53,10 +54,10 @@ def test_interop_marked_rows_show_nowhere(judge: Judge, lake: kt.Lake, form: str
 
 def test_interop_file_of_nothing_but_deletes_shows_nothing(judge: Judge, lake: kt.Lake) -> None:
     table = marked(lake, sequence__field="s")
-    table.write(rows(table, "+I 1 a 5", "+I 2 a 5"))
-    table.write(rows(table, "-D 1 a 6", "-D 9 a 6"))
+    table.write(typed(table, "+I 1 a 5", "+I 2 a 5"))
+    table.write(typed(table, "-D 1 a 6", "-D 9 a 6"))
     assert_reads_alike(judge, table)
-    table.write(rows(table, "-D 2 a 6"))
+    table.write(typed(table, "-D 2 a 6"))
     assert assert_reads_alike(judge, table) == []
 
 
@@ -74,7 +75,7 @@ def test_interop_values_that_were_put_together_read_alike(
 ) -> None:
     table = marked(lake, **options)
     for n in range(6):
-        table.write(rows(table, f"+I {n % 3} a{n} {n}", f"+I {n % 4} NULL {n}"))
+        table.write(typed(table, f"+I {n % 3} a{n} {n}", f"+I {n % 4} NULL {n}"))
         assert_reads_alike(judge, table)
     assert dead(table)
 
@@ -108,9 +109,9 @@ def test_interop_java_and_keytide_mark_rows_in_turn(
             expected.pop(k, None)
             expected |= {} if kind == "-D" else {k: f"{k} {v or 'NULL'} {s}"}
         if doing == "Keytide writes":
-            table.write(rows(table, *lines))
+            table.write(typed(table, *lines))
         elif doing == "Java writes":
-            java.write(table.name, rows(table, *lines))
+            java.write(table.name, typed(table, *lines))
         elif table.scan().live.entries:
             if doing == "Keytide compacts":
                 table.compact(full=True)
@@ -118,4 +119,4 @@ def test_interop_java_and_keytide_mark_rows_in_turn(
                 java.compact(table.name)
         event(f"{doing}, {'some' if dead(table) else 'none'} dead")
         assert_reads_alike(java, table)
-        assert shown(table) == sorted(expected.values())
+        assert value_lines(table) == sorted(expected.values())

@@ -29,6 +29,7 @@ from keytide.merge.functions.registry import is_built_in
 from keytide.options import SECTIONS, Option, Refused
 from keytide.write.task import TaskResult
 from own_options import ELSEWHERE
+from table_rows import dicts
 
 CORE = "org.apache.paimon.CoreOptions"
 OPTIONS = [option for rows in SECTIONS.values() for option in rows]
@@ -191,7 +192,7 @@ def test_interop_java_reads_each_codec(
     table = lake.create_table("db.t", columns, ["k"], options=options)
     given = [{"k": k, "v": "text " * k} for k in range(50)]
     table.write(given)
-    found = sorted(java.read("db.t").to_pylist(), key=lambda row: row["k"])
+    found = dicts(java.read("db.t"))
     assert found == given
 
 

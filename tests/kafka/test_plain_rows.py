@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from fake import FakeKafka, FakeTopic
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +14,7 @@ import keytide as kt
 from keytide.feeds.feed import FeedRequest, columns_of
 from keytide.feeds.kafka.ingest import KafkaRequest, feed_topics
 from keytide.feeds.kafka.topics import rows_with_keys
+from table_rows import rows
 
 Message = tuple[bytes | None, bytes | None]
 
@@ -24,15 +24,6 @@ def fed(lake: kt.Lake, *messages: Message, **feed: Any) -> Any:
     kafka = FakeKafka({"t": FakeTopic(partitions=[list(messages)])})
     request = FeedRequest(lake.uri, "t", "kafka://fake/t", "json", **feed)
     return feed_topics(KafkaRequest.of(request), lake.catalog, kafka)
-
-
-def rows(lake: kt.Lake) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.values()) for row in lake.table("t").scan().to_pylist())
-
-
-@pytest.fixture
-def lake(warehouse: str) -> kt.Lake:
-    return kt.connect(warehouse)
 
 
 def test_key_columns_come_with_the_key_or_the_value_and_no_value_deletes(lake: kt.Lake) -> None:
@@ -69,7 +60,7 @@ def test_what_is_no_row_of_the_table_is_a_dead_letter(lake: kt.Lake) -> None:
         (None, None), (b"4", b"\xff"), (b"\xff", b'{"n": 1}'), (b"5", b'{"n": 1}}'),
         (b"6", b'{"n": "x"}'), primary_key=("id",), columns=columns_of("id BIGINT, n INT"),
     )  # fmt: skip
-    assert rows(lake) == [(1, 1)]
+    assert rows(lake.table("t")) == [(1, 1)]
     letters = lake.table(report.dead_letter).scan(["topic_offset", "raw"]).to_pylist()
     raws = {row["topic_offset"]: row["raw"] for row in letters}
     assert raws == {

@@ -16,11 +16,6 @@ from keytide.feeds.kafka.offsets import stored_topics
 from keytide.feeds.kafka.topics import KafkaAddress, resolve_patterns, topics_by_table
 
 
-@pytest.fixture
-def lake(warehouse: str) -> kt.Lake:
-    return kt.connect(warehouse)
-
-
 def fed(
     lake: kt.Lake, held: dict[str, FakeTopic], template: str = "shop.{table}", topics: str = "*",
     listeners: IngestListeners | None = None, starting_offsets: str | None = None, **feed: Any,

@@ -37,11 +37,6 @@ def topic(broker: Broker) -> str:
     return f"t-{uuid.uuid4().hex[:12]}"
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> kt.Lake:
-    return kt.connect(tmp_path / "lake")
-
-
 def ingest(lake: kt.Lake, broker: Broker, topics: str, **given: Any) -> Any:
     asked = {"format": "debezium-json", "primary_key": ["id"], **given}
     return lake.ingest("shop.people", broker.source(topics), **asked)

@@ -38,7 +38,7 @@ def stored(parts: Sequence[Run | Entries]) -> Run:
     return Run.of(np.frombuffer(output.getvalue(), np.uint8), "run")
 
 
-def told(found: Entries) -> dict[tuple[int, int], tuple[int, int, int]]:
+def as_dict(found: Entries) -> dict[tuple[int, int], tuple[int, int, int]]:
     columns = (found.hashes.heads, found.hashes.checks, found.files, found.positions,
                found.comparisons)  # fmt: skip
     rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -58,13 +58,13 @@ def test_runs_merged_one_after_the_other_say_the_newest_in_whole_blocks(
             run = stored([run, entries_of(part)])
         at_once = stored([stored([entries_of(part)]) for part in parts])
     every = Entries.together([run.entries(block) for block in run.blocks])
-    assert told(every) == {key: (v % 3, v, v - 5) for key, v in newest.items()}
-    assert list(told(every)) == sorted(newest)
+    assert as_dict(every) == {key: (v % 3, v, v - 5) for key, v in newest.items()}
+    assert list(as_dict(every)) == sorted(newest)
     assert all(BLOCK <= block.entries <= BLOCK + 1 for block in run.blocks[:-1])
     assert at_once.data.tobytes() == run.data.tobytes()
     places, found = run.find(every.hashes)
     assert sorted(places.tolist()) == list(range(len(newest)))
-    assert told(found) == told(every)
+    assert as_dict(found) == as_dict(every)
 
 
 def test_keys_of_one_head_stay_in_their_order() -> None:
@@ -75,9 +75,8 @@ def test_keys_of_one_head_stay_in_their_order() -> None:
     assert hashes.ordered.checks.tolist() == expected
 
 
-def test_other_runs_together_are_no_longer_than_the_longest(warehouse: str) -> None:
+def test_other_runs_together_are_no_longer_than_the_longest(lake: kt.Lake) -> None:
     """A commit takes up runs before it that are less than twice as long, so there are few."""
-    lake = kt.connect(warehouse)
     table = lake.create_table("t", SCHEMA, ["k"], options={"upsert.mode": "full"})
     for number in range(12):
         table.write([{"k": number}])

@@ -15,6 +15,7 @@ import pytest
 import keytide as kt
 from keytide.errors import InvalidError
 from keytide.read.scan import ReadTask
+from table_rows import dicts
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})
 ROWS = [{"k": 1, "v": "a"}, {"k": 2, "v": None}, {"k": 3, "v": "c"}]
@@ -67,8 +68,8 @@ containers = pytest.mark.parametrize("of", CONTAINERS.values(), ids=CONTAINERS)
 
 
 @pytest.fixture
-def table(warehouse: str) -> kt.Table:
-    return kt.connect(warehouse).create_table("t", SCHEMA, ["k"], options=OPTIONS)
+def table(lake: kt.Lake) -> kt.Table:
+    return lake.create_table("t", SCHEMA, ["k"], options=OPTIONS)
 
 
 @pytest.fixture
@@ -77,23 +78,19 @@ def filled(table: kt.Table) -> kt.Table:
     return table
 
 
-def rows_of(given: Any) -> list[dict[str, Any]]:
-    return sorted(given.to_pylist(), key=lambda row: row["k"])
-
-
 # -- in ------------------------------------------------------------------------------------------
 
 
 @containers
 def test_write_takes(table: kt.Table, of: Callable[[pa.Table], Any]) -> None:
     assert table.write(of(GIVEN)).rows == 3
-    assert rows_of(table.scan()) == ROWS
+    assert dicts(table.scan()) == ROWS
 
 
 @containers
 def test_overwrite_takes(filled: kt.Table, of: Callable[[pa.Table], Any]) -> None:
     filled.overwrite(of(GIVEN.slice(2)))
-    assert rows_of(filled.scan()) == ROWS[2:]
+    assert dicts(filled.scan()) == ROWS[2:]
 
 
 @containers
@@ -101,13 +98,13 @@ def test_merge_takes(table: kt.Table, of: Callable[[pa.Table], Any]) -> None:
     table.write(ROWS[:1])
     merge = table.merge(of(GIVEN), "target.k = source.k")
     merge.when_matched_delete().when_not_matched_insert_all().execute()
-    assert rows_of(table.scan()) == ROWS[1:]
+    assert dicts(table.scan()) == ROWS[1:]
 
 
-def test_write_takes_a_scan_of_another_table(filled: kt.Table, warehouse: str) -> None:
-    other = kt.connect(warehouse).create_table("other", SCHEMA, ["k"], options=OPTIONS)
+def test_write_takes_a_scan_of_another_table(filled: kt.Table, lake: kt.Lake) -> None:
+    other = lake.create_table("other", SCHEMA, ["k"], options=OPTIONS)
     other.write(filled.scan(where="k > 1"))
-    assert rows_of(other.scan()) == ROWS[1:]
+    assert dicts(other.scan()) == ROWS[1:]
 
 
 def test_a_stream_that_fails_is_an_error_that_names_the_table(table: kt.Table) -> None:
@@ -155,18 +152,18 @@ givers = pytest.mark.parametrize("give", GIVERS)
 @givers
 def test_other_libraries_read(filled: kt.Table, give: Callable[[kt.Table], Any]) -> None:
     given = give(filled)
-    expected = rows_of(given)
-    assert rows_of(pa.table(given)) == expected
+    expected = dicts(given)
+    assert dicts(pa.table(given)) == expected
     assert pl.DataFrame(given).sort("k").to_dicts() == expected
     found = duckdb.sql("SELECT v FROM given WHERE k > 1 ORDER BY k").fetchall()
     assert found == [(None,), ("c",)]
-    assert rows_of(given.to_reader().read_all()) == expected
+    assert dicts(given.to_reader().read_all()) == expected
 
 
 @givers
 def test_loops_count_and_look(filled: kt.Table, give: Callable[[kt.Table], Any]) -> None:
     given = give(filled)
-    assert sorted(given, key=lambda row: row["k"]) == rows_of(given)
+    assert sorted(given, key=lambda row: row["k"]) == dicts(given)
     assert len(given) == given.count() == 3
     assert [given.head(n).num_rows for n in (0, 2, 9)] == [0, 2, 3]
     assert given.head(0).schema == given.schema
@@ -206,7 +203,7 @@ def test_a_limited_scan_gives_so_many_rows_in_every_shape(filled: kt.Table, limi
 
 
 def test_a_limit_counts_rows_that_meet_the_condition(filled: kt.Table) -> None:
-    assert rows_of(filled.scan(where="k > 2", limit=1)) == ROWS[2:]
+    assert dicts(filled.scan(where="k > 2", limit=1)) == ROWS[2:]
 
 
 def test_a_limited_scan_reads_no_further_buckets(

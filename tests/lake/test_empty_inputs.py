@@ -102,8 +102,7 @@ def test_nothing_given_to_a_table_is_answered_or_refused(table: kt.Table) -> Non
 
 
 @pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
-def test_nothing_given_to_a_lake_is_answered_or_refused(warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_nothing_given_to_a_lake_is_answered_or_refused(lake: kt.Lake) -> None:
     lake.create_table("t", SCHEMA, ["k"]).write([{"k": 1, "p": "a", "v": 1}])
     found = {}
     for name, parameter in calls(kt.Lake):

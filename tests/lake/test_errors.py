@@ -17,28 +17,21 @@ import pytest
 import keytide as kt
 from keytide.store import open_store
 from keytide.store.faults import FaultyStore
+from new_tables import fields_of
+from table_rows import rows
 
 BASE = pa.schema([("k", pa.int64()), ("w", pa.int64()), ("d", pa.bool_()), ("v", pa.string())])
-
-
-@pytest.fixture
-def lake(warehouse: str) -> kt.Lake:
-    return kt.connect(warehouse)
 
 
 def files_below(lake: kt.Lake) -> list[str]:
     return sorted(str(p.relative_to(lake.uri)) for p in Path(lake.uri).rglob("*") if p.is_file())
 
 
-def table_of(lake: kt.Lake, kind: str) -> kt.Table:
+def new_table(lake: kt.Lake, kind: str) -> kt.Table:
     """A table of a key `k` and one column `v` of that type."""
     types = {"k": "INT", "v": kind}
-    fields = [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in types.items()]
+    fields = fields_of(types)
     return lake.create_table("t", fields, ["k"])
-
-
-def rows(table: kt.Table) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.values()) for row in table.scan().to_pylist())
 
 
 def test_retracts_that_a_partial_update_cannot_use_are_refused_before_anything_is_written(
@@ -418,7 +411,7 @@ LOSSY: list[tuple[str, pa.Array]] = [
 def test_value_that_would_be_lost_or_change_its_kind_is_refused(
     lake: kt.Lake, kind: str, column: pa.Array
 ) -> None:
-    table = table_of(lake, kind)
+    table = new_table(lake, kind)
     before = files_below(lake)
     with pytest.raises(kt.InvalidError) as caught:
         table.write(pa.table({"k": [1], "v": column}))
@@ -446,7 +439,7 @@ def test_value_that_would_be_lost_or_change_its_kind_is_refused(
     ],
 )  # fmt: skip
 def test_python_value_that_does_not_fit_is_refused(lake: kt.Lake, kind: str, value: Any) -> None:
-    table = table_of(lake, kind)
+    table = new_table(lake, kind)
     before = files_below(lake)
     with pytest.raises(kt.InvalidError, match=r"column 'v' is .*found a value that does not fit"):
         table.write([{"k": 1, "v": value}])
@@ -469,7 +462,7 @@ def test_python_value_that_does_not_fit_is_refused(lake: kt.Lake, kind: str, val
 def test_python_value_that_fits_in_another_form_is_taken(
     lake: kt.Lake, kind: str, value: Any, stored: Any
 ) -> None:
-    table = table_of(lake, kind)
+    table = new_table(lake, kind)
     table.write([{"k": 1, "v": value}])
     assert table.get(1) == {"k": 1, "v": stored}
 
@@ -560,15 +553,7 @@ def test_damaged_newest_snapshot_is_named_and_older_ones_stay_readable(
         damaged.scan()
     with pytest.raises(kt.DataError, match=str(path)):
         damaged.write([{"p": 3, "k": 3, "v": "x"}])
-    assert rows(damaged_at(damaged, 1)) == [(1, 1, "old-1"), (2, 1, "old-2")]
-
-
-def damaged_at(table: kt.Table, snapshot_id: int) -> Any:
-    class Pinned:
-        def scan(self) -> kt.Scan:
-            return table.scan(snapshot_id=snapshot_id)
-
-    return Pinned()
+    assert rows(damaged.scan(snapshot_id=1)) == [(1, 1, "old-1"), (2, 1, "old-2")]
 
 
 def test_missing_snapshot_is_told_with_those_there_are(damaged: kt.Table) -> None:

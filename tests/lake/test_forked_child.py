@@ -34,7 +34,7 @@ CALLS: dict[str, Callable[[kt.Lake, kt.Table, kt.Scan], Any]] = {
 }
 
 
-def told(call: Callable[[], Any], answer: Connection) -> None:
+def send_refusal(call: Callable[[], Any], answer: Connection) -> None:
     try:
         call()
         answer.send("")
@@ -57,7 +57,7 @@ def test_every_call_in_a_forked_child_says_what_to_do(kind: str, name: str, ware
     receiver, answer = multiprocessing.Pipe(duplex=False)
     call = CALLS[name]
     child = multiprocessing.get_context("fork").Process(
-        target=told, args=(lambda: call(lake, table, scan), answer)
+        target=send_refusal, args=(lambda: call(lake, table, scan), answer)
     )
     child.start()
     try:
@@ -69,8 +69,8 @@ def test_every_call_in_a_forked_child_says_what_to_do(kind: str, name: str, ware
 
 
 @pytest.mark.takes_turns
-def test_child_that_is_spawned_works(warehouse: str) -> None:
-    table = kt.connect(warehouse).create_table("t", SCHEMA, ["k"])
+def test_child_that_is_spawned_works(lake: kt.Lake) -> None:
+    table = lake.create_table("t", SCHEMA, ["k"])
     table.write(ROWS)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(kt.Table.get, (table, 1)) == {"k": 1, "v": 1}

@@ -41,8 +41,8 @@ def row(k: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def table(warehouse: str) -> kt.Table:
-    table = kt.connect(warehouse).create_table("t", SCHEMA, ["k"], options=OPTIONS)
+def table(lake: kt.Lake) -> kt.Table:
+    table = lake.create_table("t", SCHEMA, ["k"], options=OPTIONS)
     table.write([row(k) for k in range(50)])
     table.write([{**row(k), "v": "late"} for k in range(40, 60)])
     return table
@@ -119,10 +119,10 @@ def test_columns_and_conditions_reach_the_scan(
     query(kt.scan_polars(table)).collect()
     (scan,) = scans
     assert set(scan.columns) == set(columns)
-    assert told(scan.predicate, table) == pushed
+    assert pushed_text(scan.predicate, table) == pushed
 
 
-def told(predicate: Predicate | None, table: kt.Table) -> str | None:
+def pushed_text(predicate: Predicate | None, table: kt.Table) -> str | None:
     return None if predicate is None else text_of(predicate, table.table_schema.fields)
 
 

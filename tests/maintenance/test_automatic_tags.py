@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from copies import empty_store
 from keytide.definition.schema_evolution import SetOption
 from keytide.definition.times import TagPeriod
 from keytide.format import paths
@@ -20,6 +19,8 @@ from keytide.format.snapshot import Snapshot
 from keytide.maintenance.tags import create_due_tags, create_tag_of, forget_over, source_of
 from keytide.options import TableOptions
 from keytide.store.faults import Fault, FaultyStore
+from new_tables import empty_lake, empty_table
+from table_rows import tag_ids
 
 SCHEMA = pa.schema([("k", pa.int64())])
 DAY = datetime(2026, 1, 31)
@@ -28,7 +29,7 @@ HOUR_MS = 3_600_000
 
 def new_table(**options: str) -> kt.Table:
     given = {name.replace("_", "-", 1).replace("tag-", "tag."): v for name, v in options.items()}
-    return kt.connect("", store=empty_store()).create_table("t", SCHEMA, ["k"], options=given)
+    return empty_table(SCHEMA, ["k"], options=given)
 
 
 def options(**given: str) -> TableOptions:
@@ -37,9 +38,7 @@ def options(**given: str) -> TableOptions:
 
 def committed_at(*moments: datetime, watermark: bool = False) -> kt.Table:
     """A table with a snapshot of each moment, in local time; watermarks are in UTC."""
-    table = kt.connect("", store=empty_store()).create_table(
-        "t", SCHEMA, ["k"], options={"write-only": "true"}
-    )
+    table = empty_table(SCHEMA, ["k"], options={"write-only": "true"})
     store = table.metadata.store
     for number, moment in enumerate(moments, start=1):
         table.write([{"k": number}])
@@ -52,10 +51,6 @@ def committed_at(*moments: datetime, watermark: bool = False) -> kt.Table:
         values = {name: getattr(snapshot, name) for name in Snapshot.__slots__}
         store.put(path, Snapshot(**{**values, **members}).to_json())
     return table
-
-
-def named(table: kt.Table) -> dict[str, int]:
-    return {tag.name: tag.snapshot_id for tag in table.tags()}
 
 
 def at(day: int, hour: int = 0, minute: int = 0) -> datetime:
@@ -122,7 +117,7 @@ def test_every_moment_is_in_one_period(moment: datetime, minutes: int) -> None:
     ],
 )
 def test_options_that_fit_no_period_are_refused(given: dict[str, str], message: str) -> None:
-    lake = kt.connect("", store=empty_store())
+    lake = empty_lake()
     wanted = {f"tag.{name}": value for name, value in given.items()}
     with pytest.raises(kt.InvalidError, match=message):
         lake.create_table("t", SCHEMA, ["k"], options=wanted)
@@ -139,7 +134,7 @@ DAILY = options(automatic_creation="process-time")
 def test_first_snapshot_after_the_end_of_a_day_gets_its_tag() -> None:
     table = committed_at(at(29, 12), at(29, 23), at(30, 0, 5), at(30, 9), at(31, 3), at(31, 4))
     create_due_tags(table.metadata, DAILY)
-    assert named(table) == {"2026-01-28": 1, "2026-01-29": 3, "2026-01-30": 5}
+    assert tag_ids(table) == {"2026-01-28": 1, "2026-01-29": 3, "2026-01-30": 5}
     assert create_due_tags(table.metadata, DAILY) == []
 
 
@@ -148,18 +143,18 @@ def test_what_comes_within_the_delay_is_in_the_tag_of_the_day_before() -> None:
     create_due_tags(
         table.metadata, options(automatic_creation="process-time", creation_delay="10 min")
     )
-    assert named(table) == {"2026-01-28": 1, "2026-01-29": 4}
+    assert tag_ids(table) == {"2026-01-28": 1, "2026-01-29": 4}
 
 
 def test_day_without_commits_has_no_tag_unless_missing_ones_are_completed() -> None:
     moments = [at(20, 12), at(23, 1), at(23, 2), at(23, 3)]
     table = committed_at(*moments)
     create_due_tags(table.metadata, DAILY)
-    assert named(table) == {"2026-01-19": 1, "2026-01-22": 2}
+    assert tag_ids(table) == {"2026-01-19": 1, "2026-01-22": 2}
     table = committed_at(*moments)
     completing = options(automatic_creation="process-time", automatic_completion="true")
     create_due_tags(table.metadata, completing)
-    assert named(table) == {
+    assert tag_ids(table) == {
         "2026-01-19": 1, "2026-01-20": 2, "2026-01-21": 3, "2026-01-22": 4,
     }  # fmt: skip
 
@@ -167,7 +162,7 @@ def test_day_without_commits_has_no_tag_unless_missing_ones_are_completed() -> N
 def test_watermark_says_how_far_a_stream_had_come() -> None:
     table = committed_at(at(29, 12), at(30, 0, 5), at(30, 8), watermark=True)
     create_due_tags(table.metadata, options(automatic_creation="watermark"))
-    assert named(table) == {"2026-01-28": 1, "2026-01-29": 2}
+    assert tag_ids(table) == {"2026-01-28": 1, "2026-01-29": 2}
     table = committed_at(at(29, 12), at(30, 0, 5))
     assert create_due_tags(table.metadata, options(automatic_creation="watermark")) == []
 
@@ -177,7 +172,7 @@ def test_oldest_tags_of_periods_go_and_those_of_users_stay() -> None:
     table.create_tag("mine", 1)
     keeping = options(automatic_creation="process-time", num_retained_max="3")
     create_due_tags(table.metadata, keeping)
-    assert named(table) == {"mine": 1, "2026-01-04": 5, "2026-01-05": 6, "2026-01-06": 7}
+    assert tag_ids(table) == {"mine": 1, "2026-01-04": 5, "2026-01-05": 6, "2026-01-06": 7}
 
 
 def test_tag_that_another_writer_made_is_left_as_it_is() -> None:
@@ -190,7 +185,7 @@ def test_tag_that_another_writer_made_is_left_as_it_is() -> None:
             return super().create(path, data)
 
     assert create_due_tags(kt.Table(Faster(table.metadata.store), "t").metadata, DAILY) == []
-    assert named(table) == {"2026-01-28": 1, "2026-01-29": 2}
+    assert tag_ids(table) == {"2026-01-28": 1, "2026-01-29": 2}
 
 
 @given(hours=st.lists(st.integers(0, 60), min_size=1, max_size=12),
@@ -222,7 +217,7 @@ def test_tags_are_the_same_however_often_they_are_made(
         store.put(paths.snapshot_path(number), data)
         if number % calls == 0 or number == len(later):
             create_due_tags(table.metadata, asked)
-    assert named(table) == expected
+    assert tag_ids(table) == expected
 
 
 # -- after commits ---------------------------------------------------------------------------------
@@ -251,33 +246,33 @@ def test_batch_write_moves_the_tag_of_the_day() -> None:
 
 
 def test_batch_tag_may_have_a_name_of_its_own_and_old_days_go() -> None:
-    table = kt.connect("", store=empty_store()).create_table(
-        "t", SCHEMA, ["k"],
+    table = empty_table(
+        SCHEMA,
+        ["k"],
         options={"tag.automatic-creation": "batch", "tag.batch.customized-name": "latest"},
-    )  # fmt: skip
+    )
     table.write([{"k": 1}])
     table.write([{"k": 2}])
-    assert named(table) == {"latest": 2}
+    assert tag_ids(table) == {"latest": 2}
     table = new_table(tag_automatic_creation="batch", tag_num_retained_max="2")
     table.write([{"k": 1}])
     for day in ("2020-01-01", "2020-01-02", "2020-01-03"):
         table.create_tag(f"batch-write-{day}", 1)
     table.create_tag("mine", 1)
     table.write([{"k": 2}])
-    assert sorted(named(table))[0] == "batch-write-2020-01-03"
-    assert len(named(table)) == 3
+    assert sorted(tag_ids(table))[0] == "batch-write-2020-01-03"
+    assert len(tag_ids(table)) == 3
 
 
 def test_table_that_is_write_only_leaves_tags_to_whoever_compacts_it() -> None:
-    table = kt.connect("", store=empty_store()).create_table(
-        "t", SCHEMA, ["k"],
-        options={"write-only": "true", "tag.automatic-creation": "process-time"},
-    )  # fmt: skip
+    table = empty_table(
+        SCHEMA, ["k"], options={"write-only": "true", "tag.automatic-creation": "process-time"}
+    )
     table.write([{"k": 1}])
     table.write([{"k": 2}])
-    assert named(table) == {}
+    assert tag_ids(table) == {}
     table.compact(full=True)
-    assert list(named(table).values()) == [1]
+    assert list(tag_ids(table).values()) == [1]
 
 
 def test_tag_that_cannot_be_made_is_a_warning() -> None:
@@ -289,18 +284,18 @@ def test_tag_that_cannot_be_made_is_a_warning() -> None:
         kt.Table(store, "t").write([{"k": 1}])
     assert told[0].filename == __file__
     assert table.scan().count() == 1
-    assert named(table) == {}
+    assert tag_ids(table) == {}
     table.write([{"k": 2}])
-    assert list(named(table).values()) == [1]
+    assert list(tag_ids(table).values()) == [1]
 
 
 def test_procedure_makes_the_tags_that_are_due() -> None:
-    lake = kt.connect("", store=empty_store())
+    lake = empty_lake()
     table = lake.create_table("t", SCHEMA, ["k"], options={"write-only": "true"})
     table.write([{"k": 1}])
     table.alter(SetOption("tag.automatic-creation", "process-time"))
     lake.sql("CALL sys.trigger_tag_automatic_creation('t')")
-    assert list(named(table).values()) == [1]
+    assert list(tag_ids(table).values()) == [1]
 
 
 # -- the end of their time -------------------------------------------------------------------------
@@ -317,7 +312,7 @@ def test_tags_go_when_their_time_is_over() -> None:
 
     def left(after_ms: int) -> list[str]:
         forget_over(table.metadata, clock_ns=lambda: after_ms * 1_000_000)
-        return sorted(named(table))
+        return sorted(tag_ids(table))
 
     assert left(HOUR_MS) == ["t1", "t5", "tNone"]
     assert left(HOUR_MS + 1) == ["t5", "tNone"]
@@ -335,7 +330,7 @@ def test_tags_made_before_a_time_go_when_that_is_asked_for() -> None:
     assert sorted(tag.name for tag in table.expire_tags(now, dry_run=True)) == ["ending", "plain"]
     assert len(table.tags()) == 3
     assert sorted(tag.name for tag in table.expire_tags(now)) == ["ending", "plain"]
-    assert list(named(table)) == ["later"]
+    assert list(tag_ids(table)) == ["later"]
     assert table.expire_tags() == []
 
 
@@ -343,16 +338,16 @@ def test_tags_made_before_a_time_go_when_that_is_asked_for() -> None:
 def test_write_deletes_tags_whose_time_is_over(enabled: str) -> None:
     table = new_table(tag_time_expire_enabled=enabled)
     store = table.metadata.store
-    other = kt.connect("", store=empty_store()).create_table("t", SCHEMA, ["k"])
+    other = empty_table(SCHEMA, ["k"])
     other.write([{"k": 1}])
     create_tag_of(other.metadata, "old", source_of(other.metadata, 1), "1 h", clock_ns=lambda: 0)
     store.put(paths.tag_path("old"), other.metadata.store.read(paths.tag_path("old")))
     table.write([{"k": 1}])
-    assert list(named(table)) == ([] if enabled == "true" else ["old"])
+    assert list(tag_ids(table)) == ([] if enabled == "true" else ["old"])
 
 
 def test_procedure_tells_which_tags_have_expired() -> None:
-    lake = kt.connect("", store=empty_store())
+    lake = empty_lake()
     table = lake.create_table("t", SCHEMA, ["k"], options={"write-only": "true"})
     table.write([{"k": 1}])
     create_tag_of(table.metadata, "old", source_of(table.metadata, 1), "1 h", clock_ns=lambda: 0)

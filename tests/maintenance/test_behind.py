@@ -23,6 +23,7 @@ from keytide.format.snapshot import CommitKind
 from keytide.maintenance import background
 from keytide.maintenance.background import BACKGROUND
 from keytide.options import TableOptions
+from table_rows import by_key
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64()})
 OPTIONS = {
@@ -79,10 +80,6 @@ def upsert(table: kt.Table, *numbers: int) -> None:
         table.write([{"k": key, "v": number} for key in range(number, number + 3)])
 
 
-def rows_of(table: kt.Table) -> dict[int, int]:
-    return {row["k"]: row["v"] for row in table.scan().to_arrow().to_pylist()}
-
-
 def expected(last: int) -> dict[int, int]:
     found: dict[int, int] = {}
     for number in range(last + 1):
@@ -102,11 +99,11 @@ def test_a_write_returns_while_what_it_made_due_is_compacted(warehouse: str, gat
     upsert(table, 0, 1, 2)
     assert gate.came.acquire(timeout=60)
     assert kinds(table) == "WWW"
-    assert rows_of(table) == expected(2)
+    assert by_key(table) == expected(2)
     gate.opened.set()
     table.close()
     assert kinds(table) == "WWWc"
-    assert rows_of(table) == expected(2)
+    assert by_key(table) == expected(2)
 
 
 def test_one_compaction_of_a_table_at_a_time_and_the_rest_together(
@@ -120,7 +117,7 @@ def test_one_compaction_of_a_table_at_a_time_and_the_rest_together(
         gate.opened.set()
     assert gate.most_under_way == 1
     assert len(gate.seen) == 2  # the first, and all that came meanwhile
-    assert rows_of(table) == expected(6)
+    assert by_key(table) == expected(6)
     assert not BACKGROUND.is_busy(table.uri)
 
 
@@ -138,7 +135,7 @@ def test_what_is_due_of_few_runs_is_put_off_until_it_is_worth_a_compaction(wareh
     upsert(table, 5)
     table.close()
     assert kinds(table) == "WWWWWWc"
-    assert rows_of(table) == expected(5)
+    assert by_key(table) == expected(5)
 
 
 def test_what_is_put_off_is_compacted_when_no_more_writes_come(
@@ -157,7 +154,7 @@ def test_what_is_put_off_is_compacted_when_the_table_is_closed(warehouse: str) -
     upsert(table, 0, 1, 2, 3)
     table.close()
     assert kinds(table) == "WWWWc"
-    assert rows_of(table) == expected(3)
+    assert by_key(table) == expected(3)
 
 
 @pytest.mark.usefixtures("restless")
@@ -199,8 +196,7 @@ def test_runs_at_which_compactions_begin_and_writers_wait(
     assert parsed.stop_trigger_runs == stops_at
 
 
-def test_tables_do_not_wait_for_each_other(warehouse: str, gate: Gate) -> None:
-    lake = kt.connect(warehouse)
+def test_tables_do_not_wait_for_each_other(lake: kt.Lake, gate: Gate) -> None:
     tables = [lake.create_table(name, SCHEMA, ["k"], options=OPTIONS) for name in ("t", "u")]
     for table in tables:
         upsert(table, 0, 1, 2)
@@ -226,7 +222,7 @@ def test_a_writer_waits_where_runs_come_faster_than_they_are_merged(
     gate.opened.set()
     last.join(60)
     assert not last.is_alive()
-    assert rows_of(table) == expected(5)
+    assert by_key(table) == expected(5)
     assert table.stored.newest_files().buckets.popitem()[1].runs <= 3
 
 
@@ -280,7 +276,7 @@ def test_a_failure_behind_a_writer_is_a_warning_at_the_next_call(
     upsert(table, 3)
     table.close()  # warns no more
     assert kinds(table) == "WWWWc"
-    assert rows_of(table) == expected(3)
+    assert by_key(table) == expected(3)
 
 
 def test_a_panic_behind_a_writer_is_a_warning_and_later_writes_compact(
@@ -319,7 +315,7 @@ def test_in_the_write_where_options_say_so_or_rows_would_be_hidden(
     upsert(table, 0, 1, 2)
     assert not gate.seen
     assert "c" in kinds(table)
-    assert rows_of(table) == expected(2)
+    assert by_key(table) == expected(2)
 
 
 VERBS = {
@@ -347,7 +343,7 @@ def test_whoever_takes_a_table_in_hand_waits_for_what_is_compacted(
     if verb == "drop":
         assert kt.connect(warehouse).tables() == []
     else:
-        assert rows_of(table) == expected(1 if verb == "rollback" else 2)
+        assert by_key(table) == expected(1 if verb == "rollback" else 2)
 
 
 class Made:
@@ -408,7 +404,7 @@ def test_files_of_a_compaction_under_way_are_no_orphans_of_its_process(
     there = kt.open_table(table.uri)
     there = there.branch("b") if line == "a branch" else there
     assert kinds(there) == "WWWc"
-    assert rows_of(there) == expected(2)
+    assert by_key(there) == expected(2)
 
 
 @pytest.mark.usefixtures("restless")
@@ -475,7 +471,7 @@ def test_statement_does_not_conflict_with_what_is_compacted_behind_it(
     wanted = expected(1) | {"UPDATE": {1: 11}, "MERGE": {1: 7}, "DELETE": {}}[statement]
     if statement == "DELETE":
         del wanted[1]
-    assert rows_of(table) == wanted
+    assert by_key(table) == wanted
 
 
 PROGRAM = """
@@ -492,18 +488,18 @@ def test_the_end_of_the_process_waits(warehouse: str) -> None:
     table = table_in(warehouse)
     subprocess.run([sys.executable, "-W", "error", "-c", PROGRAM, warehouse], check=True)
     assert kinds(table) == "WWWc"
-    assert rows_of(table) == {0: 0, 1: 1, 2: 2}
+    assert by_key(table) == {0: 0, 1: 1, 2: 2}
 
 
 def test_a_process_that_dies_loses_no_rows_and_the_next_one_compacts(warehouse: str) -> None:
     table = table_in(warehouse)
     dying = PROGRAM.replace("import sys", "import os, sys") + "os._exit(0)\n"
     subprocess.run([sys.executable, "-c", dying, warehouse], check=True)
-    assert rows_of(table) == {0: 0, 1: 1, 2: 2}
+    assert by_key(table) == {0: 0, 1: 1, 2: 2}
     upsert(table, 0)
     table.close()
     assert kinds(table).endswith("Wc")
-    assert rows_of(table) == expected(0)
+    assert by_key(table) == expected(0)
     assert not table.verify().findings
 
 

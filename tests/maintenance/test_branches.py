@@ -15,14 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from copies import copies_of, empty_store
+from copies import copies_of
 from keytide.catalogs.catalog import open_stored
 from keytide.definition.schema_evolution import AddColumn, DropColumn, RemoveOption, SetOption
 from keytide.format import paths
 from keytide.format.paths import BranchStore, split_branch
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
+from new_tables import empty_store, empty_table, table_in
 from stops import faults_of, stops_of
+from table_rows import by_key, reopened, rows, snapshot_ids
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 OPTIONS = {"write-only": "true"}
@@ -54,16 +56,8 @@ def row(k: int, v: str) -> list[dict[str, Any]]:
     return [{"k": k, "v": v}]
 
 
-def shown(table: kt.Table, **travel: Any) -> dict[int, str]:
-    return {row["k"]: row["v"] for row in table.scan(**travel).to_pylist()}
-
-
 def state(n: int) -> dict[int, str]:
     return dict.fromkeys(range(1, n + 1), "main")
-
-
-def ids(table: kt.Table) -> list[int]:
-    return [snapshot.id for snapshot in table.snapshots()]
 
 
 def names(table: kt.Table) -> list[str]:
@@ -82,10 +76,10 @@ def test_branch_begins_with_the_newest_snapshot_another_one_a_tag_or_nothing(
         "tagged": table.create_branch("tagged", tag="two"),
         "empty": table.create_branch("empty", empty=True),
     }
-    assert {name: ids(branch) for name, branch in made.items()} == {
+    assert {name: snapshot_ids(branch) for name, branch in made.items()} == {
         "newest": [3], "first": [1], "tagged": [2], "empty": [],
     }  # fmt: skip
-    assert [shown(branch) for branch in made.values()] == [state(3), state(1), state(2), {}]
+    assert [by_key(branch) for branch in made.values()] == [state(3), state(1), state(2), {}]
     assert [tag.name for tag in made["tagged"].tags()] == ["two"]
     assert names(table) == sorted(made)
     assert table.verify().is_healthy
@@ -95,11 +89,11 @@ def test_branch_and_table_are_written_apart(table: kt.Table) -> None:
     branch = table.create_branch("b")
     assert branch.write(row(9, "branch")).snapshot_id == 4
     assert table.write(row(8, "main")).snapshot_id == 4
-    assert shown(branch) == {**state(3), 9: "branch"}
-    assert shown(table) == {**state(3), 8: "main"}
+    assert by_key(branch) == {**state(3), 9: "branch"}
+    assert by_key(table) == {**state(3), 8: "main"}
     branch.compact(full=True)
     branch.overwrite(row(1, "over"))
-    assert (shown(branch), shown(table)) == ({1: "over"}, {**state(3), 8: "main"})
+    assert (by_key(branch), by_key(table)) == ({1: "over"}, {**state(3), 8: "main"})
     assert table.verify().is_healthy
 
 
@@ -113,7 +107,7 @@ def test_branch_has_columns_options_tags_and_rollbacks_of_its_own(table: kt.Tabl
     assert [tag.name for tag in table.tags()] == ["two"]
     assert sorted(tag.name for tag in branch.tags()) == ["mine", "two"]
     branch.rollback_to("two")
-    assert (shown(branch), ids(table)) == (state(3), [1, 2, 3])
+    assert (by_key(branch), snapshot_ids(table)) == (state(3), [1, 2, 3])
     assert table.verify().is_healthy
 
 
@@ -129,7 +123,7 @@ def test_branch_is_found_under_every_name_of_it(lake: kt.Lake, table: kt.Table) 
     made = table.create_branch("b", 1)
     assert made.name == "default.t$branch_b"
     for name in ("t$branch_b", "default.t$branch_b"):
-        assert shown(lake.table(name)) == state(1)
+        assert by_key(lake.table(name)) == state(1)
     assert lake.table("t$branch_main").name == "default.t"
     assert made.branch("main").name == made.branch("b").branch("main").name == "default.t"
     assert lake.find("T$branch_b") == "default.t$branch_b"
@@ -142,13 +136,13 @@ def test_branch_is_found_by_its_address(tmp_path: Path) -> None:
     branch = table.create_branch("b")
     branch.write(row(2, "branch"))
     assert branch.uri.rstrip("/") == f"{table.uri.rstrip('/')}$branch_b"
-    assert shown(kt.open_table(branch.uri)) == {1: "main", 2: "branch"}
+    assert by_key(kt.open_table(branch.uri)) == {1: "main", 2: "branch"}
     assert open_stored(table.uri, branch="b").name == "default.t$branch_b"
     with pytest.raises(kt.InvalidError, match="give only one"):
         open_stored(branch.uri, branch="c")
     (task, *_) = pickle.loads(pickle.dumps(branch.scan().tasks()))
     assert task.view.store == branch.stored.store
-    assert shown(kt.Table.of(pickle.loads(pickle.dumps(branch.stored)))) == shown(branch)
+    assert by_key(kt.Table.of(pickle.loads(pickle.dumps(branch.stored)))) == by_key(branch)
 
 
 def test_branch_of_a_branch_begins_where_that_is(table: kt.Table) -> None:
@@ -156,7 +150,7 @@ def test_branch_of_a_branch_begins_where_that_is(table: kt.Table) -> None:
     branch.write(row(9, "branch"))
     other = branch.create_branch("c")
     assert other.name == "default.t$branch_c"
-    assert shown(other) == {**state(3), 9: "branch"}
+    assert by_key(other) == {**state(3), 9: "branch"}
     assert names(table) == names(branch) == ["b", "c"]
 
 
@@ -203,7 +197,7 @@ def test_branch_of_which_only_temporary_files_are_left_is_no_damage(
     assert (sign.action or "").startswith("delete_branch('c')")
     table.delete_branch("c")
     assert "remains" not in str(table.doctor())
-    assert shown(table.create_branch("c")) == {1: "main"}
+    assert by_key(table.create_branch("c")) == {1: "main"}
 
 
 def test_verify_of_a_branch_checks_the_whole_table(table: kt.Table) -> None:
@@ -251,14 +245,14 @@ def test_procedures_make_delete_and_bring_back_branches(lake: kt.Lake, table: kt
     lake.sql("CALL sys.create_branch(table => 't', branch => 'b', tag => 'two')")
     lake.sql("CALL sys.create_branch('t', 'blank')")
     lake.sql("CALL sys.create_branch(table => 't', branch => 'b', ignoreIfExists => 'true')")
-    assert (ids(table.branch("b")), ids(table.branch("blank"))) == ([2], [])
+    assert (snapshot_ids(table.branch("b")), snapshot_ids(table.branch("blank"))) == ([2], [])
     lake.sql("INSERT INTO t$branch_b VALUES (9, 'branch')")
     lake.sql("CALL sys.compact('t$branch_b')")
     lake.sql("CALL sys.create_tag('t$branch_b', 'nine')")
     assert lake.sql("CALL sys.fast_forward('t', 'b', discard => true)").to_pylist() == [
         {"result": True}
     ]
-    assert shown(table) == {**state(2), 9: "branch"}
+    assert by_key(table) == {**state(2), 9: "branch"}
     lake.sql("CALL sys.delete_branch('t', 'b, blank')")
     assert names(table) == []
     assert table.verify().is_healthy
@@ -294,7 +288,7 @@ def test_name_that_cannot_be_is_refused_and_leaves_nothing_behind(
     else:
         assert name == "b" or (call, name) in {("branch", "main"), ("to", "none")}
     assert table.verify(quick=True).unchecked == ()
-    assert shown(table) == state(3)
+    assert by_key(table) == state(3)
 
 
 # -- the option ------------------------------------------------------------------------------------
@@ -305,12 +299,12 @@ def test_option_says_which_branch_is_meant_where_none_is_named(
 ) -> None:
     branch = table.create_branch("b", 1)
     table.alter(SetOption("branch", "b"))
-    assert (lake.table("t").name, shown(lake.table("t"))) == (branch.name, state(1))
+    assert (lake.table("t").name, by_key(lake.table("t"))) == (branch.name, state(1))
     lake.sql("INSERT INTO t VALUES (9, 'branch')")
-    assert shown(branch) == {1: "main", 9: "branch"}
-    assert shown(lake.table("t$branch_main")) == state(3)
+    assert by_key(branch) == {1: "main", 9: "branch"}
+    assert by_key(lake.table("t$branch_main")) == state(3)
     lake.sql("ALTER TABLE t$branch_main RESET ('branch')")
-    assert shown(lake.table("t")) == state(3)
+    assert by_key(lake.table("t")) == state(3)
 
 
 def test_option_of_a_branch_that_is_gone_names_the_way_out(lake: kt.Lake, table: kt.Table) -> None:
@@ -324,7 +318,7 @@ def test_option_of_a_branch_that_is_gone_names_the_way_out(lake: kt.Lake, table:
     ):
         lake.table("t")
     table.branch("main").alter(RemoveOption("branch"))
-    assert shown(lake.table("t")) == state(3)
+    assert by_key(lake.table("t")) == state(3)
 
 
 # -- refused ---------------------------------------------------------------------------------------
@@ -409,14 +403,14 @@ def test_table_that_stood_still_goes_forward_and_loses_nothing(table: kt.Table) 
     branch.create_tag("nine")
     branch.write(row(10, "branch"))
     told = table.fast_forward("b", dry_run=True)
-    assert (told, ids(table)) == (kt.FastForwardResult(2, 4, 0, 2, (), ()), [1, 2])
+    assert (told, snapshot_ids(table)) == (kt.FastForwardResult(2, 4, 0, 2, (), ()), [1, 2])
     assert table.fast_forward("b") == told
-    assert ids(table) == [1, 2, 3, 4]
-    assert shown(table) == shown(branch) == {**state(2), 9: "branch", 10: "branch"}
-    assert shown(table, tag="nine") == {**state(2), 9: "branch"}
+    assert snapshot_ids(table) == [1, 2, 3, 4]
+    assert by_key(table) == by_key(branch) == {**state(2), 9: "branch", 10: "branch"}
+    assert by_key(table.scan(tag="nine")) == {**state(2), 9: "branch"}
     assert table.fast_forward("b") == kt.FastForwardResult(4, 4, 0, 0, (), ())
     table.write(row(11, "main"))
-    assert (ids(table)[-1], ids(branch)[-1]) == (5, 4)
+    assert (snapshot_ids(table)[-1], snapshot_ids(branch)[-1]) == (5, 4)
     assert table.verify().is_healthy
 
 
@@ -446,15 +440,15 @@ def test_commits_of_others_are_not_discarded_unless_that_is_said(
     KEPT[kept](table)
     if lost is not None:
         LOST[lost](table)
-        before = shown(table), ids(table)
+        before = by_key(table), snapshot_ids(table)
         with pytest.raises(kt.ConflictError, match=r"that branch b does not have: snapshot .* by"):
             table.fast_forward("b")
-        assert (shown(table), ids(table)) == before
+        assert (by_key(table), snapshot_ids(table)) == before
         assert table.fast_forward("b", dry_run=True).removed > 0
         table.fast_forward("b", discard=True)
     else:
         table.fast_forward("b")
-    assert shown(table) == shown(branch)
+    assert by_key(table) == by_key(branch)
     assert table.verify().is_healthy
 
 
@@ -463,7 +457,7 @@ def test_what_the_table_has_beyond_the_parting_is_gone(table: kt.Table) -> None:
     branch.write(row(9, "branch"))
     table.create_tag("three")
     assert table.fast_forward("b", discard=True) == kt.FastForwardResult(3, 3, 1, 1, ("three",), ())
-    assert shown(table) == {**state(2), 9: "branch"}
+    assert by_key(table) == {**state(2), 9: "branch"}
     assert [tag.name for tag in table.tags()] == ["two"]
     assert table.verify().is_healthy
 
@@ -480,14 +474,14 @@ def test_columns_of_the_branch_come_along(lake: kt.Lake, table: kt.Table) -> Non
     branch.write([{"k": 9, "w": "branch"}])
     table.fast_forward("b", discard=True)
     for each in [*seen, lake.table("t")]:
-        found = sorted(tuple(row.values()) for row in each.scan().to_pylist())
+        found = rows(each)
         assert found == [(1, None), (2, None), (9, "branch")]
     assert lake.table("t").table_schema.id == 2
     assert table.verify().is_healthy
 
 
 def test_schemas_that_were_seen_before_are_not_served_again(table: kt.Table) -> None:
-    other = kt.Table(table.metadata.store, "t")
+    other = reopened(table)
     branch = table.create_branch("b")
     table.alter(AddColumn(("one",), INT))
     assert other.scan().to_arrow().column_names == ["k", "v", "one"]
@@ -499,12 +493,12 @@ def test_schemas_that_were_seen_before_are_not_served_again(table: kt.Table) -> 
 
 
 def test_table_without_snapshots_goes_forward_to_all_of_a_branch() -> None:
-    table = kt.connect("", store=empty_store()).create_table("t", SCHEMA, ["k"])
+    table = empty_table(SCHEMA, ["k"])
     branch = table.create_branch("b")
     branch.write(row(1, "branch"))
     branch.write(row(2, "branch"))
     assert table.fast_forward("b", discard=True) == kt.FastForwardResult(None, 2, 0, 2, (), ())
-    assert shown(table) == shown(branch)
+    assert by_key(table) == by_key(branch)
     assert table.verify().is_healthy
 
 
@@ -513,9 +507,9 @@ def test_branch_that_began_empty_takes_the_place_of_all(table: kt.Table) -> None
     branch.write(row(8, "branch"))
     branch.write(row(9, "branch"))
     done = table.fast_forward("b", discard=True)
-    assert (done.removed, done.tags, ids(table)) == (2, ("two",), [1, 2])
-    assert shown(table) == {8: "branch", 9: "branch"}
-    assert shown(table, snapshot_id=1) == {8: "branch"}
+    assert (done.removed, done.tags, snapshot_ids(table)) == (2, ("two",), [1, 2])
+    assert by_key(table) == {8: "branch", 9: "branch"}
+    assert by_key(table.scan(snapshot_id=1)) == {8: "branch"}
     assert table.verify().is_healthy
 
 
@@ -524,7 +518,7 @@ def test_table_whose_snapshots_of_that_time_expired_goes_forward(table: kt.Table
     branch.write(row(9, "branch"))
     table.metadata.store.delete(paths.snapshot_path(n) for n in (1, 2))
     table.fast_forward("b", discard=True)
-    assert (ids(table), shown(table)) == ([2, 3], {**state(2), 9: "branch"})
+    assert (snapshot_ids(table), by_key(table)) == ([2, 3], {**state(2), 9: "branch"})
     assert table.verify().is_healthy
 
 
@@ -533,9 +527,9 @@ def test_branch_goes_forward_to_another_one_and_to_the_main_one(table: kt.Table)
     other = branch.create_branch("c")
     other.write(row(9, "other"))
     branch.fast_forward("c", discard=True)
-    assert shown(branch) == {**state(2), 9: "other"}
+    assert by_key(branch) == {**state(2), 9: "other"}
     branch.fast_forward("main", discard=True)
-    assert (shown(branch), ids(branch)) == (state(3), [2, 3])
+    assert (by_key(branch), snapshot_ids(branch)) == (state(3), [2, 3])
     assert table.verify().is_healthy
 
 
@@ -553,12 +547,12 @@ def test_table_that_was_rolled_back_behind_the_branch_is_refused(
     table.rollback_to(1)
     for _ in range(commits):
         table.write(row(7, "again"))
-    before = ids(table)
+    before = snapshot_ids(table)
     with pytest.raises(
         kt.ConflictError, match=r"the oldest one of the branch is 3, .*the table was rolled back"
     ):
         table.fast_forward("b", discard=True)
-    assert ids(table) == before
+    assert snapshot_ids(table) == before
 
 
 def test_columns_that_parted_before_the_rows_are_refused(table: kt.Table) -> None:
@@ -568,7 +562,7 @@ def test_columns_that_parted_before_the_rows_are_refused(table: kt.Table) -> Non
     branch.write([{"k": 9, "v": "x", "two": 1}])
     with pytest.raises(kt.UnsupportedError, match=r"differ .* before snapshot 1"):
         table.fast_forward("b", discard=True)
-    assert ids(table) == [1, 2, 3]
+    assert snapshot_ids(table) == [1, 2, 3]
 
 
 def test_consumers_that_were_told_of_what_is_gone_are_named(table: kt.Table) -> None:
@@ -590,10 +584,10 @@ def test_expiry_of_one_line_keeps_the_files_of_the_others(table: kt.Table, expir
         each.write(row(6, each.name))
         each.compact(full=True)
     line, other = (table, branch) if expired == "main" else (branch, table)
-    states = [shown(other, snapshot_id=number) for number in ids(other)]
+    states = [by_key(other.scan(snapshot_id=number)) for number in snapshot_ids(other)]
     assert line.expire_snapshots(retain_max=1, retain_min=1).snapshots > 1
-    assert [shown(other, snapshot_id=number) for number in ids(other)] == states
-    assert shown(line) == {5: line.name, 6: line.name}
+    assert [by_key(other.scan(snapshot_id=number)) for number in snapshot_ids(other)] == states
+    assert by_key(line) == {5: line.name, 6: line.name}
     assert table.verify().is_healthy
 
 
@@ -603,7 +597,7 @@ def test_expiry_of_one_line_keeps_the_files_of_the_others(table: kt.Table, expir
 def go_on(store: Store) -> None:
     """A table and a branch that have both gone on."""
     fill(store)
-    table = kt.connect("", store=store).table("t")
+    table = table_in(store)
     branch = table.create_branch("b", 2)
     branch.alter(AddColumn(("w",), INT))
     for k in (8, 9):
@@ -624,7 +618,7 @@ def prepared() -> kt.Table:
 def beginning() -> tuple[dict[int, str], dict[int, str]]:
     """The rows of the branch and of the table."""
     table = prepared()
-    return shown(table.branch("b")), shown(table)
+    return by_key(table.branch("b")), by_key(table)
 
 
 CALLS: dict[str, Callable[[kt.Table], object]] = {
@@ -657,14 +651,14 @@ def test_wherever_it_stops_all_can_be_read_and_the_same_call_goes_on(
     faulty = FaultyStore(table.metadata.store, [Fault(operation, nth=nth, action=action)])
     with suppress(Crash, kt.DataError):
         CALLS[name](kt.Table(faulty, "t"))
-    fresh = kt.Table(table.metadata.store, "t")
+    fresh = reopened(table)
     steps = [before, state(3), state(2), {**state(2), 8: "branch"}, branch]
-    assert shown(fresh) in (steps if name == "forward" else [before])
+    assert by_key(fresh) in (steps if name == "forward" else [before])
     for each in names(fresh):
-        assert shown(fresh.branch(each)) == {"b": branch, "new": made}[each]
+        assert by_key(fresh.branch(each)) == {"b": branch, "new": made}[each]
     _go_on(fresh, name)
     if name == "forward":
-        assert shown(fresh) == branch
+        assert by_key(fresh) == branch
         assert fresh.schema.names == ["k", "v", "w"]
         assert sorted(tag.name for tag in fresh.tags()) == ["nine", "two"]
     else:
@@ -672,7 +666,7 @@ def test_wherever_it_stops_all_can_be_read_and_the_same_call_goes_on(
         assert fresh.metadata.store.list_names("branch") == [f"branch-{n}" for n in names(fresh)]
     if name == "rename":
         renamed = fresh.branch("new")
-        assert shown(renamed) == branch
+        assert by_key(renamed) == branch
         assert [tag.name for tag in renamed.tags()] == ["nine"]
         assert renamed.write([{"k": 1, "v": "on", "w": 2}]).snapshot_id == 5
     assert fresh.verify().is_healthy
@@ -709,7 +703,7 @@ def test_what_is_committed_while_a_branch_is_renamed_moves_along(table: kt.Table
     branch = table.create_branch("b")
     store = renamed_between(table, "branch-b/schema/schema-0", lambda: branch.write(row(9, "late")))
     renamed = kt.Table(store, "t").rename_branch("b", "new")
-    assert shown(renamed) == {**state(3), 9: "late"}
+    assert by_key(renamed) == {**state(3), 9: "late"}
     assert names(table) == ["new"]
     with pytest.raises(kt.NotFoundError):
         branch.write(row(8, "too late"))
@@ -727,7 +721,7 @@ def test_writers_to_both_names_of_a_renamed_branch_keep_both(table: kt.Table) ->
     with pytest.raises(kt.ConflictError, match="Both branches exist"):
         kt.Table(store, "t").rename_branch("b", "new")
     assert names(table) == ["b", "new"]
-    assert [shown(table.branch(name))[9] for name in ("b", "new")] == ["old", "new"]
+    assert [by_key(table.branch(name))[9] for name in ("b", "new")] == ["old", "new"]
     with pytest.raises(kt.AlreadyExistsError):
         table.rename_branch("b", "new")
     assert table.verify().is_healthy
@@ -741,8 +735,8 @@ def test_branch_is_renamed_and_refuses_what_it_cannot_be_called(
     assert table.rename_branch("b", "new").name == "default.t$branch_new"
     lake.sql("CALL sys.rename_branch(table => 't', from_branch => 'c', to_branch => 'empty')")
     assert names(table) == ["empty", "new"]
-    assert shown(table.branch("new")) == {**state(3), 9: "branch"}
-    assert (ids(table.branch("empty")), shown(table)) == ([], state(3))
+    assert by_key(table.branch("new")) == {**state(3), 9: "branch"}
+    assert (snapshot_ids(table.branch("empty")), by_key(table)) == ([], state(3))
     table.alter(SetOption("branch", "new"))
     for old, new, error, message in (
         ("new", "empty", kt.InvalidError, "RESET the option"),
@@ -780,7 +774,7 @@ def test_of_two_who_make_a_branch_one_makes_it(table: kt.Table) -> None:
     with suppress(kt.AlreadyExistsError):
         kt.Table(Faster(store), "t").create_branch("b", 3)
     assert names(table) == ["b"]
-    assert ids(table.branch("b")) == [1]
+    assert snapshot_ids(table.branch("b")) == [1]
 
 
 def test_writer_that_comes_between_is_not_lost(table: kt.Table) -> None:
@@ -796,7 +790,7 @@ def test_writer_that_comes_between_is_not_lost(table: kt.Table) -> None:
 
     with pytest.raises(kt.ConflictError, match="another writer created snapshot/snapshot-3"):
         kt.Table(Between(store), "t").fast_forward("b", discard=True)
-    assert shown(table) == {**state(2), 7: "between"}
+    assert by_key(table) == {**state(2), 7: "between"}
     assert table.verify().is_healthy
 
 
@@ -856,7 +850,7 @@ STEPS = st.lists(
 
 @given(steps=STEPS)
 def test_branches_are_what_dicts_are(steps: list[tuple[str, int, int]]) -> None:
-    table = kt.connect("", store=empty_store()).create_table("t", SCHEMA, ["k"], options=OPTIONS)
+    table = empty_table(SCHEMA, ["k"], options=OPTIONS)
     lines: dict[str, dict[int, str]] = {"main": {}}
     for number, (step, which, k) in enumerate(steps):
         name = sorted(lines)[which % len(lines)]
@@ -872,18 +866,18 @@ def test_branches_are_what_dicts_are(steps: list[tuple[str, int, int]]) -> None:
             line.compact(full=True)
         elif step == "expire":
             line.expire_snapshots(retain_max=k, retain_min=1)
-        elif step == "rollback" and ids(line):
-            to = ids(line)[k % len(ids(line))]
-            expected = shown(line, snapshot_id=to)
+        elif step == "rollback" and snapshot_ids(line):
+            to = snapshot_ids(line)[k % len(snapshot_ids(line))]
+            expected = by_key(line.scan(snapshot_id=to))
             line.rollback_to(to)
             lines[name] = expected
         elif step == "delete" and name != "main":
             table.delete_branch(name)
             del lines[name]
-        elif step == "forward" and name != "main" and ids(line):
+        elif step == "forward" and name != "main" and snapshot_ids(line):
             with suppress(kt.ConflictError):
                 table.fast_forward(name, discard=True)
                 lines["main"] = lines[name]
-        assert {each: shown(table.branch(each)) for each in lines} == lines
+        assert {each: by_key(table.branch(each)) for each in lines} == lines
     assert names(table) == sorted(set(lines) - {"main"})
     assert table.verify().is_healthy

@@ -9,12 +9,13 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from copies import empty_store
-from histories import ids, put_consumer, put_tag, stray_files, torn_snapshots
+from histories import put_consumer, put_tag, stray_files, torn_snapshots
 from keytide.format import paths
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
+from new_tables import empty_store, empty_table, table_in
 from stops import stops_of
+from table_rows import snapshot_ids
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 LONG = {"changelog.num-retained.min": "100", "changelog.num-retained.max": "200"}
@@ -36,29 +37,25 @@ def full_history(producer: str, **options: str) -> Store:
     return store
 
 
-def opened(store: Store) -> kt.Table:
-    return kt.connect("", store=store).table("t")
-
-
 def changelogs(table: kt.Table) -> list[int]:
     return table.metadata.changelog_ids()
 
 
-def told(table: kt.Table, start: int, end: int, mode: str) -> list[dict[str, Any]]:
+def changes_of(table: kt.Table, start: int, end: int, mode: str) -> list[dict[str, Any]]:
     return table.changes(start, end, mode).to_pylist()
 
 
 @pytest.mark.parametrize("producer", ["none", "input"])
 def test_changes_of_expired_snapshots_are_told_as_before(producer: Producer) -> None:
-    table, mode = opened(full_history(producer)), MODES[producer]
-    newest = max(ids(table))
-    before = {n: told(table, n - 1, n, mode) for n in ids(table)}
-    whole = told(table, 0, newest, mode)
+    table, mode = table_in(full_history(producer)), MODES[producer]
+    newest = max(snapshot_ids(table))
+    before = {n: changes_of(table, n - 1, n, mode) for n in snapshot_ids(table)}
+    whole = changes_of(table, 0, newest, mode)
     table.expire_snapshots(1)
-    assert (ids(table), changelogs(table)) == ([newest], list(range(1, newest)))
+    assert (snapshot_ids(table), changelogs(table)) == ([newest], list(range(1, newest)))
     for number, rows in before.items():
-        assert told(table, number - 1, number, mode) == rows
-    assert told(table, 0, newest, mode) == whole
+        assert changes_of(table, number - 1, number, mode) == rows
+    assert changes_of(table, 0, newest, mode) == whole
     assert torn_snapshots(table.stored.store) == set()
     assert stray_files(table.stored.store) == set()
     assert table.verify().is_healthy
@@ -66,17 +63,19 @@ def test_changes_of_expired_snapshots_are_told_as_before(producer: Producer) -> 
 
 def test_reader_who_has_seen_nothing_reads_what_is_kept() -> None:
     store = full_history("none")
-    before = told(opened(store), 0, 7, "delta")
-    opened(store).expire_snapshots(1)
-    reader = opened(store)
+    before = changes_of(table_in(store), 0, 7, "delta")
+    table_in(store).expire_snapshots(1)
+    reader = table_in(store)
     batches = list(reader.follow(0, mode="delta", timeout_seconds=0))
     assert [row for batch in batches for row in batch.to_pylist()] == before
     batches = list(reader.follow(5, mode="delta", timeout_seconds=0))
-    assert [row for batch in batches for row in batch.to_pylist()] == told(reader, 5, 7, "delta")
+    assert [row for batch in batches for row in batch.to_pylist()] == changes_of(
+        reader, 5, 7, "delta"
+    )
 
 
 def test_what_a_changelog_does_not_tell_is_said() -> None:
-    table = opened(full_history("input"))
+    table = table_in(full_history("input"))
     table.expire_snapshots(1)
     with pytest.raises(kt.NotFoundError, match=r"snapshot 1 has expired.*mode='changelog'"):
         table.changes(0, 2, "delta")
@@ -91,8 +90,8 @@ def test_only_what_is_told_outlives_a_snapshot(producer: Producer) -> None:
     both = [full_history(producer), full_history(producer, **dict.fromkeys(LONG, "10"))]
     left = []
     for store in both:
-        opened(store).expire_snapshots(1)
-        left.append([f.path for f in opened(store).stored.store.list() if "bucket-" in f.path])
+        table_in(store).expire_snapshots(1)
+        left.append([f.path for f in table_in(store).stored.store.list() if "bucket-" in f.path])
     longer, shorter = left
     assert len(longer) - len(shorter) == 4
 
@@ -102,9 +101,12 @@ def test_changelogs_go_as_their_options_say() -> None:
                                      "changelog.num-retained.max": "4",
                                      "snapshot.num-retained.min": "2",
                                      "snapshot.num-retained.max": "2"})  # fmt: skip
-    table = opened(store)
-    newest = max(ids(table))
-    assert (ids(table), changelogs(table)) == ([newest - 1, newest], [newest - 3, newest - 2])
+    table = table_in(store)
+    newest = max(snapshot_ids(table))
+    assert (snapshot_ids(table), changelogs(table)) == (
+        [newest - 1, newest],
+        [newest - 3, newest - 2],
+    )
     assert stray_files(table.stored.store) == set()
     done = table.expire_changelogs(3, dry_run=True)
     assert (done.snapshots, done.changelogs, done.earliest_id) == (0, 1, newest - 1)
@@ -118,9 +120,9 @@ def test_changelogs_go_as_their_options_say() -> None:
 
 
 def test_age_of_changelogs_counts_from_their_commits() -> None:
-    table = opened(full_history("none", **{"changelog.num-retained.min": "1",
+    table = table_in(full_history("none", **{"changelog.num-retained.min": "1",
                                                   "changelog.time-retained": "2 h"}))  # fmt: skip
-    newest = max(ids(table))
+    newest = max(snapshot_ids(table))
     table.expire_snapshots(2)
     moment = table.metadata.changelog(3).time_millis
     done = table.expire_changelogs(retain_min=1, older_than=moment)
@@ -132,10 +134,10 @@ def test_age_of_changelogs_counts_from_their_commits() -> None:
 
 def test_consumer_holds_changelogs_and_where_that_is_said_no_snapshots() -> None:
     for only, snapshots in (("false", [3, 4, 5, 6, 7]), ("true", [7])):
-        table = opened(full_history("input", **{"consumer.changelog-only": only}))
+        table = table_in(full_history("input", **{"consumer.changelog-only": only}))
         put_consumer(table, "reader", 3)
         table.expire_snapshots(1)
-        assert ids(table) == snapshots
+        assert snapshot_ids(table) == snapshots
         table.expire_changelogs(1)
         assert changelogs(table) == ([] if only == "false" else [3, 4, 5, 6])
         stream = table.follow(mode="changelog", consumer="reader", timeout_seconds=0)
@@ -144,7 +146,7 @@ def test_consumer_holds_changelogs_and_where_that_is_said_no_snapshots() -> None
 
 
 def test_tag_keeps_what_a_changelog_told_and_the_other_way_round() -> None:
-    table = opened(full_history("none"))
+    table = table_in(full_history("none"))
     put_tag(table, "two", 2)
     shown = table.scan(tag="two").to_pylist()
     table.expire_snapshots(1)
@@ -156,10 +158,9 @@ def test_tag_keeps_what_a_changelog_told_and_the_other_way_round() -> None:
 
 
 def test_fewest_above_most_is_refused_in_a_definition() -> None:
-    lake = kt.connect("", store=empty_store())
     options = {"changelog.num-retained.max": "3"}
     with pytest.raises(kt.InvalidError, match=r"'changelog\.num-retained\.min' is 10, .* set both"):
-        lake.create_table("t", SCHEMA, ["k"], options=options)
+        empty_table(SCHEMA, ["k"], options=options)
 
 
 def places(producer: str) -> list[tuple[str, int]]:
@@ -169,8 +170,8 @@ def places(producer: str) -> list[tuple[str, int]]:
 
 
 def expire(store: Store) -> None:
-    opened(store).expire_snapshots(1)
-    opened(store).expire_changelogs(3)
+    table_in(store).expire_snapshots(1)
+    table_in(store).expire_changelogs(3)
 
 
 def contents(store: Store) -> frozenset[tuple[str, bytes]]:
@@ -182,13 +183,13 @@ def contents(store: Store) -> frozenset[tuple[str, bytes]]:
 def test_expiry_that_dies_anywhere_loses_nothing_that_is_kept(producer: str, action: Any) -> None:
     source = full_history(producer)
     beginning, mode = contents(source), MODES[producer]
-    whole = told(opened(source), 5, 7, mode)
+    whole = changes_of(table_in(source), 5, 7, mode)
 
     def check_end(store: Store) -> None:
-        table = opened(store)
-        assert (ids(table), changelogs(table)) == ([7], [5, 6])
+        table = table_in(store)
+        assert (snapshot_ids(table), changelogs(table)) == ([7], [5, 6])
         assert stray_files(table.stored.store) == set()
-        assert told(table, 5, 7, mode) == whole
+        assert changes_of(table, 5, 7, mode) == whole
 
     expire(source)
     check_end(source)
@@ -199,16 +200,16 @@ def test_expiry_that_dies_anywhere_loses_nothing_that_is_kept(producer: str, act
         faulty = FaultyStore(store, [Fault(operation, nth=nth, action=action)])  # type: ignore[arg-type]
         with suppress(Crash, kt.DataError):
             expire(faulty)
-        table = opened(store)
+        table = table_in(store)
         assert torn_snapshots(table.stored.store) == set()
-        assert told(table, 5, 7, mode) == whole
+        assert changes_of(table, 5, 7, mode) == whole
         expire(store)
         if contents(store) != end:
             check_end(store)
 
 
 def test_hints_of_changelogs_are_there_for_other_engines() -> None:
-    table = opened(full_history("input"))
+    table = table_in(full_history("input"))
     table.expire_snapshots(2)
     store = table.stored.store
     assert store.read(paths.changelog_hint_path(paths.Hint.LATEST)) == b"5"

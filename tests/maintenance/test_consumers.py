@@ -10,18 +10,19 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from histories import ids, put_consumer
+from histories import put_consumer
 from keytide.catalogs.system_tables import system_table
 from keytide.format import paths
+from table_rows import snapshot_ids
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 HOUR = 3600
 
 
 @pytest.fixture
-def table(warehouse: str) -> kt.Table:
+def table(lake: kt.Lake) -> kt.Table:
     """Five snapshots, and the consumers `nightly` at 2, `test-1` at 3 and `test-2` at 6."""
-    made = kt.connect(warehouse).create_table(
+    made = lake.create_table(
         "t", SCHEMA, ["k"], options={"num-sorted-run.compaction-trigger": "99"}
     )
     for value in range(5):
@@ -63,7 +64,7 @@ def test_reader_goes_on_where_its_consumer_was_set(table: kt.Table) -> None:
 def test_consumer_that_is_forgotten_holds_nothing(table: kt.Table) -> None:
     assert table.reset_consumer("nightly") is None
     table.expire_snapshots(1)
-    assert ids(table) == [3, 4, 5]
+    assert snapshot_ids(table) == [3, 4, 5]
     with pytest.raises(
         kt.NotFoundError, match=r"no consumer 'nightly'; existing consumers: test-1, test-2"
     ):
@@ -103,13 +104,13 @@ def test_consumers_are_forgotten_by_age(table: kt.Table) -> None:
 def test_expiry_of_snapshots_forgets_consumers_that_do_not_come_again(table: kt.Table) -> None:
     make_older(table, "nightly", HOUR)
     table.expire_snapshots(1)
-    assert ids(table) == [2, 3, 4, 5]
+    assert snapshot_ids(table) == [2, 3, 4, 5]
     lake = kt.connect(Path(table.uri).parents[1])
     lake.sql("ALTER TABLE t SET ('consumer.expiration-time' = '30 min')")
     table.expire_snapshots(1, dry_run=True)
     assert "nightly" in places(table)
     table.expire_snapshots(1)
-    assert (ids(table), places(table)) == ([3, 4, 5], {"test-1": 3, "test-2": 6})
+    assert (snapshot_ids(table), places(table)) == ([3, 4, 5], {"test-1": 3, "test-2": 6})
 
 
 def test_procedures_take_the_names_that_users_of_the_format_know(table: kt.Table) -> None:

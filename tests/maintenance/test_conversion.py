@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import warnings
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -14,11 +13,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import keytide as kt
-from copies import empty_store
 from key_indexes import assert_index_is_that_of_the_rows
 from keytide.cli.main import app
 from keytide.definition.schema_evolution import AddColumn, RenameColumn, SetOption
-from keytide.store import Store, open_store
+from keytide.store import Store
+from new_tables import empty_store, empty_table
+from table_rows import lines
 
 Row: TypeAlias = "tuple[str, int, int, int | None, str]"
 """Kind, partition, key, what it is compared by, and value."""
@@ -32,9 +32,8 @@ MODES = list(OTHER)
 
 
 def new_table(mode: str = "none", store: Store | None = None, **options: str) -> kt.Table:
-    lake = kt.connect("", store=store or open_store(f"memory://{uuid4().hex}"))
     given = {"bucket": "2", "sequence.field": "ts", "upsert.mode": mode, **options}
-    return lake.create_table("t", SCHEMA, ["p", "k"], ["p"], options=given)
+    return empty_table(SCHEMA, ["p", "k"], ["p"], options=given, store=store)
 
 
 def rows_of(*lines: str) -> list[Row]:
@@ -52,11 +51,9 @@ def write(table: kt.Table, *lines: str) -> kt.WriteResult:
     return table.write(as_dicts(rows_of(*lines)))
 
 
-def shown(table: kt.Table, **travel: Any) -> list[str]:
+def stored_lines(table: kt.Table, **travel: Any) -> list[str]:
     """The rows as texts such as `0 1 5 a`."""
-    rows = table.scan(["p", "k", "ts", "v"], **travel).to_pylist()
-    return sorted(" ".join("-" if cell is None else str(cell) for cell in row.values())
-                  for row in rows)  # fmt: skip
+    return lines(table.scan(["p", "k", "ts", "v"], **travel))
 
 
 def mode_of(table: kt.Table) -> str:
@@ -78,18 +75,18 @@ def test_table_is_converted_there_and_back_with_its_rows_and_its_deletes(mode: s
     table = new_table(mode)
     write(table, *(f"+I {k % 3} {k} 5 a" for k in range(9)))
     write(table, "-D 0 0 7 x", "+I 1 1 7 b", "-D 2 11 7 x", "+I 2 2 - late")
-    rows = shown(table)
+    rows = stored_lines(table)
     for wanted in (OTHER[mode], mode):
         made = table.metadata.latest_snapshot_id() or 0
         done = table.convert(wanted)
         assert done.snapshot_id == made + 1, "one commit"
         assert (done.upsert_mode, mode_of(table)) == (wanted, wanted)
-        assert shown(table) == rows
+        assert stored_lines(table) == rows
         write(table, "+I 0 0 6 late", "+I 1 1 6 late", "+I 2 11 6 late", "-D 2 2 4 late")
-        assert shown(table) == rows, "what is late finds what it found before"
+        assert stored_lines(table) == rows, "what is late finds what it found before"
         assert_sound(table)
     write(table, "+I 0 0 7 back", "+I 2 11 8 new")
-    assert shown(table) == sorted([*rows, "0 0 7 back", "2 11 8 new"])
+    assert stored_lines(table) == sorted([*rows, "0 0 7 back", "2 11 8 new"])
 
 
 def test_conversion_is_told_in_advance_and_then_done_once() -> None:
@@ -116,12 +113,11 @@ def test_definition_is_that_of_a_table_that_was_made_so() -> None:
 
 def test_column_that_marks_deletes_marks_them_in_both_kinds() -> None:
     columns = pa.schema([("k", pa.int64()), ("ts", pa.int32()), ("gone", pa.bool_())])
-    lake = kt.connect("", store=empty_store())
     options = {
         "upsert.mode": "full", "sequence.field": "ts", "upsert.delete-record-column": "gone",
         "upsert.drop-out-of-order-record": "true",
     }  # fmt: skip
-    table = lake.create_table("t", columns, ["k"], options=options)
+    table = empty_table(columns, ["k"], options=options)
     table.write([{"k": 1, "ts": 5, "gone": None}, {"k": 2, "ts": 5, "gone": True}])
     done = table.convert("none")
     assert done.dropped == ("upsert.drop-out-of-order-record",)
@@ -140,11 +136,11 @@ def test_table_without_rows_is_converted(mode: str) -> None:
     assert table.convert(OTHER[mode]).snapshot_id == 1
     write(table, "+I 0 1 5 a", "-D 0 2 5 a")
     assert table.convert(mode).snapshot_id == 3
-    assert shown(table) == ["0 1 5 a"]
+    assert stored_lines(table) == ["0 1 5 a"]
     table.truncate()
     table.convert(OTHER[mode])
     write(table, "+I 0 2 4 new")
-    assert shown(table) == ["0 2 4 new"]
+    assert stored_lines(table) == ["0 2 4 new"]
     assert_sound(table)
 
 
@@ -153,11 +149,11 @@ def test_table_without_rows_is_converted(mode: str) -> None:
 def test_rows_go_to_the_buckets_that_the_table_has_now(mode: str) -> None:
     table = new_table(mode)
     write(table, *(f"+I 0 {k} 5 a" for k in range(20)), "-D 0 3 6 x")
-    rows = shown(table)
+    rows = stored_lines(table)
     table.alter(SetOption("bucket", "3"))
     table.convert(OTHER[mode])
     write(table, "+I 0 3 5 late")
-    assert shown(table) == rows
+    assert stored_lines(table) == rows
     assert_sound(table)
 
 
@@ -180,16 +176,14 @@ def test_least_is_the_freshest_in_both_kinds() -> None:
     for wanted in ("full", "none"):
         table.convert(wanted)
         write(table, "+I 0 1 6 late", "+I 0 3 6 late", "+I 0 2 - late")
-        assert shown(table) == ["0 1 5 a", "0 2 5 a"]
+        assert stored_lines(table) == ["0 1 5 a", "0 2 5 a"]
     write(table, "+I 0 3 5 back", "+I 0 1 4 b")
-    assert shown(table) == ["0 1 4 b", "0 2 5 a", "0 3 5 back"]
+    assert stored_lines(table) == ["0 1 4 b", "0 2 5 a", "0 3 5 back"]
 
 
 def test_text_that_rows_are_compared_by_is_compared_alike() -> None:
     columns = pa.schema([("k", pa.int64()), ("ts", pa.string())])
-    table = kt.connect("", store=empty_store()).create_table(
-        "t", columns, ["k"], options={"sequence.field": "ts", "bucket": "1"}
-    )
+    table = empty_table(columns, ["k"], options={"sequence.field": "ts", "bucket": "1"})
     table.write([{"k": k, "ts": "b"} for k in range(4)])
     table.write([{"k": 0, "ts": "c", "_row_kind": "-D"}])
     table.write([{"k": 1, "ts": "bb"}])
@@ -208,21 +202,20 @@ def test_rows_that_wait_for_a_compaction_are_there_afterwards() -> None:
     write(table, "-D 0 1 7 x", "+I 0 2 6 b", "-D 1 4 7 x")
     table.convert("full")
     write(table, "+I 0 1 6 late", "+I 1 4 6 late")
-    assert shown(table) == ["0 2 6 b", "1 3 5 a"]
+    assert stored_lines(table) == ["0 2 6 b", "1 3 5 a"]
     assert_sound(table)
     table.convert("none")
     assert "deletion-vectors.enabled" not in table.options
-    assert shown(table) == ["0 2 6 b", "1 3 5 a"]
+    assert stored_lines(table) == ["0 2 6 b", "1 3 5 a"]
 
 
 def test_table_whose_rows_arrival_alone_orders_is_converted() -> None:
-    lake = kt.connect("", store=empty_store())
-    table = lake.create_table("t", SCHEMA, ["p", "k"], ["p"])
+    table = empty_table(SCHEMA, ["p", "k"], ["p"])
     write(table, "+I 0 1 5 a", "+I 0 2 5 a", "+I 0 3 5 a")
     write(table, "-D 0 1 4 x", "+I 0 2 4 b")
     for wanted in ("full", "none", "full"):
         table.convert(wanted)
-        assert shown(table) == ["0 2 4 b", "0 3 5 a"]
+        assert stored_lines(table) == ["0 2 4 b", "0 3 5 a"]
         write(table, "-D 0 3 1 x", "+I 0 4 1 c")
         write(table, "-D 0 4 1 x", "+I 0 3 5 a")
     assert_sound(table)
@@ -231,8 +224,7 @@ def test_table_whose_rows_arrival_alone_orders_is_converted() -> None:
 def test_row_whose_delete_was_forgotten_stays_dead() -> None:
     """It is still stored, in a large file in which a vector marks it."""
     options = {"deletion-vectors.enabled": "true", "bucket": "1"}
-    lake = kt.connect("", store=empty_store())
-    table = lake.create_table("t", SCHEMA, ["p", "k"], ["p"], options=options)
+    table = empty_table(SCHEMA, ["p", "k"], ["p"], options=options)
     write(table, *(f"+I 0 {k} 5 {k * 7919 % 10_007}" for k in range(3000)))
     write(table, "-D 0 1 5 x", "+I 0 2 5 b")
     for key in (2, 3, 4):
@@ -329,11 +321,11 @@ def test_any_history_with_conversions_gives_the_rows_of_the_model(
     for step in steps:
         with warnings.catch_warnings(action="error"):
             take(model, step)
-        assert shown(model.table) == model.shown()
+        assert stored_lines(model.table) == model.shown()
     assert_sound(model.table)
     for snapshot_id in model.states:
         if snapshot_id and not options:  # rows of a write are shown with the compaction after it
-            assert shown(model.table, snapshot_id=snapshot_id) == model.states[snapshot_id]
+            assert stored_lines(model.table, snapshot_id=snapshot_id) == model.states[snapshot_id]
     if not options:
         start, end = sorted(data.draw(st.sampled_from(sorted(model.states))) for _ in range(2))
         assert folded(model, start, end) == model.states[end]
@@ -467,8 +459,7 @@ def test_table_with_hidden_rows_that_nobody_may_compact_is_refused() -> None:
 # -- other ways to call it -------------------------------------------------------------------------
 
 
-def test_procedure_converts(warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_procedure_converts(lake: kt.Lake) -> None:
     lake.sql(
         "CREATE TABLE t (k INT, ts INT, v INT, PRIMARY KEY (k) NOT ENFORCED) "
         "WITH ('sequence.field' = 'ts', 'tombstone.retention' = '1 d');"
@@ -492,7 +483,7 @@ def test_command_converts_and_names_what_was_dropped(warehouse: str) -> None:
     told = CliRunner().invoke(app, [*called, "full", "--dry-run"])
     assert (told.exit_code, mode_of(table)) == (0, "none")
     done = CliRunner().invoke(app, [*called, "full"])
-    assert (done.exit_code, mode_of(table), shown(table)) == (0, "full", ["0 1 5 a"])
+    assert (done.exit_code, mode_of(table), stored_lines(table)) == (0, "full", ["0 1 5 a"])
     assert "options removed because they no longer apply: tombstone.retention" in done.output
     refused = CliRunner().invoke(app, [*called, "both"])
     assert (refused.exit_code, "'none' or 'full'" in refused.output) == (1, True)

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from copies import empty_store
 from far import far_away
 from keytide.store import LocalStore
+from new_tables import dotted, empty_store
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 SIGNS = [
@@ -23,9 +23,11 @@ SIGNS = [
 ]  # fmt: skip
 
 
-def table_of(folder: Path, commits: int, key: tuple[str, ...] = ("k",), **options: str) -> kt.Table:
+def new_table(
+    folder: Path, commits: int, key: tuple[str, ...] = ("k",), **options: str
+) -> kt.Table:
     """A table of as many commits, to each of which every key comes anew."""
-    given = {name.replace("_", "-").replace("--", "."): text for name, text in options.items()}
+    given = dotted(options)
     table = kt.connect(folder).create_table("t", SCHEMA, list(key), options=given)
     for commit in range(commits):
         table.write([{"k": k, "v": f"{commit}"} for k in range(4)])
@@ -38,13 +40,13 @@ def actions(table: kt.Table) -> dict[str, str]:
 
 
 def test_table_that_is_well_has_nothing_to_do(tmp_path: Path) -> None:
-    diagnosis = table_of(tmp_path, 2).doctor()
+    diagnosis = new_table(tmp_path, 2).doctor()
     assert [sign.subject for sign in diagnosis.signs] == SIGNS
-    assert (diagnosis.is_healthy, actions(table_of(tmp_path / "empty", 0))) == (True, {})
+    assert (diagnosis.is_healthy, actions(new_table(tmp_path / "empty", 0))) == (True, {})
 
 
 def test_many_sorted_runs_are_to_be_compacted_and_then_are_not(tmp_path: Path) -> None:
-    table = table_of(tmp_path, 8, write_only="true")
+    table = new_table(tmp_path, 8, write_only="true")
     assert list(actions(table)) == ["sorted runs"]
     assert "compact()" in actions(table)["sorted runs"]
     table.compact()
@@ -52,14 +54,14 @@ def test_many_sorted_runs_are_to_be_compacted_and_then_are_not(tmp_path: Path) -
 
 
 def test_many_small_files_are_to_be_compacted_and_then_are_not(tmp_path: Path) -> None:
-    table = table_of(tmp_path, 12, write_only="true")
+    table = new_table(tmp_path, 12, write_only="true")
     assert "compact(full=True)" in actions(table)["small files"]
     table.compact(full=True)
     assert actions(table) == {}
 
 
 def test_small_files_of_an_append_table_are_to_be_compacted(tmp_path: Path) -> None:
-    table = table_of(tmp_path, 12, key=())
+    table = new_table(tmp_path, 12, key=())
     assert list(actions(table)) == ["small files"]
     assert "compact(full=True)" in actions(table)["small files"]
     table.compact(full=True)
@@ -73,13 +75,13 @@ def tombstones(count: int) -> pa.Table:
 
 
 def test_few_tombstones_are_well_however_few_the_rows_are(tmp_path: Path) -> None:
-    table = table_of(tmp_path, 1)
+    table = new_table(tmp_path, 1)
     table.write(tombstones(10_000))
     assert actions(table) == {}
 
 
 def test_many_tombstones_are_to_be_forgotten_and_then_are(tmp_path: Path) -> None:
-    table = table_of(tmp_path, 1)
+    table = new_table(tmp_path, 1)
     table.write(tombstones(10_001))
     assert "compact(full=True)" in actions(table)["tombstones"]
     table.compact(full=True)
@@ -87,7 +89,7 @@ def test_many_tombstones_are_to_be_forgotten_and_then_are(tmp_path: Path) -> Non
 
 
 def test_tombstones_that_are_kept_for_ever_are_told_with_their_option(tmp_path: Path) -> None:
-    table = table_of(tmp_path, 1, sequence__field="v", tombstone__retention="forever")
+    table = new_table(tmp_path, 1, sequence__field="v", tombstone__retention="forever")
     table.write(tombstones(10_001))
     assert "tombstone.retention" in actions(table)["tombstones"]
 
@@ -101,7 +103,7 @@ def test_one_bucket_beyond_all_others_is_told(tmp_path: Path) -> None:
 
 
 def test_many_manifests_are_told_with_the_option_that_merges_them(tmp_path: Path) -> None:
-    table = table_of(tmp_path, 9)
+    table = new_table(tmp_path, 9)
     table.metadata.schema(0)
     kt.connect(tmp_path).sql("ALTER TABLE t SET ('manifest.merge-min-count' = '2')")
     found = {sign.subject: sign for sign in table.doctor().signs}
@@ -117,7 +119,7 @@ OVERDUE |= {"snapshot__expire__limit": "2", "write_only": "true"}
 def test_snapshots_that_should_have_expired_are_told_with_their_bytes_and_then_are_gone(
     tmp_path: Path,
 ) -> None:
-    table = table_of(tmp_path, 5, **OVERDUE)
+    table = new_table(tmp_path, 5, **OVERDUE)
     (sign,) = [sign for sign in table.doctor().signs if sign.subject == "snapshots"]
     assert re.fullmatch(r"5 snapshots kept, 4 with [\d,]+ bytes can expire", sign.found)
     assert "expire_snapshots()" in actions(table)["snapshots"]
@@ -126,11 +128,11 @@ def test_snapshots_that_should_have_expired_are_told_with_their_bytes_and_then_a
 
 
 def test_snapshots_that_wait_for_the_next_commit_are_well(tmp_path: Path) -> None:
-    assert "snapshots" not in actions(table_of(tmp_path, 3, **OVERDUE))
+    assert "snapshots" not in actions(new_table(tmp_path, 3, **OVERDUE))
 
 
 def test_consumer_that_keeps_many_snapshots_is_named_and_then_forgotten(tmp_path: Path) -> None:
-    table = table_of(tmp_path, 2, **OVERDUE)
+    table = new_table(tmp_path, 2, **OVERDUE)
     next(table.follow(start=1, consumer="slow", timeout_seconds=0))
     for _ in range(4):
         table.write([{"k": 1, "v": "x"}])
@@ -141,7 +143,7 @@ def test_consumer_that_keeps_many_snapshots_is_named_and_then_forgotten(tmp_path
 
 
 def test_consumer_that_keeps_changelogs_alone_is_well(tmp_path: Path) -> None:
-    table = table_of(tmp_path, 2, **OVERDUE, consumer__changelog_only="true")
+    table = new_table(tmp_path, 2, **OVERDUE, consumer__changelog_only="true")
     next(table.follow(start=1, consumer="slow", timeout_seconds=0))
     for _ in range(4):
         table.write([{"k": 1, "v": "x"}])
@@ -159,7 +161,7 @@ def old_orphan(table: kt.Table) -> None:
 def test_orphans_older_than_a_day_are_told_with_their_bytes_and_then_are_gone(
     tmp_path: Path,
 ) -> None:
-    table = table_of(tmp_path, 1)
+    table = new_table(tmp_path, 1)
     (Path(table.uri) / "bucket-0/data-young-0.parquet").write_bytes(b"x")
     old_orphan(table)
     found = {sign.subject: sign.found for sign in table.doctor().signs}
@@ -171,7 +173,7 @@ def test_orphans_older_than_a_day_are_told_with_their_bytes_and_then_are_gone(
 
 
 def test_where_something_is_torn_that_names_files_verify_is_to_be_called(tmp_path: Path) -> None:
-    table = table_of(tmp_path, 2)
+    table = new_table(tmp_path, 2)
     table.create_tag("a", 1)
     old_orphan(table)
     (Path(table.uri) / "tag/tag-a").write_bytes(b"{")
@@ -179,7 +181,7 @@ def test_where_something_is_torn_that_names_files_verify_is_to_be_called(tmp_pat
 
 
 def test_branch_is_well_or_not_by_itself(tmp_path: Path) -> None:
-    table = table_of(tmp_path, 1, write_only="true")
+    table = new_table(tmp_path, 1, write_only="true")
     table.create_branch("b")
     for _ in range(7):
         table.branch("b").write([{"k": 1, "v": "x"}])
@@ -192,7 +194,7 @@ def test_branch_is_well_or_not_by_itself(tmp_path: Path) -> None:
 
 @pytest.mark.takes_turns
 def test_picture_shows_levels_files_and_cost(tmp_path: Path) -> None:
-    table = table_of(tmp_path, 6)
+    table = new_table(tmp_path, 6)
     table.close()  # nothing is compacted behind it any more
     figure = table.plot()
     titles = {axes.get_title() for axes in figure.axes}
@@ -205,7 +207,7 @@ def test_picture_shows_levels_files_and_cost(tmp_path: Path) -> None:
 
 
 def test_table_that_nobody_wrote_to_has_a_picture(tmp_path: Path) -> None:
-    assert table_of(tmp_path, 0).plot().axes
+    assert new_table(tmp_path, 0).plot().axes
 
 
 def test_without_matplotlib_the_error_says_how_to_get_it(
@@ -214,17 +216,17 @@ def test_without_matplotlib_the_error_says_how_to_get_it(
     monkeypatch.delitem(sys.modules, "keytide.lake.display", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(kt.SetupError, match=r"pip install 'keytide\[plot\]'"):
-        table_of(tmp_path, 0).plot()
+        new_table(tmp_path, 0).plot()
 
 
 def test_list_of_snapshots_is_a_table_in_a_notebook(tmp_path: Path) -> None:
-    shown = table_of(tmp_path, 2).snapshots()._repr_html_()
+    shown = new_table(tmp_path, 2).snapshots()._repr_html_()
     assert shown.count("<tr>") == 3
     assert "<td>APPEND</td><td>4</td><td>8</td>" in shown
 
 
 def test_store_is_only_read(tmp_path: Path) -> None:
-    table = table_of(tmp_path, 2)
+    table = new_table(tmp_path, 2)
     before = sorted((each.path, each.size, each.modified_ms) for each in table.stored.store.list())
     table.doctor()
     table.verify()

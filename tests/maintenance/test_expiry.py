@@ -13,10 +13,9 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from copies import copies_of, empty_store
+from copies import copies_of
 from histories import (
     every_snapshot,
-    ids,
     put_branch,
     put_consumer,
     put_tag,
@@ -30,15 +29,17 @@ from keytide.maintenance.expiry import Retention
 from keytide.snapshot.lineage import forget_lineages
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
+from new_tables import dotted, empty_store, table_in
 from overtaking import overtaken
 from stops import stops_of
+from table_rows import snapshot_ids
 
 SCHEMA = pa.schema([("p", pa.int64()), ("k", pa.int64()), ("v", pa.string())])
 KEEP_ONE = {"snapshot.num-retained.min": "1", "snapshot.num-retained.max": "1"}
 
 
 def new_table(store: Store, **options: str) -> kt.Table:
-    given = {name.replace("__", ".").replace("_", "-"): text for name, text in options.items()}
+    given = dotted(options)
     return kt.connect("", store=store).create_table("t", SCHEMA, ["p", "k"], ["p"], options=given)
 
 
@@ -75,10 +76,6 @@ def short_history(store: Store) -> None:
     table.overwrite([{"p": 0, "k": 2, "v": "anew"}])
     put_tag(table, "two", 2)
     put_branch(table, "three", 3)
-
-
-def opened(store: Store) -> kt.Table:
-    return kt.connect("", store=store).table("t")
 
 
 def rows_of_all(table: kt.Table) -> dict[str, list[tuple[Any, ...]]]:
@@ -162,7 +159,7 @@ def test_writes_keep_as_many_snapshots_as_the_options_say() -> None:
     kept = []
     for value in range(6):
         write(table, value)
-        kept.append(ids(table))
+        kept.append(snapshot_ids(table))
     assert kept == [[1], [1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 5], [4, 5, 6]]
     assert stray_files(table.stored.store) == set()
     assert table.verify().is_healthy
@@ -174,11 +171,11 @@ def test_writes_keep_young_snapshots_and_the_fewest() -> None:
                       num_sorted_run__compaction_trigger="99")  # fmt: skip
     for value in range(4):
         write(table, value)
-    assert ids(table) == [1, 2, 3, 4]  # for an hour
+    assert snapshot_ids(table) == [1, 2, 3, 4]  # for an hour
     kt.connect("", store=store).sql("ALTER TABLE t SET ('snapshot.time-retained' = '1 ms')")
     time.sleep(0.01)
     write(table, 4)
-    assert ids(table) == [4, 5]
+    assert snapshot_ids(table) == [4, 5]
 
 
 def test_one_commit_expires_as_many_as_the_limit_says() -> None:
@@ -188,9 +185,16 @@ def test_one_commit_expires_as_many_as_the_limit_says() -> None:
     })  # fmt: skip
     for value in range(6):
         write(table, value)
-    assert ids(table) == [1, 2, 3, 4, 5, 6]  # a table that is write-only leaves it to others
+    assert snapshot_ids(table) == [
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+    ]  # a table that is write-only leaves it to others
     table.compact()
-    assert ids(table) == [3, 4, 5, 6, 7]
+    assert snapshot_ids(table) == [3, 4, 5, 6, 7]
     assert table.expire_snapshots().snapshots == 4  # who asks for it has no limit
     assert stray_files(table.stored.store) == set()
 
@@ -202,10 +206,10 @@ def test_commits_leave_expiry_to_a_thread_where_that_is_said() -> None:
     for value in range(4):
         write(table, value)
     until = time.monotonic() + 10
-    while len(ids(table)) > 2 and time.monotonic() < until:
+    while len(snapshot_ids(table)) > 2 and time.monotonic() < until:
         time.sleep(0.01)
-    assert ids(table)[-1] == 4
-    assert len(ids(table)) <= 3  # one more may be waiting for the thread's next round
+    assert snapshot_ids(table)[-1] == 4
+    assert len(snapshot_ids(table)) <= 3  # one more may be waiting for the thread's next round
 
 
 def looks(store: FaultyStore) -> int:
@@ -233,10 +237,10 @@ def test_expiry_that_fails_after_a_write_is_a_warning() -> None:
     write(new_table(inner, **options), 0)
     store = FaultyStore(inner, [Fault("delete", "*/snapshot-1")])
     with pytest.warns(kt.KeytideWarning, match="rows are written, but expiring snapshots"):
-        write(opened(store), 1)
-    assert ids(opened(inner)) == [1, 2]
-    write(opened(inner), 2)
-    assert ids(opened(inner)) == [3]
+        write(table_in(store), 1)
+    assert snapshot_ids(table_in(inner)) == [1, 2]
+    write(table_in(inner), 2)
+    assert snapshot_ids(table_in(inner)) == [3]
     assert stray_files(inner.sub("default.db/t")) == set()
 
 
@@ -245,14 +249,14 @@ def test_expiry_that_fails_after_a_write_is_a_warning() -> None:
 
 @pytest.mark.takes_turns
 def test_what_only_expired_snapshots_have_goes_and_all_else_stays() -> None:
-    table = opened(full_history())
+    table = table_in(full_history())
     store, before = table.stored.store, rows_of_all(table)
     would = table.expire_snapshots(1, dry_run=True)
     assert rows_of_all(table) == before
     files, size = len(list(store.list())), sum(f.size for f in store.list())
     done = table.expire_snapshots(1)
     assert done == would
-    assert (done.snapshots, done.earliest_id, ids(table)) == (8, 9, [9])
+    assert (done.snapshots, done.earliest_id, snapshot_ids(table)) == (8, 9, [9])
     hint = 1
     assert files + hint - len(list(store.list())) == done.snapshots + done.files
     assert 0 < done.bytes < size
@@ -265,7 +269,7 @@ def test_what_only_expired_snapshots_have_goes_and_all_else_stays() -> None:
 
 
 def test_tag_that_is_dropped_leaves_nothing_to_hold() -> None:
-    table = opened(full_history())
+    table = table_in(full_history())
     table.stored.store.delete([paths.tag_path("two")])
     table.stored.store.delete_tree(paths.branch_dir("four"))
     table.expire_snapshots(1)
@@ -273,11 +277,11 @@ def test_tag_that_is_dropped_leaves_nothing_to_hold() -> None:
 
 
 def test_consumer_holds_the_snapshots_that_it_has_still_to_read() -> None:
-    table = opened(full_history())
+    table = table_in(full_history())
     put_consumer(table, "slow", 5)
     put_consumer(table, "fast", 9)
     assert table.expire_snapshots(1).snapshots == 4
-    assert ids(table) == [5, 6, 7, 8, 9]
+    assert snapshot_ids(table) == [5, 6, 7, 8, 9]
     stream = table.follow(mode="delta", consumer="slow", timeout_seconds=0)
     assert sum(batch.num_rows for batch in stream) > 0
     assert table.expire_snapshots(1).earliest_id == 9
@@ -304,7 +308,7 @@ def test_append_table_and_dynamic_buckets_lose_what_nobody_names() -> None:
 
 
 def test_torn_tag_stops_expiry_before_a_file_of_its_goes() -> None:
-    table = opened(full_history())
+    table = table_in(full_history())
     store = table.stored.store
     files = {f.path for f in store.list() if "snapshot-" not in f.path}
     store.put(paths.tag_path("two"), b"{")
@@ -317,7 +321,7 @@ def test_torn_tag_stops_expiry_before_a_file_of_its_goes() -> None:
 
 
 def test_scan_of_a_snapshot_that_expired_says_so() -> None:
-    table = opened(full_history())
+    table = table_in(full_history())
     planned = table.scan(snapshot_id=3)
     assert planned.plan.buckets
     changes = table.changes(3, 6)
@@ -342,7 +346,7 @@ def test_scan_of_a_snapshot_that_expired_says_so() -> None:
 
 def places_of_an_expiry() -> list[tuple[str, int]]:
     store = FaultyStore(short_history())
-    opened(store).expire_snapshots(1)
+    table_in(store).expire_snapshots(1)
     return stops_of(store.log)
 
 
@@ -358,12 +362,12 @@ def test_expiry_that_dies_anywhere_leaves_all_whole_and_the_next_one_finishes_it
         store = short_history()
         faulty = FaultyStore(store, [Fault(operation, nth=nth, action=action)])  # type: ignore[arg-type]
         with suppress(Crash, kt.DataError):
-            opened(faulty).expire_snapshots(1)
-        table = opened(store)
+            table_in(faulty).expire_snapshots(1)
+        table = table_in(store)
         assert torn_snapshots(table.stored.store) == set()
         assert table.scan().to_pylist() == [{"p": 0, "k": 2, "v": "anew"}]
         table.expire_snapshots(1)
-        assert ids(table) == [5]
+        assert snapshot_ids(table) == [5]
         assert torn_snapshots(table.stored.store) == set()
         assert stray_files(table.stored.store) == set()
 
@@ -388,7 +392,7 @@ class Beside(FaultyStore):
 
 def tag_beside(store: Store, name: str, snapshot_id: int) -> bool:
     """Tag a snapshot, and take the tag back where the snapshot is gone by then."""
-    table = opened(store)
+    table = table_in(store)
     snapshot = table.metadata.snapshot(snapshot_id)
     table.stored.store.put(paths.tag_path(name), Tag(snapshot=snapshot).to_json())
     try:
@@ -409,8 +413,8 @@ def test_tag_made_at_any_moment_of_an_expiry_is_whole_or_refused() -> None:
             with suppress(kt.NotFoundError):
                 made.append(tag_beside(store, "new", 4))
 
-        opened(Beside(store, operation, nth, tag)).expire_snapshots(1)
-        inside = opened(store).stored.store
+        table_in(Beside(store, operation, nth, tag)).expire_snapshots(1)
+        inside = table_in(store).stored.store
         outcomes |= {*made}
         assert torn_snapshots(inside) == set()
         assert inside.exists(paths.tag_path("new")) == any(made)
@@ -419,7 +423,7 @@ def test_tag_made_at_any_moment_of_an_expiry_is_whole_or_refused() -> None:
 
 def test_tag_made_while_its_snapshot_goes_is_taken_back() -> None:
     store = full_history()
-    table = opened(store)
+    table = table_in(store)
     snapshot = table.metadata.snapshot(5)
     table.expire_snapshots(1)
     table.stored.store.put(paths.tag_path("new"), Tag(snapshot=snapshot).to_json())
@@ -431,7 +435,7 @@ def test_tag_made_while_its_snapshot_goes_is_taken_back() -> None:
 def test_table_that_is_rolled_back_meanwhile_keeps_its_rows() -> None:
     for operation, nth in PLACES:
         store = short_history()
-        inside = opened(store).stored.store
+        inside = table_in(store).stored.store
         done = []
 
         def roll_back(inside: Store = inside, done: list[bool] = done) -> None:
@@ -442,8 +446,8 @@ def test_table_that_is_rolled_back_meanwhile_keeps_its_rows() -> None:
             inside.delete([paths.tag_path("two")])
 
         with suppress(kt.KeytideError):
-            opened(Beside(store, operation, nth, roll_back)).expire_snapshots(1)
-        table = opened(store)
+            table_in(Beside(store, operation, nth, roll_back)).expire_snapshots(1)
+        table = table_in(store)
         assert torn_snapshots(inside) == set()
         rolled_back = [{"p": 0, "k": 1, "v": "1"}]
         assert table.scan().to_pylist() == (
@@ -454,10 +458,10 @@ def test_table_that_is_rolled_back_meanwhile_keeps_its_rows() -> None:
 @pytest.mark.takes_turns
 def test_expiries_beside_each_other_and_a_writer_lose_nothing() -> None:
     store = full_history()
-    table = opened(store)
+    table = table_in(store)
 
     def expire(_: int) -> int:
-        return opened(store).expire_snapshots(2).snapshots
+        return table_in(store).expire_snapshots(2).snapshots
 
     with ThreadPoolExecutor(4) as pool:
         expired = [pool.submit(expire, number) for number in range(6)]
@@ -489,9 +493,9 @@ def test_writer_whose_snapshot_id_expired_before_it_commits_commits_on_top_of_wh
     before = len(table.scan().to_pylist())
     slow = overtaken(table, lambda: commit_and_expire(table, others, left))
     done = slow.write([{"p": 0, "k": 99, "v": "late"}])
-    assert done.snapshot_id == written + others + 1 == max(ids(table))
+    assert done.snapshot_id == written + others + 1 == max(snapshot_ids(table))
     assert table.scan().count() == before + others + 1
-    assert ids(table) == list(range(written + others - left + 1, written + others + 2))
+    assert snapshot_ids(table) == list(range(written + others - left + 1, written + others + 2))
     table.expire_snapshots(1)
     assert stray_files(table.stored.store) == set()
 
@@ -505,7 +509,7 @@ def test_delete_whose_snapshot_id_expired_before_it_commits_is_made_once(
     slow = overtaken(table, lambda: commit_and_expire(table, others, left))
     slow.truncate()
     assert table.scan().to_pylist() == []
-    assert max(ids(table)) == others + 2
+    assert max(snapshot_ids(table)) == others + 2
     assert torn_snapshots(table.stored.store) == set()
 
 
@@ -530,7 +534,7 @@ def test_commit_that_others_build_upon_before_it_is_sure_of_itself_stays(
     slow = kt.Table(Followed(table.stored.store), "t")
     assert slow.write([{"p": 0, "k": 99, "v": "first"}]).snapshot_id == 2
     assert table.scan().count() == before + others + 1
-    assert ids(table) == list(range(max(1, 3 + others - left), 3 + others))
+    assert snapshot_ids(table) == list(range(max(1, 3 + others - left), 3 + others))
     assert torn_snapshots(table.stored.store) == set()
     table.expire_snapshots(1)
     assert stray_files(table.stored.store) == set()
@@ -562,11 +566,11 @@ def test_readers_and_writers_beside_aggressive_expiry_go_on() -> None:
 
     def expire() -> None:
         while not stop.is_set():
-            opened(store).expire_snapshots(1)
+            table_in(store).expire_snapshots(1)
 
     def read() -> None:
         while not stop.is_set():
-            table = opened(store)
+            table = table_in(store)
             assert table.metadata.latest_snapshot() is not None
             assert table.snapshots() or True
             table.doctor()
@@ -576,12 +580,12 @@ def test_readers_and_writers_beside_aggressive_expiry_go_on() -> None:
         running = [pool.submit(each) for each in (expire, read, read)]
         try:
             for value in range(6, 16):
-                write(opened(store), value)
+                write(table_in(store), value)
         finally:
             stop.set()
         for each in running:
             each.result()
-    assert opened(store).verify().is_healthy
+    assert table_in(store).verify().is_healthy
 
 
 # -- faces -----------------------------------------------------------------------------------------

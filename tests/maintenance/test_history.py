@@ -28,8 +28,7 @@ DONE = ["truncate", "restore", "overwrite", "compaction", "merge", "update", "de
 
 
 @pytest.mark.parametrize("primary_key", [["k"], []], ids=["keyed", "appended"])
-def test_history_tells_what_was_done_by_whom(warehouse: str, primary_key: list[str]) -> None:
-    lake = kt.connect(warehouse)
+def test_history_tells_what_was_done_by_whom(lake: kt.Lake, primary_key: list[str]) -> None:
     table = lived(lake, primary_key)
     history = table.history()
     assert [entry.operation for entry in history] == DONE
@@ -44,8 +43,8 @@ def test_history_tells_what_was_done_by_whom(warehouse: str, primary_key: list[s
     assert len(table.history(limit=3)) == 3
 
 
-def test_history_reads_well(warehouse: str) -> None:
-    table = kt.connect(warehouse).create_table("t", SCHEMA, ["k"])
+def test_history_reads_well(lake: kt.Lake) -> None:
+    table = lake.create_table("t", SCHEMA, ["k"])
     assert repr(table.history()) == "no commits"
     table.write([{"k": 1, "v": "a"}, {"k": 2, "v": "b"}], commit_user="<job>", commit_identifier=1)
     assert "write: 2 rows written, 0 deleted" in repr(table.history())

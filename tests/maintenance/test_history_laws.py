@@ -13,10 +13,10 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-import keytide as kt
-from copies import empty_store
-from histories import every_snapshot, ids, put_branch, put_consumer, rows_at, stray_files
+from histories import every_snapshot, put_branch, put_consumer, rows_at, stray_files
 from keytide.format.snapshot import CommitKind
+from new_tables import empty_table
+from table_rows import snapshot_ids
 
 SCHEMA = pa.schema([("p", pa.int64()), ("k", pa.int64()), ("v", pa.int64())])
 KEY = st.integers(0, 5)
@@ -40,9 +40,8 @@ class History(RuleBasedStateMachine):
 
     @initialize(options=OPTIONS)
     def begin(self, options: dict[str, str]) -> None:
-        lake = kt.connect("", store=empty_store())
         options = behind_writers.OFTEN | options
-        self.table = lake.create_table("t", SCHEMA, ["p", "k"], ["p"], options=options)
+        self.table = empty_table(SCHEMA, ["p", "k"], ["p"], options=options)
         self.store = self.table.stored.store
         self.now: dict[int, int] = {}
         self.shown: dict[str | None, Rows] = {}
@@ -72,7 +71,7 @@ class History(RuleBasedStateMachine):
         self.table.compact(full=full)
         self.note()
 
-    @precondition(lambda self: ids(self.table))
+    @precondition(lambda self: snapshot_ids(self.table))
     @rule(pick=st.integers(0, 99))
     def tag(self, pick: int) -> None:
         self.names += 1
@@ -84,13 +83,13 @@ class History(RuleBasedStateMachine):
         tags = self.table.tags()
         self.table.delete_tag(tags[pick % len(tags)].name)
 
-    @precondition(lambda self: ids(self.table))
+    @precondition(lambda self: snapshot_ids(self.table))
     @rule(pick=st.integers(0, 99))
     def branch(self, pick: int) -> None:
         self.names += 1
         put_branch(self.table, f"b{self.names}", self.picked(pick))
 
-    @precondition(lambda self: ids(self.table))
+    @precondition(lambda self: snapshot_ids(self.table))
     @rule(pick=st.integers(0, 99))
     def roll_back(self, pick: int) -> None:
         number = self.picked(pick)
@@ -103,11 +102,11 @@ class History(RuleBasedStateMachine):
     def roll_back_to_tag(self, pick: int) -> None:
         tags = self.table.tags()
         tag = tags[pick % len(tags)]
-        if tag.snapshot_id <= max(ids(self.table)):
+        if tag.snapshot_id <= max(snapshot_ids(self.table)):
             self.table.rollback_to(tag.name)
             self.now = {row[1]: row[2] for row in self.shown[tag.snapshot.uuid]}
 
-    @precondition(lambda self: ids(self.table))
+    @precondition(lambda self: snapshot_ids(self.table))
     @rule(pick=st.integers(0, 99))
     def consume(self, pick: int) -> None:
         put_consumer(self.table, "reader", self.picked(pick))

@@ -12,7 +12,7 @@ from test_conversion import (
     assert_sound,
     mode_of,
     new_table,
-    shown,
+    stored_lines,
     write,
 )
 
@@ -33,11 +33,11 @@ def with_history(mode: str) -> kt.Table:
     table.create_tag("then")
     table.convert(OTHER[mode])
     write(table, "+I 0 1 6 b", "-D 0 2 6 x", "+I 0 5 5 c", *LATE)
-    assert shown(table) == NOW
+    assert stored_lines(table) == NOW
     return table
 
 
-def told(batches: Any) -> list[str]:
+def sorted_lines(batches: Any) -> list[str]:
     rows = [row for batch in batches for row in batch.to_pylist()]
     names = ("_row_kind", "p", "k", "ts", "v")
     return sorted(" ".join(str(row[name]) for name in names) for row in rows)
@@ -47,15 +47,15 @@ def told(batches: Any) -> list[str]:
 @pytest.mark.parametrize("mode", MODES)
 def test_older_snapshots_and_tags_are_read_as_they_were_written(mode: str) -> None:
     table = with_history(mode)
-    assert shown(table, snapshot_id=1) == shown(table, tag="then") == THEN
-    assert shown(table, snapshot_id=2) == THEN
-    assert shown(table, snapshot_id=3) == NOW
+    assert stored_lines(table, snapshot_id=1) == stored_lines(table, tag="then") == THEN
+    assert stored_lines(table, snapshot_id=2) == THEN
+    assert stored_lines(table, snapshot_id=3) == NOW
     then, now = (table.why((0, 2), **travel) for travel in ({"snapshot_id": 1}, {}))
     assert ("upsert.mode" in str(then), "upsert.mode" in str(now)) == (
         mode == "full", mode == "none",
     )  # fmt: skip
     table.expire_snapshots(1)
-    assert (shown(table, tag="then"), shown(table)) == (THEN, NOW)
+    assert (stored_lines(table, tag="then"), stored_lines(table)) == (THEN, NOW)
     assert_sound(table)
 
 
@@ -64,11 +64,11 @@ def test_a_conversion_changes_no_row(mode: str) -> None:
     table = with_history(mode)
     changed = ["+I 0 5 5 c", "+U 0 1 6 b", "-D 0 2 5 a", "-U 0 1 5 a"]
     assert table.changes(1, 2).explain().files == 0
-    assert told(table.changes(1, 2).to_batches()) == []
-    assert told(table.changes(2, 3).to_batches()) == changed
-    assert told(table.changes(1).to_batches()) == changed
-    assert told(table.changes("then", 3).to_batches()) == changed
-    assert told(table.changes(0).to_batches()) == [f"+I {row}" for row in NOW]
+    assert sorted_lines(table.changes(1, 2).to_batches()) == []
+    assert sorted_lines(table.changes(2, 3).to_batches()) == changed
+    assert sorted_lines(table.changes(1).to_batches()) == changed
+    assert sorted_lines(table.changes("then", 3).to_batches()) == changed
+    assert sorted_lines(table.changes(0).to_batches()) == [f"+I {row}" for row in NOW]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -91,11 +91,16 @@ def test_reader_who_keeps_older_columns_is_told_over_a_conversion(mode: str) -> 
     table.write([{"p": 0, "k": 5, "ts": 6, "value": "d", "w": 1}])
     first = table.metadata.schema(0)
     full = changes_of(table.stored, 0, 4, schema=first)
-    assert told(full.to_batches()) == ["+I 0 1 6 b", "+I 0 5 6 d", "+I 1 3 5 a"]
+    assert sorted_lines(full.to_batches()) == ["+I 0 1 6 b", "+I 0 5 6 d", "+I 1 3 5 a"]
     last = changes_of(table.stored, 3, 4, schema=first)
-    assert told(last.to_batches()) == ["+U 0 5 6 d", "-U 0 5 5 c"]
+    assert sorted_lines(last.to_batches()) == ["+U 0 5 6 d", "-U 0 5 5 c"]
     over = changes_of(table.stored, 1, 3, schema=first)
-    assert told(over.to_batches()) == ["+I 0 5 5 c", "+U 0 1 6 b", "-D 0 2 5 a", "-U 0 1 5 a"]
+    assert sorted_lines(over.to_batches()) == [
+        "+I 0 5 5 c",
+        "+U 0 1 6 b",
+        "-D 0 2 5 a",
+        "-U 0 1 5 a",
+    ]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -106,18 +111,23 @@ def test_follower_is_told_of_the_commits_around_a_conversion_alone(mode: str) ->
     for batch in follow:
         by_snapshot.setdefault(batch.schema.metadata[b"keytide.snapshot_id"], []).append(batch)
     assert by_snapshot.keys() == {b"3"}
-    assert told(by_snapshot[b"3"]) == ["+I 0 5 5 c", "+U 0 1 6 b", "-D 0 2 5 a", "-U 0 1 5 a"]
+    assert sorted_lines(by_snapshot[b"3"]) == [
+        "+I 0 5 5 c",
+        "+U 0 1 6 b",
+        "-D 0 2 5 a",
+        "-U 0 1 5 a",
+    ]
     full = table.follow(timeout_seconds=0)
-    assert told(full) == [f"+I {row}" for row in NOW]
+    assert sorted_lines(full) == [f"+I {row}" for row in NOW]
 
 
 def test_commits_are_told_as_they_were_written_each_by_its_kind() -> None:
     table = with_history("full")
-    assert told(table.changes(1, mode="delta").to_batches()) == [
+    assert sorted_lines(table.changes(1, mode="delta").to_batches()) == [
         "+I 0 1 6 b", "+I 0 5 5 c", "+I 1 4 6 late", "-D 0 2 6 x",
     ]  # fmt: skip
     before = table.changes(0, 1, mode="delta").to_batches()
-    assert told(table.changes(0, 2, mode="delta").to_batches()) == told(before)
+    assert sorted_lines(table.changes(0, 2, mode="delta").to_batches()) == sorted_lines(before)
 
 
 @pytest.mark.one_in(14)
@@ -125,12 +135,12 @@ def test_commits_are_told_as_they_were_written_each_by_its_kind() -> None:
 def test_branch_of_a_snapshot_has_the_kind_of_that_and_goes_its_own_way(mode: str) -> None:
     table = with_history(mode)
     branch = table.create_branch("b", snapshot_id=1)
-    assert (mode_of(branch), shown(branch)) == (mode, THEN)
+    assert (mode_of(branch), stored_lines(branch)) == (mode, THEN)
     write(branch, *LATE, "+I 0 9 5 new")
-    assert shown(branch) == sorted([*THEN, "0 9 5 new"])
-    assert shown(table) == NOW
+    assert stored_lines(branch) == sorted([*THEN, "0 9 5 new"])
+    assert stored_lines(table) == NOW
     table.fast_forward("b", discard=True)
-    assert (mode_of(table), shown(table)) == (mode, sorted([*THEN, "0 9 5 new"]))
+    assert (mode_of(table), stored_lines(table)) == (mode, sorted([*THEN, "0 9 5 new"]))
     table.alter(NEW_COLUMN)
     assert_sound(table)
 
@@ -145,7 +155,7 @@ def test_table_is_fast_forwarded_to_a_branch_that_was_converted(mode: str) -> No
     assert (mode_of(table), mode_of(branch)) == (mode, OTHER[mode])
     table.fast_forward("b", discard=True)
     write(table, *LATE)
-    assert (mode_of(table), shown(table)) == (OTHER[mode], ["0 1 5 a", "0 2 5 b"])
+    assert (mode_of(table), stored_lines(table)) == (OTHER[mode], ["0 1 5 a", "0 2 5 b"])
     assert_sound(table)
 
 
@@ -153,14 +163,14 @@ def test_table_is_fast_forwarded_to_a_branch_that_was_converted(mode: str) -> No
 def test_rollback_behind_a_conversion_goes_back_to_the_kind_of_then(mode: str) -> None:
     table = with_history(mode)
     table.rollback_to(1)
-    assert (mode_of(table), shown(table)) == (mode, THEN)
+    assert (mode_of(table), stored_lines(table)) == (mode, THEN)
     write(table, *LATE)
-    assert shown(table) == THEN
+    assert stored_lines(table) == THEN
     with pytest.raises(kt.ConflictError, match="cannot be altered"):
         table.alter(NEW_COLUMN)
     assert table.convert(mode).snapshot_id == 3
     table.alter(NEW_COLUMN)
-    assert (mode_of(table), shown(table)) == (mode, THEN)
+    assert (mode_of(table), stored_lines(table)) == (mode, THEN)
     assert_sound(table)
 
 
@@ -171,7 +181,7 @@ def test_rollback_behind_a_conversion_can_be_followed_by_it_again(mode: str) -> 
     table.convert(OTHER[mode])
     write(table, *LATE)
     table.alter(NEW_COLUMN)
-    assert (mode_of(table), shown(table)) == (OTHER[mode], THEN)
+    assert (mode_of(table), stored_lines(table)) == (OTHER[mode], THEN)
     assert_sound(table)
 
 
@@ -202,7 +212,7 @@ def test_ids_of_columns_that_were_rolled_back_with_a_conversion_are_not_used_aga
     table.convert(mode)
     table.alter(AddColumn(("x",), kt.parse_sql_type("INT")))
     assert table.table_schema.field("x").id > used
-    assert shown(table) == THEN
+    assert stored_lines(table) == THEN
     assert_sound(table)
 
 
@@ -214,10 +224,10 @@ def test_restoring_over_a_conversion_is_refused_until_the_table_is_converted_bac
     table = with_history(mode)
     with pytest.raises(kt.UnsupportedError, match=rf"convert it to '{mode}' first"):
         table.restore(1)
-    assert shown(table) == NOW
+    assert stored_lines(table) == NOW
     table.convert(mode)
     table.restore(1)
-    assert shown(table) == THEN
+    assert stored_lines(table) == THEN
     write(table, *LATE)
-    assert shown(table) == THEN
+    assert stored_lines(table) == THEN
     assert_sound(table)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from histories import stray_files
-from killed_writers import KINDS, Killed, make_table, rows_of
+from killed_writers import KINDS, Killed, new_table, rows_of
 
 LONG = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
@@ -32,7 +32,7 @@ def lives(warehouse: str, kind: str, writers: int, times: int) -> tuple[int, int
     """Kill writers and look at what they leave; gives stray files and deaths in compactions."""
     seed = int(os.environ.get("KEYTIDE_SEED", time.time_ns() % 1_000_000))
     print(f"KEYTIDE_SEED={seed}")
-    table = make_table(warehouse, kind)
+    table = new_table(warehouse, kind)
     killed = Killed(table, kind, random.Random(seed))
     killed.kill(writers, times)
 

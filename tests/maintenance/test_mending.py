@@ -17,7 +17,9 @@ from keytide.format.checksum import DOCUMENT_SEAL, SEAL_KEY, UNSEALED
 from keytide.format.snapshot import Operation
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
+from new_tables import table_in
 from stops import stops_of
+from table_rows import dicts
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 DOCUMENTS = re.compile(r"(branch/[^/]+/)?(snapshot/snapshot-|changelog/changelog-|tag/tag-).+")
@@ -57,30 +59,22 @@ def refused(store: Store) -> list[str]:
     return sorted(path for path, each in found if each.get("operation") not in known)
 
 
-def opened(store: Store) -> kt.Table:
-    return kt.connect("", store=store).table("t")
-
-
-def shown(table: kt.Table) -> dict[object, object]:
+def every_state(table: kt.Table) -> dict[object, object]:
     """What all that is known of the past shows."""
     states: dict[object, object] = {}
     for line in (table, table.branch("b")):
         for snapshot in line.snapshots():
-            states[line.name, snapshot.id] = rows(line, snapshot_id=snapshot.id)
+            states[line.name, snapshot.id] = dicts(line.scan(snapshot_id=snapshot.id))
         for tag in line.tags():
-            states[line.name, tag.name] = rows(line, tag=tag.name)
+            states[line.name, tag.name] = dicts(line.scan(tag=tag.name))
     states["changes"] = table.changes(1, 4, mode="changelog").to_arrow().to_pylist()
     return states
 
 
-def rows(table: kt.Table, **place: Any) -> list[dict[str, Any]]:
-    return table.scan(**place).to_arrow().sort_by("k").to_pylist()
-
-
 def test_all_that_is_refused_is_counted_and_mended() -> None:
     store = foreign()
-    table, before = opened(store), len(refused(store))
-    states = shown(table)
+    table, before = table_in(store), len(refused(store))
+    states = every_state(table)
     signs = {sign.subject: sign for sign in table.doctor().signs}
     assert "mend_snapshots" in str(signs["other engines"].action)
     assert signs["other engines"].found.startswith("5 snapshots, 2 changelogs, 2 tags with")
@@ -88,7 +82,7 @@ def test_all_that_is_refused_is_counted_and_mended() -> None:
     assert counted.snapshots + counted.changelogs + counted.tags == before == len(refused(store))
     assert table.mend_snapshots() == counted
     assert refused(store) == []
-    assert shown(table).items() >= states.items()
+    assert every_state(table).items() >= states.items()
     assert table.verify().is_healthy
     assert table.doctor().is_healthy
     assert table.mend_snapshots() == kt.MendResult(0, 0, 0)
@@ -96,10 +90,10 @@ def test_all_that_is_refused_is_counted_and_mended() -> None:
 
 def test_newest_snapshot_is_left_as_it_is_until_it_has_a_successor() -> None:
     store = foreign()
-    table = opened(store)
+    table = table_in(store)
     newest = table.snapshots()[-1].id
     faulty = FaultyStore(store)
-    opened(faulty).mend_snapshots()
+    table_in(faulty).mend_snapshots()
     written = [path for operation, path in faulty.log if operation in ("put", "create")]
     paths = [next(i for i, path in enumerate(written) if path.endswith(f"t/snapshot/snapshot-{n}"))
              for n in (newest, newest + 1)]  # fmt: skip
@@ -108,7 +102,7 @@ def test_newest_snapshot_is_left_as_it_is_until_it_has_a_successor() -> None:
 
 def test_any_commit_is_enough_for_the_newest_state_and_copies_say_no_such_operation() -> None:
     store = foreign()
-    table = opened(store)
+    table = table_in(store)
     table.write([{"k": 1, "v": "new"}])
     table.create_tag("copy", 5)
     table.replace_tag("two", 2)
@@ -125,14 +119,14 @@ def test_procedure_counts_what_it_mends() -> None:
 
 def test_branch_is_mended_alone() -> None:
     store = foreign()
-    opened(store).branch("b").mend_snapshots()
+    table_in(store).branch("b").mend_snapshots()
     assert not any("/branch/" in path for path in refused(store))
     assert refused(store)
 
 
 def stops() -> list[tuple[str, int]]:
     store = FaultyStore(foreign())
-    opened(store).mend_snapshots()
+    table_in(store).mend_snapshots()
     return stops_of(store.log, "create", "put", "delete")
 
 
@@ -140,13 +134,13 @@ def stops() -> list[tuple[str, int]]:
 @pytest.mark.parametrize(("operation", "nth"), stops())
 def test_wherever_mending_stops_nothing_is_lost_and_it_goes_on(operation: Any, nth: int) -> None:
     store = foreign()
-    states = shown(opened(store))
+    states = every_state(table_in(store))
     with suppress(Crash):
-        opened(FaultyStore(store, [Fault(operation, nth=nth, action="crash")])).mend_snapshots()
-    assert shown(opened(store)).items() >= states.items()
-    opened(store).mend_snapshots()
+        table_in(FaultyStore(store, [Fault(operation, nth=nth, action="crash")])).mend_snapshots()
+    assert every_state(table_in(store)).items() >= states.items()
+    table_in(store).mend_snapshots()
     assert refused(store) == []
-    assert shown(opened(store)).items() >= states.items()
+    assert every_state(table_in(store)).items() >= states.items()
 
 
 class Beside(FaultyStore):
@@ -166,7 +160,7 @@ class Beside(FaultyStore):
 
 def changes() -> range:
     store = FaultyStore(foreign())
-    opened(store).mend_snapshots()
+    table_in(store).mend_snapshots()
     return range(1, 1 + sum(kind in ("put", "create", "delete") for kind, _ in store.log))
 
 
@@ -174,19 +168,19 @@ def changes() -> range:
 @pytest.mark.parametrize("nth", changes())
 def test_snapshots_that_expire_while_they_are_mended_stay_gone_or_readable(nth: int) -> None:
     store = foreign()
-    states = shown(opened(store))
+    states = every_state(table_in(store))
 
     def act() -> None:
-        opened(store).expire_snapshots(retain_max=1, retain_min=1)
-        opened(store).write([{"k": 2, "v": "beside"}])
+        table_in(store).expire_snapshots(retain_max=1, retain_min=1)
+        table_in(store).write([{"k": 2, "v": "beside"}])
 
-    opened(Beside(store, nth, act)).mend_snapshots()
-    assert {"k": 2, "v": "beside"} in rows(opened(store))
-    found = shown(opened(store))
+    table_in(Beside(store, nth, act)).mend_snapshots()
+    assert {"k": 2, "v": "beside"} in dicts(table_in(store))
+    found = every_state(table_in(store))
     assert all(
         states[key] == found[key] for key in states.keys() & found.keys() if key != "changes"
     )
-    opened(store).expire_snapshots(retain_max=1, retain_min=1)
-    assert len(opened(store).snapshots()) == 1
-    assert [tag.name for tag in opened(store).tags()] == ["two"]
-    assert opened(store).verify().is_healthy
+    table_in(store).expire_snapshots(retain_max=1, retain_min=1)
+    assert len(table_in(store).snapshots()) == 1
+    assert [tag.name for tag in table_in(store).tags()] == ["two"]
+    assert table_in(store).verify().is_healthy

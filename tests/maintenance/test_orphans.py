@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from copies import copies_of, empty_store
+from copies import copies_of
 from histories import put_branch, put_tag, stray_files, torn_snapshots
 from keytide.format import paths
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
+from new_tables import empty_store, table_in
 
 SCHEMA = pa.schema([("p", pa.string()), ("k", pa.int64()), ("v", pa.string())])
 
@@ -34,11 +35,7 @@ def with_orphans(store: Store) -> None:
     table.rollback_to(4)
     faulty = FaultyStore(store, [Fault("create", "*/snapshot-5", action="crash")])
     with suppress(Crash):
-        opened(faulty).write([{"p": "d", "k": 1, "v": "dead"}])
-
-
-def opened(store: Store) -> kt.Table:
-    return kt.connect("", store=store).table("t")
+        table_in(faulty).write([{"p": "d", "k": 1, "v": "dead"}])
 
 
 def now_ms() -> int:
@@ -48,7 +45,7 @@ def now_ms() -> int:
 
 
 def test_orphans_are_told_first_and_then_go() -> None:
-    table = opened(with_orphans())
+    table = table_in(with_orphans())
     store = table.stored.store
     strays, before = stray_files(store), {f.path: f.size for f in store.list()}
     assert len(strays) > 8
@@ -66,13 +63,13 @@ def test_orphans_are_told_first_and_then_go() -> None:
 
 
 def test_young_files_stay() -> None:
-    table = opened(with_orphans())
+    table = table_in(with_orphans())
     assert table.remove_orphan_files(dry_run=False).files == 0
     assert stray_files(table.stored.store)
 
 
 def test_time_to_come_is_refused() -> None:
-    table = opened(with_orphans())
+    table = table_in(with_orphans())
     with pytest.raises(
         kt.InvalidError, match=r"older_than is .* s in the future, so files of running"
     ):
@@ -148,15 +145,15 @@ def test_cleaning_that_dies_has_deleted_orphans_only_and_the_next_one_goes_on(ac
         moment = now_ms()
         faulty = FaultyStore(store, [Fault("delete", nth=nth, action=action)])
         with suppress(Crash, kt.DataError):
-            opened(faulty).remove_orphan_files(moment, dry_run=False)
-        inside = opened(store).stored.store
+            table_in(faulty).remove_orphan_files(moment, dry_run=False)
+        inside = table_in(store).stored.store
         assert torn_snapshots(inside) == set()
-        opened(store).remove_orphan_files(moment, dry_run=False)
+        table_in(store).remove_orphan_files(moment, dry_run=False)
         assert stray_files(inside) == set()
 
 
 def test_torn_tag_stops_cleaning_before_anything_goes() -> None:
-    table = opened(with_orphans())
+    table = table_in(with_orphans())
     store = table.stored.store
     store.put(paths.tag_path("two"), b"{")
     before = {f.path for f in store.list()}
@@ -172,11 +169,11 @@ def test_writer_beside_it_loses_nothing_that_is_younger() -> None:
 
     class Cleaned(FaultyStore):
         def create(self, path: str, data: bytes) -> bool:
-            opened(store).remove_orphan_files(moment, dry_run=False)
+            table_in(store).remove_orphan_files(moment, dry_run=False)
             return super().create(path, data)
 
-    opened(Cleaned(store)).write([{"p": "new", "k": 1, "v": "x"}])
-    table = opened(store)
+    table_in(Cleaned(store)).write([{"p": "new", "k": 1, "v": "x"}])
+    table = table_in(store)
     assert table.scan(where="p = 'new'").count() == 1
     assert table.verify().is_healthy
     assert stray_files(table.stored.store) == set()

@@ -10,13 +10,14 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from copies import empty_store
-from histories import ids, stray_files, torn_snapshots
+from histories import stray_files, torn_snapshots
 from keytide.definition.times import PartitionTimes
 from keytide.maintenance.partition_expiry import PartitionAge, expire_partitions
 from keytide.options import TableOptions
 from keytide.store.faults import Crash, Fault, FaultyStore
+from new_tables import empty_lake, empty_store, empty_table, fields_of, table_in
 from overtaking import overtaken
+from table_rows import snapshot_ids
 
 NOW = datetime(2026, 3, 10, 12)
 SCHEMA = pa.schema(
@@ -25,11 +26,10 @@ SCHEMA = pa.schema(
 DAYS = ("2026-03-08", "2026-03-09", "2026-03-10")
 
 
-def table_of(days: tuple[Any, ...] = DAYS, store: Any = None, **options: str) -> kt.Table:
+def new_table(days: tuple[Any, ...] = DAYS, store: Any = None, **options: str) -> kt.Table:
     """A table of one row a day."""
     given = {f"partition.{name.replace('_', '-')}": text for name, text in options.items()}
-    lake = kt.connect("", store=store or empty_store())
-    table = lake.create_table("t", SCHEMA, ["dt", "k"], ["dt"], options=given)
+    table = empty_table(SCHEMA, ["dt", "k"], ["dt"], options=given, store=store)
     for place, day in enumerate(days):
         table.write([{"dt": day, "hour": 0, "k": place, "v": place}])
     return table
@@ -76,7 +76,7 @@ def test_time_of_a_partition(
     pattern: str | None, formatter: str | None, values: tuple[Any, ...], time: str | None
 ) -> None:
     names = {"dt": "STRING", "hour": "INT"}
-    fields = [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in names.items()]
+    fields = fields_of(names)
     found = PartitionTimes.of(fields, TableOptions(), pattern, formatter).time(values)
     assert found == (None if time is None else datetime.fromisoformat(time))
 
@@ -96,11 +96,11 @@ def test_options_that_are_not_to_be_understood_are_refused(
     options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(kt.InvalidError, match=message):
-        table_of((), expiration_time="1 d", **options)
+        new_table((), expiration_time="1 d", **options)
 
 
 def test_table_without_partitions_has_none_that_expire() -> None:
-    lake = kt.connect("", store=empty_store())
+    lake = empty_lake()
     options = {"partition.expiration-time": "1 d"}
     with pytest.raises(
         kt.InvalidError, match=r"'partition\.expiration-time' requires partition columns"
@@ -115,13 +115,13 @@ def test_table_without_partitions_has_none_that_expire() -> None:
 
 
 def test_partitions_go_by_their_values_the_oldest_first() -> None:
-    table = table_of()
+    table = new_table()
     assert expired(table, "36 h") == ["2026-03-08"]
     assert days_of(table) == ["2026-03-09", "2026-03-10"]
     assert expired(table, "36 h") == []
     assert expired(table, "1 h", partitions_max=1) == ["2026-03-09"]
     assert expired(table, "1 h") == ["2026-03-10"]
-    assert (table.scan().to_pylist(), len(ids(table))) == ([], 6)
+    assert (table.scan().to_pylist(), len(snapshot_ids(table))) == ([], 6)
     assert table.scan(snapshot_id=3).count() == 3
     table.expire_snapshots(1)
     assert stray_files(table.stored.store) == set()
@@ -129,8 +129,7 @@ def test_partitions_go_by_their_values_the_oldest_first() -> None:
 
 
 def test_partition_whose_values_tell_no_time_stays() -> None:
-    lake = kt.connect("", store=empty_store())
-    table = lake.create_table("t", SCHEMA, [], ["dt"])
+    table = empty_table(SCHEMA, [], ["dt"])
     days = ("2026-03-08", "later", None, " ")
     table.write([{"dt": day, "hour": 0, "k": 1, "v": 1} for day in days])
     assert expired(table, "1 h") == ["2026-03-08"]
@@ -138,7 +137,7 @@ def test_partition_whose_values_tell_no_time_stays() -> None:
 
 
 def test_age_may_count_from_the_last_write() -> None:
-    table = table_of()
+    table = new_table()
     asked = PartitionAge("1 d", strategy="update-time")
     later = datetime.now() + timedelta(hours=23)
     assert expire_partitions(table.stored, asked, now=lambda: later).partitions == ()
@@ -154,7 +153,7 @@ def test_age_may_count_from_the_last_write() -> None:
 
 def test_write_meanwhile_goes_with_its_partition_by_values_and_keeps_it_by_updates() -> None:
     for strategy, days in (("values-time", ["2026-03-10"]), ("update-time", [*DAYS, DAYS[0]])):
-        table = table_of()
+        table = new_table()
         late = [{"dt": "2026-03-08", "hour": 0, "k": 9, "v": 9}]
         slow = overtaken(table, lambda table=table, late=late: table.write(late))
         now = NOW if strategy == "values-time" else datetime.now() + timedelta(days=2)
@@ -164,11 +163,11 @@ def test_write_meanwhile_goes_with_its_partition_by_values_and_keeps_it_by_updat
 
 
 def test_dry_run_drops_nothing() -> None:
-    table = table_of()
+    table = new_table()
     asked = PartitionAge("1 h")
     told = expire_partitions(table.stored, asked, dry_run=True, now=lambda: NOW)
     assert (told.snapshot_id, len(told.partitions)) == (None, 3)
-    assert len(ids(table)) == 3
+    assert len(snapshot_ids(table)) == 3
     assert expire_partitions(table.stored, asked, now=lambda: NOW).partitions == told.partitions
 
 
@@ -177,11 +176,11 @@ def test_dry_run_drops_nothing() -> None:
 def test_drop_that_dies_drops_all_of_them_or_none(action: Any) -> None:
     for nth in range(1, 9):
         store = empty_store()
-        table_of(store=store)
+        new_table(store=store)
         faulty = FaultyStore(store, [Fault("write", nth=nth, action=action)])
         with suppress(Crash, kt.DataError):
-            expired(kt.connect("", store=faulty).table("t"), "36 h")
-        table = kt.connect("", store=store).table("t")
+            expired(table_in(faulty), "36 h")
+        table = table_in(store)
         assert days_of(table) in (list(DAYS), list(DAYS[1:]))
         expired(table, "36 h")
         assert days_of(table) == list(DAYS[1:])
@@ -196,19 +195,19 @@ def days_ago(days: int) -> str:
 
 
 def test_writes_drop_old_partitions_once_in_an_interval() -> None:
-    table = table_of((days_ago(40), days_ago(1)), expiration_time="30 d")
+    table = new_table((days_ago(40), days_ago(1)), expiration_time="30 d")
     assert days_of(table) == [days_ago(1)]
     late = [{"dt": days_ago(50), "hour": 0, "k": 9, "v": 9}]
     table.write(late)
     assert days_of(table) == [days_ago(50), days_ago(1)]  # it was looked at an hour ago or later
-    anew = table_of((days_ago(40),), expiration_time="30 d", expiration_check_interval="0 s")
+    anew = new_table((days_ago(40),), expiration_time="30 d", expiration_check_interval="0 s")
     anew.write(late)
     assert days_of(anew) == []
 
 
 def test_table_that_is_write_only_leaves_it_to_whoever_compacts() -> None:
     store = empty_store()
-    table = table_of((days_ago(40),), store)
+    table = new_table((days_ago(40),), store)
     lake = kt.connect("", store=store)
     lake.sql(
         "ALTER TABLE t SET ('write-only' = 'true', 'partition.expiration-time' = '30 d', "
@@ -223,8 +222,7 @@ def test_table_that_is_write_only_leaves_it_to_whoever_compacts() -> None:
 
 def test_partitions_of_dynamic_buckets_and_of_append_tables_go_too() -> None:
     for key, options in ((("dt", "k"), {"bucket": "-1"}), ((), {}), (("k",), {"bucket": "-1"})):
-        lake = kt.connect("", store=empty_store())
-        table = lake.create_table("t", SCHEMA, key, ["dt"], options=options)
+        table = empty_table(SCHEMA, key, ["dt"], options=options)
         for place, day in enumerate(DAYS):
             table.write([{"dt": day, "hour": 0, "k": place, "v": place}])
         assert expired(table, "36 h") == ["2026-03-08"]
@@ -239,7 +237,7 @@ def test_partitions_of_dynamic_buckets_and_of_append_tables_go_too() -> None:
 
 def test_python_and_the_procedure_take_what_the_format_takes() -> None:
     store = empty_store()
-    table = table_of(("20200101", "20200202", days_ago(0).replace("-", "")), store)
+    table = new_table(("20200101", "20200202", days_ago(0).replace("-", "")), store)
     told = table.expire_partitions("30 d", timestamp_formatter="yyyyMMdd", dry_run=True)
     assert told.partitions == ("dt=20200101", "dt=20200202")
     assert "dt=20200202" in told._repr_html_()
@@ -252,7 +250,7 @@ def test_python_and_the_procedure_take_what_the_format_takes() -> None:
     assert lake.sql(call).to_pylist() == [{"expired_partitions": "dt=20200101"}]
     done = table.expire_partitions(timedelta(days=30), timestamp_formatter="yyyyMMdd")
     assert done.partitions == ("dt=20200202",)
-    assert done.snapshot_id == max(ids(table))
+    assert done.snapshot_id == max(snapshot_ids(table))
 
 
 @pytest.mark.parametrize(
@@ -266,9 +264,9 @@ def test_python_and_the_procedure_take_what_the_format_takes() -> None:
 )
 def test_call_that_is_not_to_be_understood_is_refused(asked: Any, message: str) -> None:
     with pytest.raises(kt.InvalidError, match=message):
-        table_of().expire_partitions(**asked)
+        new_table().expire_partitions(**asked)
 
 
 def test_longest_time_expires_nothing() -> None:
-    assert table_of().expire_partitions(timedelta(days=106_751)).partitions == ()
-    assert expired(table_of(), f"{2**62} ns") == []
+    assert new_table().expire_partitions(timedelta(days=106_751)).partitions == ()
+    assert expired(new_table(), f"{2**62} ns") == []

@@ -9,11 +9,13 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from copies import copies_of, empty_store
+from copies import copies_of
 from keytide.definition.schema_evolution import SetOption
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
+from new_tables import empty_lake
 from stops import stops_of
+from table_rows import reopened
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 
@@ -55,7 +57,7 @@ def test_nothing_is_left_but_the_definition() -> None:
 
 
 def test_procedure_counts_what_went_and_goes_for_a_table_that_never_had_rows() -> None:
-    lake = kt.connect("", store=empty_store())
+    lake = empty_lake()
     lake.create_table("t", SCHEMA, ["k"]).write([{"k": 1, "v": "a"}])
     (row,) = lake.sql("CALL sys.purge_files(table => 't', dry_run => true)").to_pylist()
     assert (row["rows"], row["snapshots"], row["files"]) == (1, 1, None)
@@ -90,7 +92,7 @@ def test_wherever_it_stops_the_table_is_whole_and_the_same_call_goes_on(
     faulty = FaultyStore(table.metadata.store, [Fault(operation, nth=nth, action=action)])
     with suppress(Crash, kt.DataError):
         kt.Table(faulty, "t").purge_files()
-    fresh = kt.Table(table.metadata.store, "t")
+    fresh = reopened(table)
     found = fresh.scan().count()
     assert found in (0, 3)
     assert fresh.verify().is_healthy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -14,32 +13,19 @@ import keytide as kt
 from keytide.catalogs.local_writes import fill
 from keytide.commit.transaction import Transaction
 from keytide.definition.schema_evolution import AddColumn, SetOption
-from keytide.store import open_store
 from keytide.store.faults import Crash, Fault, FaultyStore
 from keytide.write.input_rows import to_arrow_table
 from keytide.write.refusals import writable_view
+from new_tables import empty_table
 from overtaking import overtaken
+from table_rows import lines, parsed, write_lines
 
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int32()), ("s", pa.int64()), ("v", pa.string())])
 
 
 def new_table(buckets: int = 2, **options: str) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     given = {"bucket": str(buckets), "sequence.field": "s", **options}
-    return lake.create_table("t", SCHEMA, ["p", "k"], ["p"], options=given)
-
-
-def rows(*lines: str) -> list[dict[str, Any]]:
-    """Rows of lines such as `+I 1 5 10 a`: kind, partition, key, sequence number, value."""
-    cells = [line.split() for line in lines]
-    return [
-        {"p": int(p), "k": int(k), "s": int(s), "v": v, "_row_kind": kind}
-        for kind, p, k, s, v in cells
-    ]
-
-
-def shown(table: kt.Table) -> list[str]:
-    return sorted(" ".join(map(str, row.values())) for row in table.scan().to_pylist())
+    return empty_table(SCHEMA, ["p", "k"], ["p"], options=given)
 
 
 def numbers(table: kt.Table) -> list[int]:
@@ -49,38 +35,38 @@ def numbers(table: kt.Table) -> list[int]:
 
 def test_rescaled_table_has_its_rows_and_can_be_written_to() -> None:
     table = new_table()
-    table.write(rows(*(f"+I {p} {k} 5 a" for p in (1, 2) for k in range(20))))
-    before = shown(table)
+    write_lines(table, *(f"+I {p} {k} 5 a" for p in (1, 2) for k in range(20)))
+    before = lines(table)
     table.alter(SetOption("bucket", "5"))
     with pytest.raises(kt.ConflictError, match=r"previous bucket num is 2.*table.rescale\(\)"):
-        table.write(rows("+I 1 1 6 b"))
+        write_lines(table, "+I 1 1 6 b")
     done = table.rescale()
     assert (done.partitions, done.files_before) == (2, 4)
-    assert shown(table) == before
+    assert lines(table) == before
     assert numbers(table) == [5, 5]
-    table.write(rows("+I 1 1 6 b"))
+    write_lines(table, "+I 1 1 6 b")
     assert table.get({"p": 1, "k": 1}) == {"p": 1, "k": 1, "s": 6, "v": "b"}
     assert table.rescale() == kt.RescaleResult(None, 0, 0, 0)
 
 
 def test_one_partition_is_rescaled_and_the_other_stays_as_it_is() -> None:
     table = new_table()
-    table.write(rows("+I 1 1 5 a", "+I 2 1 5 a"))
+    write_lines(table, "+I 1 1 5 a", "+I 2 1 5 a")
     table.alter(SetOption("bucket", "3"))
     foreseen = table.rescale({"p": 1}, dry_run=True)
     assert (foreseen.snapshot_id, foreseen.partitions, foreseen.files_after) == (None, 1, None)
     assert numbers(table) == [2, 2]
     table.rescale({"p": 1})
     assert numbers(table) == [2, 3]
-    table.write(rows("+I 1 2 5 a"))
+    write_lines(table, "+I 1 2 5 a")
     with pytest.raises(kt.ConflictError, match="previous bucket num is 2"):
-        table.write(rows("+I 2 2 5 a"))
-    assert shown(table) == ["1 1 5 a", "1 2 5 a", "2 1 5 a"]
+        write_lines(table, "+I 2 2 5 a")
+    assert lines(table) == ["1 1 5 a", "1 2 5 a", "2 1 5 a"]
 
 
 def test_columns_that_came_since_are_there() -> None:
     table = new_table()
-    table.write(rows("+I 1 1 5 a"))
+    write_lines(table, "+I 1 1 5 a")
     table.alter(AddColumn(("w",), kt.parse_sql_type("INT")), SetOption("bucket", "4"))
     table.rescale()
     assert table.scan().to_pylist() == [{"p": 1, "k": 1, "s": 5, "v": "a", "w": None}]
@@ -88,13 +74,13 @@ def test_columns_that_came_since_are_there() -> None:
 
 def test_rescaling_that_another_writer_overtakes_changes_nothing() -> None:
     table = new_table(buckets=8)
-    table.write(rows(*(f"+I 1 {k} 5 a" for k in range(30))))
-    slow_writer = started_write(table, rows(*(f"+I 1 {k} 6 late" for k in range(30))))
+    write_lines(table, *(f"+I 1 {k} 5 a" for k in range(30)))
+    slow_writer = started_write(table, parsed(SCHEMA, *(f"+I 1 {k} 6 late" for k in range(30))))
     table.alter(SetOption("bucket", "2"))
     with pytest.raises(kt.ConflictError, match="another writer changed rows"):
         overtaken(table, slow_writer).rescale()
     assert numbers(table) == [8]
-    assert shown(table) == sorted(f"1 {k} 6 late" for k in range(30))
+    assert lines(table) == sorted(f"1 {k} 6 late" for k in range(30))
     named = {e.file.file_name for s in table.snapshots()
              for e in table.stored.live_files(s).entries}  # fmt: skip
     stored = {i.path.split("/")[-1] for i in table.metadata.store.list() if "/data-" in i.path}
@@ -111,13 +97,13 @@ def started_write(table: kt.Table, given: list[dict[str, Any]]) -> Any:
 
 def test_write_that_a_rescaling_overtakes_is_refused() -> None:
     table = new_table(buckets=2)
-    table.write(rows("+I 1 1 5 a"))
-    commit = started_write(table, rows("+I 1 1 6 late"))
+    write_lines(table, "+I 1 1 5 a")
+    commit = started_write(table, parsed(SCHEMA, "+I 1 1 6 late"))
     table.alter(SetOption("bucket", "3"))
     table.rescale()
     with pytest.raises(kt.ConflictError, match=r"new bucket num 2, but the previous .* is 3"):
         commit()
-    assert shown(table) == ["1 1 5 a"]
+    assert lines(table) == ["1 1 5 a"]
 
 
 @pytest.mark.parametrize("options", [{}, {"changelog-producer": "lookup"}], ids=str)
@@ -127,8 +113,8 @@ def test_rescaling_that_fails_at_any_step_changes_nothing_or_all(
     action: Any, options: dict[str, str]
 ) -> None:
     table = new_table(**options)
-    table.write(rows(*(f"+I 1 {k} 5 a" for k in range(6)), "-D 1 2 6 x"))
-    before = shown(table)
+    write_lines(table, *(f"+I 1 {k} 5 a" for k in range(6)), "-D 1 2 6 x")
+    before = lines(table)
     table.alter(SetOption("bucket", "3"))
     for nth in range(1, 40):
         store = FaultyStore(table.metadata.store, [Fault("write", nth=nth, action=action)])
@@ -136,7 +122,7 @@ def test_rescaling_that_fails_at_any_step_changes_nothing_or_all(
             kt.Table(store, "t").rescale()
         except (kt.DataError, Crash):
             assert numbers(table) in ([2], [3])
-        assert shown(table) == before
+        assert lines(table) == before
         if numbers(table) == [3]:
             break
     assert numbers(table) == [3]
@@ -164,14 +150,12 @@ def test_rescaling_that_fails_at_any_step_changes_nothing_or_all(
 def test_table_whose_versions_cannot_move_is_refused(
     primary_key: list[str], options: dict[str, str], message: str
 ) -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    table = lake.create_table("t", SCHEMA, primary_key, ["p"], options=options)
+    table = empty_table(SCHEMA, primary_key, ["p"], options=options)
     with pytest.raises(kt.UnsupportedError, match=message):
         table.rescale()
 
 
-def test_procedure_rescales(warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_procedure_rescales(lake: kt.Lake) -> None:
     lake.sql(
         "CREATE TABLE t (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED) WITH ('bucket' = '2');"
         "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3);"
@@ -203,10 +187,10 @@ def test_rescaling_at_any_time_changes_no_row_and_forgets_no_delete(
             table.alter(SetOption("bucket", str(step)))
             table.rescale()
             continue
-        table.write(rows(*(f"{kind} {p} {k} {s} v{number}" for kind, p, k, s in step)))
+        write_lines(table, *(f"{kind} {p} {k} {s} v{number}" for kind, p, k, s in step))
         for kind, p, k, s in step:
             if s >= newest.get((p, k), (-1, "", ""))[0]:
                 newest[(p, k)] = (s, kind, f"v{number}")
-    assert shown(table) == sorted(
+    assert lines(table) == sorted(
         f"{p} {k} {s} {v}" for (p, k), (s, kind, v) in newest.items() if kind[0] == "+"
     )

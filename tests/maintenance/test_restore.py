@@ -15,22 +15,23 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import keytide as kt
-from copies import copies_of, empty_store
+from copies import copies_of
 from keytide.definition.schema_evolution import AddColumn, SetOption
 from keytide.format.snapshot import CommitKind
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
+from new_tables import dotted, empty_lake, empty_table, table_in
 from overtaking import overtaken
 from stops import faults_of, stops_of
+from table_rows import reopened, snapshot_ids
 
 SCHEMA = pa.schema([("p", pa.string()), ("k", pa.int64()), ("v", pa.string())])
 Rows = dict[tuple[str, int], str]
 
 
 def new_table(store: Store | None = None, **options: str) -> kt.Table:
-    lake = kt.connect("", store=store or empty_store())
-    given = {"write-only": "true", **{name.replace("_", "-"): v for name, v in options.items()}}
-    return lake.create_table("t", SCHEMA, ["p", "k"], ["p"], options=given)
+    given = {"write-only": "true", **dotted(options)}
+    return empty_table(SCHEMA, ["p", "k"], ["p"], options=given, store=store)
 
 
 def row(p: str, k: int, v: str | None, kind: str = "+I") -> dict[str, Any]:
@@ -58,17 +59,8 @@ def table() -> kt.Table:
     return kt.connect("", store=four_snapshots()).table("t")
 
 
-def shown(table: kt.Table, **travel: Any) -> Rows:
+def values(table: kt.Table, **travel: Any) -> Rows:
     return {(r["p"], r["k"]): r["v"] for r in table.scan(**travel).to_pylist()}
-
-
-def elsewhere(table: kt.Table) -> kt.Table:
-    """The table as a process sees it that has not gone from snapshot to snapshot with it."""
-    return kt.Table(table.metadata.store, "t")
-
-
-def ids(table: kt.Table) -> list[int]:
-    return [snapshot.id for snapshot in table.snapshots()]
 
 
 def tag_names(table: kt.Table) -> list[str]:
@@ -86,42 +78,45 @@ def data_files(table: kt.Table) -> set[str]:
 def test_partition_is_what_it_was_and_the_others_stay(table: kt.Table, to: int | str) -> None:
     before = data_files(table)
     told = table.restore(to, {"p": "a"}, dry_run=True)
-    assert (told, shown(table)) == (kt.RestoreResult(None, 2, 1, 1, 2), NOW)
+    assert (told, values(table)) == (kt.RestoreResult(None, 2, 1, 1, 2), NOW)
     assert table.restore(to, {"p": "a"}) == kt.RestoreResult(5, 2, 1, 1, 2)
-    assert shown(table) == A_AS_IN_TWO
-    assert shown(table, snapshot_id=4) == NOW
+    assert values(table) == A_AS_IN_TWO
+    assert values(table, snapshot_id=4) == NOW
     assert data_files(table) == before
-    assert (ids(table), table.snapshots()[-1].commit_kind.value) == ([1, 2, 3, 4, 5], "OVERWRITE")
+    assert (snapshot_ids(table), table.snapshots()[-1].commit_kind.value) == (
+        [1, 2, 3, 4, 5],
+        "OVERWRITE",
+    )
     assert table.verify().is_healthy
 
 
 def test_whole_table_is_what_it_was(table: kt.Table) -> None:
     assert table.restore("two") == kt.RestoreResult(5, 2, 2, 2, 4)
-    assert shown(table) == TWO
+    assert values(table) == TWO
     assert table.restore("two") == kt.RestoreResult(None, 2, 0, 0, 0)
     assert table.restore(4).snapshot_id == 6
-    assert shown(table) == NOW
+    assert values(table) == NOW
     assert table.verify().is_healthy
 
 
 def test_table_is_what_it_was_at_a_time(table: kt.Table) -> None:
     time = table.snapshots()[2].time_millis
-    expected = shown(table, as_of=time)
+    expected = values(table, as_of=time)
     table.restore(as_of=time)
-    assert shown(table) == expected
+    assert values(table) == expected
 
 
 def test_partition_that_was_not_there_yet_is_empty_again(table: kt.Table) -> None:
     table.write([row("c", 1, "late")])
     assert table.restore(4, {"p": "c"}) == kt.RestoreResult(6, 4, 1, 1, 0)
-    assert shown(table) == NOW
+    assert values(table) == NOW
     assert tag_names(table) == ["two"]
 
 
 def test_files_that_are_live_still_are_left_alone(table: kt.Table) -> None:
     table.write([row("a", 4, "more")])
     assert table.restore(4, {"p": "a"}) == kt.RestoreResult(6, 4, 1, 1, 0)
-    assert shown(table) == NOW
+    assert values(table) == NOW
     assert table.restore(4) == kt.RestoreResult(None, 4, 0, 0, 0)
 
 
@@ -131,9 +126,9 @@ def test_restored_rows_are_written_to_compacted_and_told_of(table: kt.Table) -> 
     assert changed == {("+I", "a", 1), ("+I", "a", 2), ("-D", "a", 3)}
     table.write([row("a", 1, "after"), row("b", 1, "after")])
     expected = {**A_AS_IN_TWO, ("a", 1): "after", ("b", 1): "after"}
-    assert shown(table) == expected
+    assert values(table) == expected
     table.compact(full=True)
-    assert shown(table) == shown(kt.Table(table.metadata.store, "t")) == expected
+    assert values(table) == values(reopened(table)) == expected
     assert table.get(("a", 1)) == {"p": "a", "k": 1, "v": "after"}
     assert table.verify().is_healthy
 
@@ -146,32 +141,32 @@ def test_columns_are_those_of_today(table: kt.Table) -> None:
 
 
 def test_keys_of_dynamic_buckets_are_found_where_they_were() -> None:
-    table = kt.connect("", store=empty_store()).create_table(
-        "t", SCHEMA, ["p", "k"], ["p"],
+    table = empty_table(
+        SCHEMA,
+        ["p", "k"],
+        ["p"],
         options={"write-only": "true", "bucket": "-1", "dynamic-bucket.target-row-num": "2"},
-    )  # fmt: skip
+    )
     table.write([row("a", k, "old") for k in range(5)])
     table.overwrite([row("a", k, "over") for k in (4, 3, 9)])
     table.restore(1, {"p": "a"})
     table.write([row("a", k, "new") for k in range(10)])
-    assert shown(table) == {("a", k): "new" for k in range(10)}
+    assert values(table) == {("a", k): "new" for k in range(10)}
     assert table.verify().is_healthy
 
 
 def test_rows_that_vectors_mark_are_dead_as_they_were() -> None:
-    table = kt.connect("", store=empty_store()).create_table(
-        "t", SCHEMA, ["p", "k"], ["p"], options={"deletion-vectors.enabled": "true"}
-    )
+    table = empty_table(SCHEMA, ["p", "k"], ["p"], options={"deletion-vectors.enabled": "true"})
     table.write([row("a", k, "old") for k in range(5)])
     table.write([row("a", 1, None, "-D"), row("a", 2, "new")])
     then = table.snapshots()[-1].id
-    expected = shown(table)
+    expected = values(table)
     table.write([row("a", 3, None, "-D")])
-    assert shown(table) != expected
+    assert values(table) != expected
     table.restore(then)
-    assert shown(table) == expected
+    assert values(table) == expected
     table.write([row("a", 1, "back")])
-    assert shown(table) == {**expected, ("a", 1): "back"}
+    assert values(table) == {**expected, ("a", 1): "back"}
     table.restore(1)
     assert table.verify().is_healthy
 
@@ -197,24 +192,24 @@ def test_file_that_was_moved_to_another_level_comes_back_and_is_moved_again(
     both = {("a", 1): "old", ("a", 2): "old"}
     for _ in range(3):
         table.restore(then)
-        assert shown(table) == shown(elsewhere(table)) == both
+        assert values(table) == values(reopened(table)) == both
         table.compact(full=True)
-        assert shown(table) == shown(elsewhere(table)) == both
+        assert values(table) == values(reopened(table)) == both
         table.restore(then)
         table.write([row("a", 2, None, "-D")])
-        assert shown(elsewhere(table)) == {("a", 1): "old"}
+        assert values(reopened(table)) == {("a", 1): "old"}
     assert table.get(("a", 1)) == {"p": "a", "k": 1, "v": "old"}
     time.sleep(0.002)
     table.remove_orphan_files(time.time_ns() // 1_000_000, dry_run=False)
     table.expire_snapshots(1, 1)
     table.expire_tags()
     table.expire_snapshots(1, 1)
-    assert shown(elsewhere(table)) == {("a", 1): "old"}
+    assert values(reopened(table)) == {("a", 1): "old"}
     assert table.verify().is_healthy
 
 
 def test_append_table_has_the_rows_that_it_had() -> None:
-    table = kt.connect("", store=empty_store()).create_table("t", SCHEMA, [], ["p"])
+    table = empty_table(SCHEMA, [], ["p"])
     table.write([row("a", 1, "x") | {"_row_kind": "+I"}])
     table.write([row("a", 1, "x")])
     table.truncate()
@@ -242,15 +237,15 @@ def test_tag_guards_what_came_back_until_the_snapshots_in_between_have_expired(
     table.write([row("b", 9, "x")])
     for most in (5, 4, 3):
         table.expire_snapshots(most, 1)
-        assert (shown(table), tag_names(table)) == (
+        assert (values(table), tag_names(table)) == (
             {**A_AS_IN_TWO, ("b", 9): "x"}, ["restored-2-by-5"],
         )  # fmt: skip
     table.expire_snapshots(2, 1)
-    assert ids(table) == [5, 6]
+    assert snapshot_ids(table) == [5, 6]
     assert [tag.name for tag in table.expire_tags()] == ["restored-2-by-5"]
     for most in (2, 1):
         table.expire_snapshots(most, 1)
-        assert shown(table) == {**A_AS_IN_TWO, ("b", 9): "x"}
+        assert values(table) == {**A_AS_IN_TWO, ("b", 9): "x"}
     assert table.verify().is_healthy
 
 
@@ -258,7 +253,7 @@ def test_restore_that_was_rolled_back_needs_no_guard(table: kt.Table) -> None:
     table.restore(2, {"p": "a"})
     table.rollback_to(4)
     table.delete_tag("restored-2-by-5")
-    assert shown(table) == NOW
+    assert values(table) == NOW
 
 
 def test_restore_of_what_a_tag_alone_keeps_is_guarded_too(table: kt.Table) -> None:
@@ -268,7 +263,7 @@ def test_restore_of_what_a_tag_alone_keeps_is_guarded_too(table: kt.Table) -> No
     table.delete_tag("two")
     table.write([row("b", 9, "x")])
     table.expire_snapshots(1, 1)
-    assert shown(table) == {**A_AS_IN_TWO, ("b", 9): "x"}
+    assert values(table) == {**A_AS_IN_TWO, ("b", 9): "x"}
     assert table.verify().is_healthy
 
 
@@ -304,20 +299,19 @@ def test_rows_that_would_be_read_by_other_rules_are_not_brought_back(table: kt.T
     table.alter(SetOption("sequence.field", "v"))
     with pytest.raises(kt.UnsupportedError, match=r"read differently.*sequence.field.* AS OF 2"):
         table.restore(2)
-    assert shown(table) == {}
+    assert values(table) == {}
 
 
 def test_parts_of_a_table_whose_keys_move_are_refused() -> None:
-    lake = kt.connect("", store=empty_store())
-    table = lake.create_table("t", SCHEMA, ["k"], ["p"], options={"bucket": "-1"})
+    table = empty_table(SCHEMA, ["k"], ["p"], options={"bucket": "-1"})
     table.write([row("a", 1, "x"), row("a", 2, "x")])
     table.write([row("b", 1, "moved")])
     with pytest.raises(kt.UnsupportedError, match="restore the whole table"):
         table.restore(1, {"p": "a"})
     table.restore(1)
-    assert shown(table) == {("a", 1): "x", ("a", 2): "x"}
+    assert values(table) == {("a", 1): "x", ("a", 2): "x"}
     table.write([row("b", 1, "moved")])
-    assert shown(table) == {("b", 1): "moved", ("a", 2): "x"}
+    assert values(table) == {("b", 1): "moved", ("a", 2): "x"}
     assert table.verify().is_healthy
 
 
@@ -331,7 +325,7 @@ def test_what_others_commit_meanwhile_is_replaced_there_alone(table: kt.Table) -
         lambda: table.write([row("a", 8, "meanwhile"), row("b", 8, "meanwhile")]),
     )
     assert late.restore(2, {"p": "a"}).snapshot_id == 6
-    assert shown(table) == {**A_AS_IN_TWO, ("b", 8): "meanwhile"}
+    assert values(table) == {**A_AS_IN_TWO, ("b", 8): "meanwhile"}
     assert table.verify().is_healthy
 
 
@@ -342,23 +336,23 @@ def test_file_that_another_one_moves_meanwhile_comes_back_as_a_copy() -> None:
     late = overtaken(table, lambda: None, lambda: table.compact(full=True))  # after the guard
     late.restore(1)
     old = {("a", 1): "old", ("b", 1): "old"}
-    assert shown(elsewhere(table)) == old
+    assert values(reopened(table)) == old
     table.compact(full=True)
-    assert shown(table) == shown(elsewhere(table)) == old
+    assert values(table) == values(reopened(table)) == old
     assert table.verify().is_healthy
 
 
 def test_append_that_began_before_lies_on_top(table: kt.Table) -> None:
     late = overtaken(table, lambda: table.restore(2, {"p": "a"}))
     late.write([row("a", 1, "late")])
-    assert shown(table) == {**A_AS_IN_TWO, ("a", 1): "late"}
+    assert values(table) == {**A_AS_IN_TWO, ("a", 1): "late"}
 
 
 def test_compaction_that_began_before_commits_nothing(table: kt.Table) -> None:
     table.write([row("a", 7, "x")])
     late = overtaken(table, lambda: table.restore(2, {"p": "a"}))
     assert late.compact(full=True).overtaken
-    assert shown(table) == A_AS_IN_TWO
+    assert values(table) == A_AS_IN_TWO
 
 
 def test_snapshot_that_expires_meanwhile_is_not_brought_back(table: kt.Table) -> None:
@@ -371,12 +365,12 @@ def test_snapshot_that_expires_meanwhile_is_not_brought_back(table: kt.Table) ->
 
     with pytest.raises(kt.ConflictError, match="snapshot 2 expired"):
         kt.Table(Expiring(table.metadata.store), "t").restore(2)
-    assert (shown(table), tag_names(table)) == (NOW, [])
+    assert (values(table), tag_names(table)) == (NOW, [])
 
 
 def operations() -> list[tuple[str, int]]:
     store = FaultyStore(four_snapshots())
-    kt.connect("", store=store).table("t").restore(2, {"p": "a"})
+    table_in(store).restore(2, {"p": "a"})
     return stops_of(store.log, "create", "put", "delete", "hint", "output")
 
 
@@ -389,20 +383,20 @@ def test_wherever_it_stops_the_partition_is_old_or_new_and_the_same_call_goes_on
 ) -> None:
     store = four_snapshots()
     faulty = FaultyStore(store, [Fault(operation, nth=nth, action=action)])
-    before = data_files(kt.connect("", store=store).table("t"))
+    before = data_files(table_in(store))
     with suppress(Crash, kt.DataError):
-        kt.connect("", store=faulty).table("t").restore(2, {"p": "a"})
-    table = kt.connect("", store=store).table("t")
-    assert shown(table) in (NOW, A_AS_IN_TWO)
+        table_in(faulty).restore(2, {"p": "a"})
+    table = table_in(store)
+    assert values(table) in (NOW, A_AS_IN_TWO)
     table.restore(2, {"p": "a"})
-    assert shown(table) == A_AS_IN_TWO
+    assert values(table) == A_AS_IN_TWO
     assert data_files(table) == before
     table.delete_tag("two")
     table.write([row("b", 9, "x")])
     for most in range(5, 0, -1):
         table.expire_snapshots(most, 1)
         table.expire_tags()
-        assert shown(table) == {**A_AS_IN_TWO, ("b", 9): "x"}
+        assert values(table) == {**A_AS_IN_TWO, ("b", 9): "x"}
     assert table.verify().is_healthy
 
 
@@ -424,7 +418,7 @@ def test_wherever_it_stops_the_partition_is_old_or_new_and_the_same_call_goes_on
 def test_procedures_restore(call: str, expected: Rows) -> None:
     lake = kt.connect("", store=four_snapshots())
     (told,) = lake.sql(f"CALL sys.{call}").to_pylist()
-    assert shown(lake.table("t")) == expected
+    assert values(lake.table("t")) == expected
     assert told.get("restored_snapshot_id", told.get("rolled_back_snapshot_id")) == 2
 
 
@@ -444,7 +438,7 @@ def test_procedures_say_what_is_missing(call: str, message: str) -> None:
 
 
 def test_texts_of_partitions_are_values_of_their_columns() -> None:
-    lake = kt.connect("", store=empty_store())
+    lake = empty_lake()
     schema = pa.schema([("d", pa.date32()), ("n", pa.int32()), ("k", pa.int64())])
     table = lake.create_table("t", schema, ["d", "n", "k"], ["d", "n"])
     for n in (1, 2):
@@ -466,11 +460,17 @@ class Restoring(RuleBasedStateMachine):
         more=st.sampled_from([{}, {"deletion-vectors.enabled": "true"}, {"write-only": "true"}]),
     )
     def begin(self, buckets: str, more: dict[str, str]) -> None:
-        self.table = kt.connect("", store=empty_store()).create_table(
-            "t", SCHEMA, ["p", "k"], ["p"],
-            options={"bucket": buckets, "num-sorted-run.compaction-trigger": "3",
-                     "manifest.merge-min-count": "3", **more},
-        )  # fmt: skip
+        self.table = empty_table(
+            SCHEMA,
+            ["p", "k"],
+            ["p"],
+            options={
+                "bucket": buckets,
+                "num-sorted-run.compaction-trigger": "3",
+                "manifest.merge-min-count": "3",
+                **more,
+            },
+        )
         self.is_marked = "deletion-vectors.enabled" in more
         self.now: Rows = {}
         self.then: dict[str | None, Rows] = {}
@@ -560,9 +560,9 @@ class Restoring(RuleBasedStateMachine):
 
     @invariant()
     def every_snapshot_shows_what_it_showed(self) -> None:
-        assert shown(self.table) == shown(elsewhere(self.table)) == self.now
+        assert values(self.table) == values(reopened(self.table)) == self.now
         for snapshot in self.whole_snapshots():
-            assert shown(self.table, snapshot_id=snapshot.id) == self.then[snapshot.uuid]
+            assert values(self.table, snapshot_id=snapshot.id) == self.then[snapshot.uuid]
 
     def teardown(self) -> None:
         assert self.table.verify().is_healthy

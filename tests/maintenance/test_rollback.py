@@ -19,14 +19,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from copies import copies_of, empty_store
+from copies import copies_of
 from keytide.definition.schema_evolution import AddColumn
 from keytide.format import paths
 from keytide.format.snapshot import NO_WATERMARK, Consumer, Snapshot
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
+from new_tables import empty_store, empty_table, table_in
 from overtaking import overtaken
 from stops import faults_of, stops_of
+from table_rows import by_key, reopened, snapshot_ids
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 OPTIONS = {"write-only": "true"}
@@ -42,26 +44,14 @@ def five_snapshots(store: Store) -> None:
     table.create_tag("four", 4)
 
 
-def open_table(store: Store) -> kt.Table:
-    return kt.connect("", store=store).table("t")
-
-
 @pytest.fixture
 def table() -> kt.Table:
-    return open_table(five_snapshots())
-
-
-def shown(table: kt.Table, **travel: Any) -> dict[int, str]:
-    return {row["k"]: row["v"] for row in table.scan(**travel).to_pylist()}
+    return table_in(five_snapshots())
 
 
 def state(n: int) -> dict[int, str]:
     """What snapshot n shows."""
     return {1: f"of {n}"} | {k: f"of {k}" for k in range(2, n + 1)}
-
-
-def ids(table: kt.Table) -> list[int]:
-    return [snapshot.id for snapshot in table.snapshots()]
 
 
 def row(k: int, v: str = "new") -> list[dict[str, Any]]:
@@ -74,18 +64,18 @@ def row(k: int, v: str = "new") -> list[dict[str, Any]]:
 @pytest.mark.parametrize("to", [2, "two"], ids=["snapshot", "tag"])
 def test_table_is_what_it_was_and_what_came_later_is_gone(table: kt.Table, to: int | str) -> None:
     assert table.rollback_to(to) == kt.RollbackResult(5, 2, 3, 0, ("four",), ())
-    assert (ids(table), shown(table)) == ([1, 2], state(2))
+    assert (snapshot_ids(table), by_key(table)) == ([1, 2], state(2))
     assert [tag.name for tag in table.tags()] == ["two"]
     assert table.metadata.store.read("snapshot/LATEST") == b"2"
     assert table.verify().is_healthy
     assert table.write(row(9)).snapshot_id == 3
-    assert shown(table) == {**state(2), 9: "new"}
+    assert by_key(table) == {**state(2), 9: "new"}
 
 
 def test_table_is_what_it_was_at_a_time(table: kt.Table) -> None:
     to = newest_at(table, table.snapshots()[1].time_millis)
     assert table.rollback_to(as_of=table.snapshots()[1].time_millis).current_snapshot_id == to
-    assert shown(table) == state(to)
+    assert by_key(table) == state(to)
 
 
 def newest_at(table: kt.Table, time_millis: int) -> int:
@@ -96,30 +86,30 @@ def newest_at(table: kt.Table, time_millis: int) -> int:
 def test_dry_run_tells_the_same_and_changes_nothing(table: kt.Table) -> None:
     told = table.rollback_to(2, dry_run=True)
     assert told == kt.RollbackResult(5, 2, 3, 0, ("four",), ())
-    assert (ids(table), shown(table)) == ([1, 2, 3, 4, 5], state(5))
+    assert (snapshot_ids(table), by_key(table)) == ([1, 2, 3, 4, 5], state(5))
     assert table.rollback_to(2) == told
 
 
 def test_rollback_to_the_newest_snapshot_changes_nothing(table: kt.Table) -> None:
     assert table.rollback_to(5) == kt.RollbackResult(5, 5, 0, 0, (), ())
-    assert ids(table) == [1, 2, 3, 4, 5]
+    assert snapshot_ids(table) == [1, 2, 3, 4, 5]
 
 
 def test_tag_whose_snapshot_expired_is_a_snapshot_again(table: kt.Table) -> None:
     table.metadata.store.delete(paths.snapshot_path(n) for n in (1, 2, 3))
     table.metadata.store.put("snapshot/EARLIEST", b"4")
     assert table.rollback_to("two").snapshots == 2
-    assert (ids(table), shown(table)) == ([2], state(2))
+    assert (snapshot_ids(table), by_key(table)) == ([2], state(2))
     assert table.metadata.earliest_snapshot_id() == 2
     assert table.verify().is_healthy
     table.write(row(9))
-    assert shown(table) == {**state(2), 9: "new"}
+    assert by_key(table) == {**state(2), 9: "new"}
 
 
 def test_snapshot_that_expired_is_found_by_its_tag(table: kt.Table) -> None:
     table.metadata.store.delete(paths.snapshot_path(n) for n in (1, 2, 3))
     table.rollback_to(2)
-    assert shown(table) == state(2)
+    assert by_key(table) == state(2)
 
 
 def test_later_changelogs_go_with_their_hint(table: kt.Table) -> None:
@@ -211,7 +201,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
 
 
 def test_table_without_snapshots_has_no_earlier_state() -> None:
-    table = kt.connect("", store=empty_store()).create_table("t", SCHEMA, ["k"])
+    table = empty_table(SCHEMA, ["k"])
     with pytest.raises(kt.NotFoundError, match="no snapshots"):
         table.rollback_to(1)
 
@@ -234,9 +224,9 @@ def test_tag_of_a_history_that_is_gone_is_no_place_to_go_back_to(table: kt.Table
 @pytest.mark.parametrize("commits", [0, 1, 3, 4])
 def test_nothing_that_was_seen_before_is_served_again(table: kt.Table, commits: int) -> None:
     """Ids come back, and with them names of snapshots that mean something else."""
-    seen = [table, kt.Table(table.metadata.store, "t")]
+    seen = [table, reopened(table)]
     for each in seen:
-        assert shown(each) == state(5)
+        assert by_key(each) == state(5)
         assert each.get(1) == {"k": 1, "v": "of 5"}
     seen[0].rollback_to(2)
     expected = state(2)
@@ -244,11 +234,11 @@ def test_nothing_that_was_seen_before_is_served_again(table: kt.Table, commits: 
         seen[0].write(row(3 + n, "again"))
         expected[3 + n] = "again"
     for each in seen:
-        assert shown(each) == expected
+        assert by_key(each) == expected
         assert each.get(1) == {"k": 1, "v": "of 2"}
         assert each.get(3) == (row(3, "again")[0] if commits else None)
     seen[1].compact(full=True)
-    assert shown(seen[0]) == expected
+    assert by_key(seen[0]) == expected
     assert sorted(r["k"] for r in table.changes(2).to_pylist()) == list(range(3, 3 + commits))
 
 
@@ -303,12 +293,12 @@ def test_append_that_began_before_brings_nothing_back(
     table: kt.Table, meanwhile: Callable[[kt.Table], object]
 ) -> None:
     done = overtaken(table, lambda: meanwhile(table)).write(row(9))
-    newest = ids(table)
+    newest = snapshot_ids(table)
     assert newest == list(range(1, len(newest) + 1))
     assert done.snapshot_id == newest[-1]
-    expected = shown(table, snapshot_id=newest[-2])
+    expected = by_key(table.scan(snapshot_id=newest[-2]))
     assert {k for k in expected if k < 10} == {1, 2}
-    assert shown(table) == shown(kt.Table(table.metadata.store, "t")) == {**expected, 9: "new"}
+    assert by_key(table) == by_key(reopened(table)) == {**expected, 9: "new"}
     assert table.verify().is_healthy
 
 
@@ -317,7 +307,7 @@ def test_overwrite_that_began_before_replaces_what_is_there(
     table: kt.Table, meanwhile: Callable[[kt.Table], object]
 ) -> None:
     overtaken(table, lambda: meanwhile(table)).overwrite(row(9))
-    assert shown(table) == {9: "new"}
+    assert by_key(table) == {9: "new"}
     assert table.verify().is_healthy
 
 
@@ -327,7 +317,7 @@ def test_compaction_of_what_is_gone_commits_nothing(
 ) -> None:
     done = overtaken(table, lambda: meanwhile(table)).compact(full=True)
     assert done.overtaken
-    assert {k for k in shown(table) if k < 10} == {1, 2}
+    assert {k for k in by_key(table) if k < 10} == {1, 2}
     assert table.verify().is_healthy
 
 
@@ -338,7 +328,7 @@ def test_update_of_rows_that_are_gone_is_made_of_those_there_are(
     late = overtaken(table, lambda: meanwhile(table))
 
     late.update({"v": "v || '!'"})
-    assert {k: v for k, v in shown(table).items() if k < 10} == {1: "of 2!", 2: "of 2!"}
+    assert {k: v for k, v in by_key(table).items() if k < 10} == {1: "of 2!", 2: "of 2!"}
     assert table.verify().is_healthy
 
 
@@ -348,14 +338,15 @@ def test_keys_of_dynamic_buckets_stay_in_one_bucket(
     meanwhile: Callable[[kt.Table], object],
 ) -> None:
     options = {**OPTIONS, "bucket": "-1", "dynamic-bucket.target-row-num": "2"}
-    lake = kt.connect("", store=empty_store())
-    table = lake.create_table("t", SCHEMA, ["k"], options=options)
+    table = empty_table(SCHEMA, ["k"], options=options)
     for n in range(1, 6):
         table.write([{"k": k, "v": f"of {n}"} for k in {1, n}])
     overtaken(table, lambda: meanwhile(table)).write([{"k": k, "v": "new"} for k in (1, 4, 5, 9)])
     table.write([{"k": k, "v": "newer"} for k in range(1, 12)])
     assert table.verify().is_healthy
-    assert {k: v for k, v in shown(table).items() if k < 12} == dict.fromkeys(range(1, 12), "newer")
+    assert {k: v for k, v in by_key(table).items() if k < 12} == dict.fromkeys(
+        range(1, 12), "newer"
+    )
 
 
 def test_commit_on_a_snapshot_that_expired_stays(table: kt.Table) -> None:
@@ -368,7 +359,7 @@ def test_commit_on_a_snapshot_that_expired_stays(table: kt.Table) -> None:
             return made
 
     assert kt.Table(Expiring(table.metadata.store), "t").write(row(9)).snapshot_id == 6
-    assert shown(table) == {**state(5), 9: "new"}
+    assert by_key(table) == {**state(5), 9: "new"}
 
 
 class Between(FaultyStore):
@@ -389,7 +380,7 @@ def test_what_others_commit_meanwhile_is_rolled_back_as_well(table: kt.Table, be
     """`before` deletes are done, of the snapshots 5, 4 and 3; then somebody writes."""
     acts = [lambda: None] * before + [lambda: table.write(row(9))]
     kt.Table(Between(table.metadata.store, acts), "t").rollback_to(2)
-    assert (ids(table), shown(table)) == ([1, 2], state(2))
+    assert (snapshot_ids(table), by_key(table)) == ([1, 2], state(2))
     assert table.verify().is_healthy
 
 
@@ -398,7 +389,7 @@ def test_snapshot_that_another_engine_leaves_beyond_a_gap_is_deleted(table: kt.T
     copied = store.read(paths.snapshot_path(5))
     acts = [lambda: None] * 2 + [lambda: store.put(paths.snapshot_path(7), copied)]
     kt.Table(Between(store, acts), "t").rollback_to(2)
-    assert ids(table) == [1, 2]
+    assert snapshot_ids(table) == [1, 2]
 
 
 @pytest.mark.takes_turns
@@ -407,7 +398,7 @@ def test_writers_that_go_on_for_ever_are_to_be_stopped(table: kt.Table) -> None:
     with pytest.raises(kt.ConflictError, match="other writers keep committing"):
         kt.Table(Between(table.metadata.store, acts), "t").rollback_to(2)
     table.rollback_to(2)
-    assert shown(table) == state(2)
+    assert by_key(table) == state(2)
     assert table.verify(quick=True).is_healthy
 
 
@@ -416,7 +407,7 @@ def test_snapshot_that_expires_meanwhile_is_not_gone_back_to(table: kt.Table) ->
     acts = [lambda: store.delete([paths.snapshot_path(n) for n in (1, 2)])]
     with pytest.raises(kt.NotFoundError, match="no snapshot 2; snapshots 3 to 3"):
         kt.Table(Between(store, acts), "t").rollback_to(2)
-    assert shown(table) == state(3)
+    assert by_key(table) == state(3)
 
 
 # -- commits beside it, at any moment --------------------------------------------------------------
@@ -448,7 +439,7 @@ COMMITS: dict[str, Callable[[kt.Table], object]] = {
 @cache
 def counted_operations(name: str) -> int:
     store = FaultyStore(five_snapshots())
-    COMMITS[name](open_table(store))
+    COMMITS[name](table_in(store))
     return len(store.log)
 
 
@@ -464,20 +455,20 @@ def test_commit_beside_writers_and_a_rollback_is_made_or_conflicts(name: str, se
 
     def write() -> None:
         for n in range(count):
-            open_table(store).write(row(20 + n))
+            table_in(store).write(row(20 + n))
 
     def roll_back() -> None:
-        open_table(store).rollback_to(target)
+        table_in(store).rollback_to(target)
         if goes_on:
-            open_table(store).write(row(30))
+            table_in(store).write(row(30))
 
     # Others may roll back what was made here too, or conflict with it.
     with suppress(kt.ConflictError):
-        COMMITS[name](open_table(Meanwhile(store, {written: write, back: roll_back})))
-    table = open_table(store)
+        COMMITS[name](table_in(Meanwhile(store, {written: write, back: roll_back})))
+    table = table_in(store)
     table.write(row(40))
     assert table.verify().is_healthy
-    assert 40 in shown(table)
+    assert 40 in by_key(table)
 
 
 # -- crashes ---------------------------------------------------------------------------------------
@@ -491,7 +482,7 @@ def operations(prepare: Callable[[Store], None]) -> list[tuple[str, int]]:
     inner = five_snapshots()
     prepare(inner)
     store = FaultyStore(inner)
-    open_table(store).rollback_to("two")
+    table_in(store).rollback_to("two")
     return stops_of(store.log)
 
 
@@ -510,14 +501,14 @@ def test_wherever_it_stops_the_table_is_one_of_its_states_and_the_same_call_goes
     prepare(store)
     faulty = FaultyStore(store, [Fault(operation, nth=nth, action=action)])
     with suppress(Crash, kt.DataError):
-        open_table(faulty).rollback_to("two")
-    table = open_table(store)
-    assert shown(table) in [state(n) for n in range(2, 6)]
-    assert open_table(store).rollback_to("two").current_snapshot_id == 2
-    assert (ids(table)[-1], shown(table)) == (2, state(2))
+        table_in(faulty).rollback_to("two")
+    table = table_in(store)
+    assert by_key(table) in [state(n) for n in range(2, 6)]
+    assert table_in(store).rollback_to("two").current_snapshot_id == 2
+    assert (snapshot_ids(table)[-1], by_key(table)) == (2, state(2))
     assert [tag.name for tag in table.tags()] == ["two"]
     table.write(row(9))
-    assert shown(table) == {**state(2), 9: "new"}
+    assert by_key(table) == {**state(2), 9: "new"}
     assert table.verify(quick=True).is_healthy
 
 
@@ -563,12 +554,12 @@ def test_history_is_what_a_list_of_dicts_is(steps: list[tuple[Any, ...]]) -> Non
             tags = {tag: at for tag, at in tags.items() if at <= number}
         # A write may compact after its commit, and a compaction makes a snapshot of the same rows.
         states += [states[-1]] * (len(table.snapshots()) - len(states) + 1)
-        assert shown(table) == states[-1]
+        assert by_key(table) == states[-1]
     for number, expected in enumerate(states[1:], start=1):
-        assert shown(table, snapshot_id=number) == expected
+        assert by_key(table.scan(snapshot_id=number)) == expected
     assert {tag.name: tag.snapshot_id for tag in table.tags()} == tags
     for tag, at in tags.items():
-        assert shown(table, tag=tag) == states[at]
+        assert by_key(table.scan(tag=tag)) == states[at]
     assert table.verify().is_healthy
 
 
@@ -590,7 +581,7 @@ def test_procedures_roll_back(call: str, to: int) -> None:
     lake = kt.connect("", store=five_snapshots())
     found = lake.sql(f"CALL sys.{call}").to_pylist()
     assert found == [{"previous_snapshot_id": 5, "current_snapshot_id": to}]
-    assert shown(lake.table("t")) == state(to)
+    assert by_key(lake.table("t")) == state(to)
 
 
 def test_procedure_rolls_back_to_the_newest_snapshot_of_a_time() -> None:
@@ -598,7 +589,7 @@ def test_procedure_rolls_back_to_the_newest_snapshot_of_a_time() -> None:
     time = lake.table("t").snapshots()[2].time_millis
     to = newest_at(lake.table("t"), time)
     lake.sql(f"CALL sys.rollback_to_timestamp('t', {time})")
-    assert shown(lake.table("t")) == state(to)
+    assert by_key(lake.table("t")) == state(to)
 
 
 def with_watermarks(table: kt.Table, *marks: int | None) -> kt.Table:
@@ -623,7 +614,7 @@ def test_watermark_means_the_newest_snapshot_that_had_come_as_far() -> None:
     assert table.rollback_to(watermark=30, dry_run=True).current_snapshot_id == 5
     assert table.rollback_to(watermark=29, dry_run=True).current_snapshot_id == 3
     lake.sql("CALL sys.rollback_to_watermark(table => 't', watermark => 10)")
-    assert shown(table) == state(3)
+    assert by_key(table) == state(3)
 
 
 def test_table_without_watermarks_says_so() -> None:

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from copies import empty_store
 from keytide.format.paths import parse_snapshot_name
 from keytide.snapshot.lineage import forget_lineages
 from keytide.store import Store
 from keytide.store.faults import FaultyStore
+from new_tables import empty_store, fields_of, table_in
 
-SCHEMA = [kt.Field(-1, name, kt.parse_sql_type("INT")) for name in ("k", "v")]
+SCHEMA = fields_of("k INT, v INT")
 
 
 @dataclass
@@ -88,7 +88,7 @@ def test_rollback_leaves_the_target_as_the_latest_snapshot(
             shown = {n: v for n, v in shown.items() if n <= target}
         else:
             forget_lineages()
-            table = kt.connect("", store=store).table("t")
+            table = table_in(store)
         assert table.get(1) == {"k": 1, "v": shown[max(shown)]}
         names = store.inner.list_names("default.db/t/snapshot")
         assert max(filter(None, map(parse_snapshot_name, names))) == max(shown)

@@ -21,7 +21,9 @@ from keytide.format.snapshot import Tag
 from keytide.maintenance.tags import create_tag_of, snapshot_at_or_after, source_of
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
+from new_tables import table_in
 from stops import faults_of, stops_of
+from table_rows import rows_in_order, tag_ids
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 
@@ -34,17 +36,9 @@ def three_snapshots(store: Store) -> None:
         table.write([{"k": k, "v": "x"}])
 
 
-def open_table(store: Store) -> kt.Table:
-    return kt.connect("", store=store).table("t")
-
-
 @pytest.fixture
 def table() -> kt.Table:
-    return open_table(three_snapshots())
-
-
-def named(table: kt.Table) -> dict[str, int]:
-    return {tag.name: tag.snapshot_id for tag in table.tags()}
+    return table_in(three_snapshots())
 
 
 def read(table: kt.Table, tag: str) -> list[int]:
@@ -62,7 +56,7 @@ def test_tag_names_the_newest_snapshot_or_the_one_that_is_asked_for(table: kt.Ta
     made = table.create_tag("now")
     table.create_tag("first", 1)
     assert (made.name, made.snapshot, made.time_retained) == ("now", table.snapshots()[-1], None)
-    assert named(table) == {"first": 1, "now": 3}
+    assert tag_ids(table) == {"first": 1, "now": 3}
     assert (read(table, "first"), read(table, "now")) == ([1], [1, 2, 3])
 
 
@@ -91,7 +85,7 @@ def test_renamed_tag_has_its_new_name_alone(table: kt.Table) -> None:
     made = table.create_tag("old", 2, "1 d")
     renamed = table.rename_tag("old", "new")
     assert (renamed.snapshot, renamed.create_time) == (made.snapshot, made.create_time)
-    assert named(table) == {"new": 2}
+    assert tag_ids(table) == {"new": 2}
 
 
 def test_replaced_tag_names_another_snapshot_and_its_time_begins_anew(table: kt.Table) -> None:
@@ -99,13 +93,13 @@ def test_replaced_tag_names_another_snapshot_and_its_time_begins_anew(table: kt.
     assert table.replace_tag("a").snapshot_id == 3
     assert table.tags()[0].time_retained is None
     assert table.replace_tag("a", 2, timedelta(hours=5)).time_retained == timedelta(hours=5)
-    assert named(table) == {"a": 2}
+    assert tag_ids(table) == {"a": 2}
 
 
 def test_deleted_tag_is_gone_and_its_snapshot_is_not(table: kt.Table) -> None:
     table.create_tag("a", 1)
     table.delete_tag("a")
-    assert named(table) == {}
+    assert tag_ids(table) == {}
     assert table.scan(snapshot_id=1).count() == 1
 
 
@@ -172,7 +166,7 @@ def test_what_cannot_be_is_refused_with_a_way_out_and_changes_nothing(
     table.create_tag("a", 2)
     with pytest.raises(error, match=message):
         act(table)
-    assert named(table) == {"a": 2}
+    assert tag_ids(table) == {"a": 2}
 
 
 def test_tag_of_an_expired_snapshot_is_refused_naming_those_there_are(table: kt.Table) -> None:
@@ -194,7 +188,7 @@ def test_tag_of_a_taken_name_cannot_be_renamed_onto(table: kt.Table) -> None:
     table.create_tag("b", 2)
     with pytest.raises(kt.AlreadyExistsError, match="a tag 'b' of snapshot 2"):
         table.rename_tag("a", "b")
-    assert named(table) == {"a": 1, "b": 2}
+    assert tag_ids(table) == {"a": 1, "b": 2}
 
 
 # -- races and crashes -----------------------------------------------------------------------------
@@ -220,7 +214,7 @@ def test_tag_whose_snapshot_expires_meanwhile_is_not_made(table: kt.Table, has_t
     late = kt.Table(Expiring(table.metadata.store), "t")
     with pytest.raises(kt.ConflictError, match=r"snapshot 1 expired .*2 to 3 exist"):
         late.replace_tag("a", 1) if has_tag else late.create_tag("a", 1)
-    assert named(table) == ({"a": 2} if has_tag else {})
+    assert tag_ids(table) == ({"a": 2} if has_tag else {})
 
 
 def test_of_two_who_make_a_tag_one_makes_it(table: kt.Table) -> None:
@@ -233,7 +227,7 @@ def test_of_two_who_make_a_tag_one_makes_it(table: kt.Table) -> None:
 
     with pytest.raises(kt.AlreadyExistsError, match="of snapshot 1"):
         kt.Table(Faster(store), "t").create_tag("a", 3)
-    assert named(table) == {"a": 1}
+    assert tag_ids(table) == {"a": 1}
 
 
 CALLS: dict[str, Callable[[kt.Table], object]] = {
@@ -246,7 +240,7 @@ CALLS: dict[str, Callable[[kt.Table], object]] = {
 
 def tagged_table() -> kt.Table:
     """A table with tag `a` of snapshot 1."""
-    table = open_table(three_snapshots())
+    table = table_in(three_snapshots())
     table.create_tag("a", 1)
     return table
 
@@ -282,10 +276,10 @@ def test_tags_are_old_or_new_wherever_it_stops_and_the_same_call_goes_on(
     faulty = FaultyStore(table.metadata.store, [Fault(operation, nth=nth, action=action)])
     with suppress(Crash, kt.DataError):
         CALLS[name](kt.Table(faulty, "t"))
-    assert named(table) in ENDS[name]
+    assert tag_ids(table) in ENDS[name]
     with suppress(kt.AlreadyExistsError, kt.NotFoundError):  # it was done
         CALLS[name](table)
-    assert named(table) == ENDS[name][-1]
+    assert tag_ids(table) == ENDS[name][-1]
     assert table.verify(quick=True).is_healthy
 
 
@@ -326,11 +320,11 @@ def test_procedures_make_rename_replace_and_delete_tags(table: kt.Table) -> None
     lake.sql("CALL sys.rename_tag(table => 't', tag => 'c', target_tag => 'd')")
     assert lake.sql("CALL sys.replace_tag('t', 'a', 2)").to_pylist() == [{"result": True}]
     found = lake.sql("SELECT tag_name, snapshot_id, time_retained FROM t$tags ORDER BY 1")
-    rows = [tuple(row.values()) for row in found.to_pylist()]
+    rows = rows_in_order(found)
     assert rows == [("a", 2, None), ("b", 1, "PT24H"), ("d", 2, None)]
     assert lake.sql("SELECT k FROM t VERSION AS OF 'b'").to_pylist() == [{"k": 1}]
     lake.sql("CALL sys.delete_tag('t', 'a, b')")
-    assert named(lake.table("t")) == {"d": 2}
+    assert tag_ids(lake.table("t")) == {"d": 2}
 
 
 def test_tag_is_made_of_the_first_snapshot_since_a_time() -> None:
@@ -338,7 +332,7 @@ def test_tag_is_made_of_the_first_snapshot_since_a_time() -> None:
     time = lake.table("t").snapshots()[0].time_millis
     found = lake.sql(f"CALL sys.create_tag_from_timestamp('t', 'a', {time})").to_pylist()
     assert found == [{"tagName": "a", "snapshot": 1, "commit_time": time, "watermark": None}]
-    assert named(lake.table("t")) == {"a": 1}
+    assert tag_ids(lake.table("t")) == {"a": 1}
 
 
 @pytest.mark.parametrize(

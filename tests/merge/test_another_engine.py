@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
-from uuid import uuid4
 
 import polars as pl
 import pyarrow as pa
@@ -22,8 +21,9 @@ from keytide.merge.order import MergeOrder
 from keytide.merge.refusal import Refusal, retracts_of
 from keytide.merge.windows import KeySlices, merge_repeated
 from keytide.options import TableOptions
-from keytide.store import open_store
 from keytide.types import Field
+from new_tables import empty_lake, empty_table
+from table_rows import dicts
 
 SOURCE = Path(__file__).parents[2] / "src/keytide"
 NAME = "keep-smallest"
@@ -83,7 +83,7 @@ class KeepSmallest(MergeEngine):
 @pytest.fixture
 def lake(monkeypatch: pytest.MonkeyPatch) -> kt.Lake:
     monkeypatch.setitem(ENGINES, NAME, KeepSmallest)  # the one line
-    return kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    return empty_lake()
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def table(lake: kt.Lake) -> kt.Table:
 
 def test_rows_of_another_engine_are_written_and_read(table: kt.Table, lake: kt.Lake) -> None:
     rows = [{"k": 1, "size": 3, "v": "b"}, {"k": 2, "size": 1, "v": "x"}]
-    assert sorted(table.scan().to_pylist(), key=lambda row: row["k"]) == rows
+    assert dicts(table) == rows
     assert table.scan(columns=["v"], where="k = 1").to_pylist() == [{"v": "b"}]
     assert table.scan(where="size > 3").to_pylist() == []
     assert table.get(2) == rows[1]
@@ -117,10 +117,9 @@ def test_files_are_pruned_where_the_engine_picks_a_version(table: kt.Table) -> N
 @pytest.mark.parametrize("engine", [*ENGINES, NAME])
 def test_pruning_by_values_changes_no_answer(engine: str) -> None:
     schema = pa.schema([("k", pa.int64()), ("size", pa.int64()), ("v", pa.int64())])
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     summed = {"fields.default-aggregate-function": "sum"} if engine == "aggregation" else {}
     options = {"merge-engine": engine, **summed}
-    table = lake.create_table("t", schema, primary_key=["k"], options=options)
+    table = empty_table(schema, key=["k"], options=options)
     for commit in (((1, 5, 1), (2, 1, 2)), ((1, 3, 4), (2, 6, None)), ((1, 4, 2), (2, 2, 2))):
         table.write([dict(zip(schema.names, row, strict=True)) for row in commit])
     rows = table.scan().to_pylist()
@@ -195,7 +194,7 @@ def test_document_lists_another_engine() -> None:
 
 
 def test_name_of_no_engine_is_refused_and_the_engines_named() -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    lake = empty_lake()
     with pytest.raises(kt.InvalidError, match=f"expected one of {', '.join(ENGINES)}"):
         lake.sql(
             f"CREATE TABLE u (k INT PRIMARY KEY NOT ENFORCED, size INT) "

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
+from new_tables import fields_of
 
 VERSIONS = st.lists(
     st.tuples(
@@ -41,10 +42,10 @@ def test_values_are_counted_however_they_are_batched(
         assert found[key] == sum(counts)
 
 
-def test_other_engines_see_a_sum(warehouse: str) -> None:
-    table = kt.connect(warehouse).create_table(
+def test_other_engines_see_a_sum(lake: kt.Lake) -> None:
+    table = lake.create_table(
         "t",
-        [kt.Field(-1, name, kt.parse_sql_type("INT")) for name in ("k", "n")],
+        fields_of("k INT, n INT"),
         ["k"],
         options={"merge-engine": "aggregation", "fields.n.aggregate-function": "count"},
     )

@@ -22,7 +22,9 @@ GROUPED = {
 SUMMING = {"merge-engine": "aggregation", "fields.default-aggregate-function": "sum"}
 
 
-def seen(columns: str, options: dict[str, str], *rows: Any, **more: Any) -> list[tuple[Any, ...]]:
+def visible(
+    columns: str, options: dict[str, str], *rows: Any, **more: Any
+) -> list[tuple[Any, ...]]:
     """The visible rows, the same merged at once and from the oldest on."""
     merging = Merging.of(f"k INT NOT NULL, {columns}", options, **more)
     at_once = merging.visible(merging.at_once(rows))
@@ -35,31 +37,31 @@ def seen(columns: str, options: dict[str, str], *rows: Any, **more: Any) -> list
 
 def test_refused_retract_lists_the_three_remedies() -> None:
     with pytest.raises(InvalidError) as caught:
-        seen("a INT", PARTIAL, ("+I", 1, 1), ("-D", 1, 1))
+        visible("a INT", PARTIAL, ("+I", 1, 1), ("-D", 1, 1))
     for remedy in ("ignore-delete", "partial-update.remove-record-on-delete", "sequence-group"):
         assert remedy in str(caught.value)
 
 
 def test_update_before_does_not_remove_the_row() -> None:
-    assert seen("a INT", REMOVING, ("+I", 1, 1), ("-U", 1, 1)) == [(1, 1)]
+    assert visible("a INT", REMOVING, ("+I", 1, 1), ("-U", 1, 1)) == [(1, 1)]
 
 
 def test_nothing_of_a_removed_row_shows_later() -> None:
     rows = [("+I", 1, 5, "x"), ("-D", 1, 5, "x"), ("+I", 1, 7, None)]
-    assert seen("a INT, b STRING", REMOVING, *rows) == [(1, 7, None)]
+    assert visible("a INT, b STRING", REMOVING, *rows) == [(1, 7, None)]
 
 
 def test_late_add_does_not_bring_a_row_back() -> None:
     options = {**REMOVING, "sequence.field": "s"}
     rows = [("+I", 1, 10, 1), ("-D", 1, 20, None), ("+I", 1, 5, 9)]
-    assert seen("s INT, a INT", options, *rows) == []
-    assert seen("s INT, a INT", options, *rows, ("+I", 1, 20, 3)) == [(1, 20, 3)]
+    assert visible("s INT, a INT", options, *rows) == []
+    assert visible("s INT, a INT", options, *rows, ("+I", 1, 20, 3)) == [(1, 20, 3)]
 
 
 def test_sequence_fields_are_taken_together() -> None:
     options = {**PARTIAL, "sequence.field": "s,t"}
     rows = [("+I", 1, 1, 5, 1), ("+I", 1, 2, None, None), ("+I", 1, 2, 3, 7)]
-    assert seen("s INT, t INT, a INT", options, *rows) == [(1, 2, 3, 7)]
+    assert visible("s INT, t INT, a INT", options, *rows) == [(1, 2, 3, 7)]
 
 
 # -- sequence groups ---------------------------------------------------------------------------
@@ -67,12 +69,12 @@ def test_sequence_fields_are_taken_together() -> None:
 
 def test_add_that_is_older_than_the_delete_leaves_the_row_removed() -> None:
     rows = [("+I", 1, 1, 1, 1, 1), ("-D", 1, None, 5, None, None), ("+I", 1, 2, 4, None, None)]
-    assert seen("a INT, g INT, b INT, h INT", GROUPED, *rows) == []
+    assert visible("a INT, g INT, b INT, h INT", GROUPED, *rows) == []
 
 
 def test_other_groups_do_not_bring_a_row_back() -> None:
     rows = [("+I", 1, 1, 1, 1, 1), ("-D", 1, None, 5, None, None), ("+I", 1, None, None, 2, 2)]
-    assert seen("a INT, g INT, b INT, h INT", GROUPED, *rows) == []
+    assert visible("a INT, g INT, b INT, h INT", GROUPED, *rows) == []
 
 
 def test_row_that_comes_back_holds_what_came_since() -> None:
@@ -82,8 +84,8 @@ def test_row_that_comes_back_holds_what_came_since() -> None:
         ("+I", 1, 2, 5, None, None),
         ("+I", 1, None, None, 3, 1),
     ]
-    assert seen("a INT, g INT, b INT, h INT", GROUPED, *rows[:3]) == [(1, 2, 5, None, None)]
-    assert seen("a INT, g INT, b INT, h INT", GROUPED, *rows) == [(1, 2, 5, 3, 1)]
+    assert visible("a INT, g INT, b INT, h INT", GROUPED, *rows[:3]) == [(1, 2, 5, None, None)]
+    assert visible("a INT, g INT, b INT, h INT", GROUPED, *rows) == [(1, 2, 5, 3, 1)]
 
 
 def test_delete_orders_the_other_groups_that_it_names() -> None:
@@ -93,20 +95,20 @@ def test_delete_orders_the_other_groups_that_it_names() -> None:
         ("+I", 1, 2, 6, 9, 3),
         ("+I", 1, None, None, 8, 4),
     ]
-    assert seen("a INT, g INT, b INT, h INT", GROUPED, *rows[:3]) == [(1, 2, 6, None, 4)]
-    assert seen("a INT, g INT, b INT, h INT", GROUPED, *rows) == [(1, 2, 6, 8, 4)]
+    assert visible("a INT, g INT, b INT, h INT", GROUPED, *rows[:3]) == [(1, 2, 6, None, 4)]
+    assert visible("a INT, g INT, b INT, h INT", GROUPED, *rows) == [(1, 2, 6, 8, 4)]
 
 
 def test_sequence_that_was_higher_before_the_delete_does_not_hide_what_follows() -> None:
     """The delete names a smaller sequence of another group than the row had."""
     options = {**GROUPED, "partial-update.remove-record-on-sequence-group": "h"}
     rows = [("+I", 1, 1, 3, 1, 1), ("-D", 1, 1, 2, 1, 5), ("+I", 1, 11, 2, 2, 6)]
-    assert seen("a INT, g INT, b INT, h INT", options, *rows) == [(1, 11, 2, 2, 6)]
+    assert visible("a INT, g INT, b INT, h INT", options, *rows) == [(1, 11, 2, 2, 6)]
 
 
 def test_late_delete_changes_nothing() -> None:
     rows = [("+I", 1, 1, 5, 1, 1), ("-D", 1, None, 4, None, None)]
-    assert seen("a INT, g INT, b INT, h INT", GROUPED, *rows) == [(1, 1, 5, 1, 1)]
+    assert visible("a INT, g INT, b INT, h INT", GROUPED, *rows) == [(1, 1, 5, 1, 1)]
 
 
 def test_retracts_alone_stay_one_retract_that_takes_back_all() -> None:
@@ -118,7 +120,7 @@ def test_retracts_alone_stay_one_retract_that_takes_back_all() -> None:
     merging = Merging.of("k INT NOT NULL, a INT, g INT", options)
     rows = [("-U", 1, 2, 1), ("-D", 1, 3, 2)]
     assert merging.rows(merging.at_once(rows)) == [("-U", 1, 5, 2)]
-    assert seen("a INT, g INT", options, ("+I", 1, 9, 0), *rows) == [(1, 4, 2)]
+    assert visible("a INT, g INT", options, ("+I", 1, 9, 0), *rows) == [(1, 4, 2)]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_late_add_is_folded_as_if_it_had_come_first(
     }
     first = {"STRING": "1", "ARRAY<INT>": [1]}.get(type_, 1)
     rows = [("+I", 1, first, 2), ("+I", 1, late, 1)]
-    assert seen(f"a {type_}, g INT", options, *rows) == [(1, expected, 2)]
+    assert visible(f"a {type_}, g INT", options, *rows) == [(1, expected, 2)]
 
 
 @pytest.mark.parametrize(
@@ -206,7 +208,7 @@ def test_group_whose_first_field_orders_versions_need_not_be_read() -> None:
 
 
 def test_retracted_row_stays_with_what_is_left() -> None:
-    assert seen("a INT", SUMMING, ("+I", 1, 5), ("-D", 1, 5)) == [(1, 0)]
+    assert visible("a INT", SUMMING, ("+I", 1, 5), ("-D", 1, 5)) == [(1, 0)]
 
 
 def test_lone_retract_is_kept_as_one() -> None:
@@ -216,16 +218,16 @@ def test_lone_retract_is_kept_as_one() -> None:
 
 def test_sum_begins_anew_after_a_removing_delete() -> None:
     options = {**SUMMING, "aggregation.remove-record-on-delete": "true"}
-    assert seen("a INT", options, ("+I", 1, 5), ("-D", 1, 5)) == []
-    assert seen("a INT", options, ("+I", 1, 5), ("-D", 1, 5), ("+I", 1, 7)) == [(1, 7)]
-    assert seen("a INT", options, ("-D", 1, 5), ("-U", 1, 2), ("+U", 1, 7)) == [(1, 7)]
+    assert visible("a INT", options, ("+I", 1, 5), ("-D", 1, 5)) == []
+    assert visible("a INT", options, ("+I", 1, 5), ("-D", 1, 5), ("+I", 1, 7)) == [(1, 7)]
+    assert visible("a INT", options, ("-D", 1, 5), ("-U", 1, 2), ("+U", 1, 7)) == [(1, 7)]
 
 
 def test_sequence_fields_keep_the_place_of_the_last_version() -> None:
     options = {**SUMMING, "sequence.field": "s"}
     rows = [("+I", 1, 7, 1), ("+I", 1, 8, 1), ("+I", 1, 6, 1)]
-    assert seen("s INT, a INT", options, *rows) == [(1, 8, 3)]
-    assert seen("s INT, a INT", options, *rows, ("-U", 1, 9, 1)) == [(1, 9, 2)]
+    assert visible("s INT, a INT", options, *rows) == [(1, 8, 3)]
+    assert visible("s INT, a INT", options, *rows, ("-U", 1, 9, 1)) == [(1, 9, 2)]
 
 
 def test_partition_columns_are_not_aggregated() -> None:
@@ -237,7 +239,7 @@ def test_partition_columns_are_not_aggregated() -> None:
 def test_null_left_in_a_not_null_column_is_an_error() -> None:
     rows = [("+I", 1, "A"), ("-D", 1, "A")]
     with pytest.raises(InvalidError, match="the field 'a' is NOT NULL, but a delete"):
-        seen("a STRING NOT NULL", {"merge-engine": "aggregation"}, *rows)
+        visible("a STRING NOT NULL", {"merge-engine": "aggregation"}, *rows)
 
 
 # -- first row -----------------------------------------------------------------------------------
@@ -248,7 +250,7 @@ def test_first_row_refuses_retracts_with_the_way_out() -> None:
     with pytest.raises(
         InvalidError, match=r"first-row does not accept -D and -U rows.*ignore-delete"
     ):
-        seen("a INT", {"merge-engine": "first-row"}, *rows)
+        visible("a INT", {"merge-engine": "first-row"}, *rows)
 
 
 # -- every engine ------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 import keytide as kt
 from keytide.errors import InvalidError
 from keytide.merge.order import padded_sequence
+from new_tables import fields_of
 
 EPOCH = datetime(1970, 1, 1)
 SECOND = EPOCH + timedelta(milliseconds=1685548953000)
@@ -86,14 +87,10 @@ def test_a_text_that_is_no_number_is_refused_with_the_text() -> None:
         padded("soon", pl.String, "+I", "row-kind-flag")
 
 
-def test_with_row_kind_flag_an_add_beats_a_delete_of_the_same_sequence(warehouse: str) -> None:
-    table = kt.connect(warehouse).create_table(
+def test_with_row_kind_flag_an_add_beats_a_delete_of_the_same_sequence(lake: kt.Lake) -> None:
+    table = lake.create_table(
         "t",
-        [
-            kt.Field(-1, "k", kt.parse_sql_type("INT")),
-            kt.Field(-1, "ts", kt.parse_sql_type("BIGINT")),
-            kt.Field(-1, "v", kt.parse_sql_type("STRING")),
-        ],
+        fields_of("k INT, ts BIGINT, v STRING"),
         primary_key=["k"],
         options={"sequence.field": "ts", "sequence.auto-padding": "row-kind-flag"},
     )
@@ -103,14 +100,10 @@ def test_with_row_kind_flag_an_add_beats_a_delete_of_the_same_sequence(warehouse
     assert table.scan().to_pylist() == [{"k": 1, "ts": 5, "v": "a"}]
 
 
-def test_with_second_to_micro_the_later_row_of_a_second_wins(warehouse: str) -> None:
-    table = kt.connect(warehouse).create_table(
+def test_with_second_to_micro_the_later_row_of_a_second_wins(lake: kt.Lake) -> None:
+    table = lake.create_table(
         "t",
-        [
-            kt.Field(-1, "k", kt.parse_sql_type("INT")),
-            kt.Field(-1, "ts", kt.parse_sql_type("TIMESTAMP(0)")),
-            kt.Field(-1, "v", kt.parse_sql_type("INT")),
-        ],
+        fields_of("k INT, ts TIMESTAMP(0), v INT"),
         primary_key=["k"],
         options={"sequence.field": "ts", "sequence.auto-padding": "second-to-micro"},
     )

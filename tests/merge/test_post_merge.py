@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -16,7 +15,8 @@ from hypothesis import strategies as st
 import keytide as kt
 from key_indexes import assert_index_is_that_of_the_rows
 from keytide.definition.schema_evolution import DropColumn, SetOption
-from keytide.store import open_store
+from new_tables import empty_table
+from table_rows import by_key
 
 COLUMNS = {
     "k": "INT NOT NULL", "ts": "INT", "a": "INT", "b": "INT", "total": "BIGINT", "said": "STRING",
@@ -27,21 +27,14 @@ SUM = {"total": "a + b"}
 
 
 def new_table(expressions: dict[str, str], **options: str) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in COLUMNS.items()]
     computed = {f"fields.{n}.post-merge-expression": text for n, text in expressions.items()}
     merging = {"upsert.mode": "partial", "sequence.field": "ts", **computed}
     with warnings.catch_warnings(action="error"):
-        return lake.create_table("t", fields, ["k"], options={**merging, **options})
+        return empty_table(COLUMNS, ["k"], options={**merging, **options})
 
 
 def row(ts: int, k: int = 1, kind: str = "+I", **values: Any) -> dict[str, Any]:
     return {"_row_kind": kind, "k": k, "ts": ts, "full": 0, **values}
-
-
-def shown(table: kt.Table, *columns: str) -> dict[int, tuple[Any, ...]]:
-    rows = table.scan(columns=["k", *columns]).to_pylist()
-    return {row["k"]: tuple(row[name] for name in columns) for row in rows}
 
 
 def model(rows: list[dict[str, Any]]) -> dict[int, tuple[Any, ...]]:
@@ -83,10 +76,10 @@ def test_merged_rows_have_what_their_columns_give_however_they_are_cut_into_writ
         written = [row(len(rows) + n, **values) for n, values in enumerate(commit)]
         rows += written
         cut.write(written)
-        assert shown(cut, "a", "b", "total", "said") == model(rows)
+        assert by_key(cut, "a", "b", "total", "said") == model(rows)
         assert_index_is_that_of_the_rows(cut)
     whole.write(rows[::-1])  # rows of one write are merged by their times
-    assert shown(whole, "a", "b", "total", "said") == model(rows)
+    assert by_key(whole, "a", "b", "total", "said") == model(rows)
 
 
 @pytest.mark.one_in(14)
@@ -112,7 +105,7 @@ def test_expression_gives_a_value_of_the_column(
 ) -> None:
     table = new_table({column: expression})
     table.write([row(1, a=3, said="x", many=[7, 8], r={"m": 5}), row(2, b=2)])
-    assert shown(table, column) == {1: (expected,)}
+    assert by_key(table, column) == {1: expected}
 
 
 @pytest.mark.parametrize(
@@ -163,13 +156,11 @@ def test_columns_that_are_computed_of_each_other_are_refused() -> None:
 
 @pytest.mark.parametrize("mode", ["full", "none"])
 def test_table_that_merges_no_rows_takes_no_expression(mode: str) -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    fields = [kt.Field(-1, name, kt.parse_sql_type("INT")) for name in ("k", "a", "b")]
     options = {"fields.b.post-merge-expression": "a + 1", "upsert.mode": mode}
     with pytest.raises(
         kt.InvalidError, match=r"'fields\.b\.post-merge-expression'.*'upsert\.mode'"
     ):
-        lake.create_table("t", fields, ["k"], options=options)
+        empty_table("k INT, a INT, b INT", ["k"], options=options)
 
 
 def test_value_that_the_column_does_not_hold_is_refused_with_its_write() -> None:
@@ -177,24 +168,24 @@ def test_value_that_the_column_does_not_hold_is_refused_with_its_write() -> None
     table.write([row(1, b=2**30)])
     with pytest.raises(kt.InvalidError, match=r"column 'a': 'b \* 2' cannot be computed.*[Oo]verf"):
         table.write([row(2, said="x")])
-    assert shown(table, "a", "said") == {1: (None, None)}
+    assert by_key(table, "a", "said") == {1: (None, None)}
 
 
 def test_statement_states_a_row_and_computes_nothing() -> None:
     table = new_table(SUM)
     table.write([row(1, a=1), row(2, b=2)])
     table.update({"a": 5})
-    assert shown(table, "a", "total") == {1: (5, 3)}
+    assert by_key(table, "a", "total") == {1: (5, 3)}
     table.write([row(3, b=3)])
-    assert shown(table, "a", "total") == {1: (5, 8)}
+    assert by_key(table, "a", "total") == {1: (5, 8)}
 
 
 def test_row_that_is_the_first_of_its_key_stays_as_it_came() -> None:
     table = new_table(SUM)
     table.write([row(1, a=1, b=2, total=9), row(1, k=2, a=1, b=2)])
-    assert shown(table, "total") == {1: (9,), 2: (None,)}
+    assert by_key(table, "total") == {1: 9, 2: None}
     table.write([row(2, kind="-D"), row(3, a=4, b=4)])
-    assert shown(table, "total") == {1: (None,), 2: (None,)}
+    assert by_key(table, "total") == {1: None, 2: None}
 
 
 def test_what_an_expression_reads_stays_there() -> None:

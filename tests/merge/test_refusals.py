@@ -109,7 +109,7 @@ WHOLE_ROWS: list[Mapping[str, str]] = [
 ] + [{"merge-engine": "partial-update", "partial-update.remove-record-on-delete": "true"}]
 
 
-def rows_of(values: tuple[Any, ...], types: str, options: Mapping[str, str]) -> list[Row]:
+def every_row(values: tuple[Any, ...], types: str, options: Mapping[str, str]) -> list[Row]:
     """One row of each kind for each value, with each place in the groups."""
     is_grouped = "fields.g.sequence-group" in options
     places = [(g, h) for g in (None, 1, 2) for h in (None, 1)] if is_grouped else [(1, 1)]
@@ -168,13 +168,13 @@ def test_whatever_a_function_accepts_can_be_merged(function: Function, not_null:
         types = f"{function.type}{not_null}"
         other = f"INT{not_null}" if "fields.h.sequence-group" in engine else "INT"
         columns = f"k INT NOT NULL, g INT, v {types}, h INT, w {other}"
-        check(columns, options, rows_of((*function.sound, *function.unsound), types, options))
+        check(columns, options, every_row((*function.sound, *function.unsound), types, options))
 
 
 @pytest.mark.parametrize("options", WHOLE_ROWS, ids=lambda options: "-".join(options.values()))
 def test_whatever_an_engine_accepts_can_be_merged(options: Mapping[str, str]) -> None:
     columns = "k INT NOT NULL, g INT, v INT, h INT, w INT"
-    refused = check(columns, options, rows_of((1, 2), "INT", options))
+    refused = check(columns, options, every_row((1, 2), "INT", options))
     takes_retracts = len(options) > 1 or options["merge-engine"] == "deduplicate"
     assert {row[0] for row in refused} == (set() if takes_retracts else {"-U", "-D"})
 

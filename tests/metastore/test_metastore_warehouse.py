@@ -17,22 +17,15 @@ from keytide.catalogs.metastore.registry import Description, Registry, hive_type
 from keytide.catalogs.metastore.warehouse import MetastoreWarehouse
 from keytide.snapshot.metadata import TableMetadata
 from keytide.types import parse_sql_type
+from table_rows import by_key, put
 
 Rows = dict[int, int]
 Place = tuple[str, dict[str, str]]
 
 
-def made(lake: kt.Lake, name: str) -> kt.Table:
+def new_table(lake: kt.Lake, name: str) -> kt.Table:
     lake.sql(f"CREATE TABLE {name} (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED)")
     return lake.table(name)
-
-
-def rows(table: kt.Table) -> Rows:
-    return {row["k"]: row["v"] for row in table.scan().to_pylist()}
-
-
-def put(table: kt.Table, found: Rows) -> None:
-    table.write([{"k": k, "v": v} for k, v in found.items()])
 
 
 def registry(lake: kt.Lake) -> Registry:
@@ -52,7 +45,7 @@ def test_databases_are_made_once_listed_and_dropped(lake: kt.Lake, db: str) -> N
         lake.create_database(db)
     assert db in lake.databases()
     assert lake.catalog.warehouse.comment_on(db) == "what is sold"
-    made(lake, f"{db}.t")
+    new_table(lake, f"{db}.t")
     with pytest.raises(kt.InvalidError, match="is not empty"):
         lake.drop_database(db)
     lake.drop_database(db, cascade=True)
@@ -60,22 +53,22 @@ def test_databases_are_made_once_listed_and_dropped(lake: kt.Lake, db: str) -> N
 
 
 def test_tables_are_made_written_and_found_by_others(lake: kt.Lake, place: Place, db: str) -> None:
-    table = made(lake, f"{db}.t")
+    table = new_table(lake, f"{db}.t")
     put(table, {1: 1, 2: 1})
     put(table, {1: 2})
     with pytest.raises(kt.AlreadyExistsError, match=rf"{db}\.t already exists"):
-        made(lake, f"{db}.t")
+        new_table(lake, f"{db}.t")
     other = kt.connect(place[0], options=place[1])
     assert other.tables(db) == [f"{db}.t"]
-    assert rows(other.table(f"{db}.t")) == {1: 2, 2: 1}
-    assert rows(kt.open_table(table.uri)) == {1: 2, 2: 1}
+    assert by_key(other.table(f"{db}.t")) == {1: 2, 2: 1}
+    assert by_key(kt.open_table(table.uri)) == {1: 2, 2: 1}
     other.sql(f"DELETE FROM {db.upper()}.T WHERE k = 2")
-    assert rows(table) == {1: 2}
+    assert by_key(table) == {1: 2}
     assert table.verify().is_healthy
 
 
 def test_metastore_is_told_what_paimon_tells_it(lake: kt.Lake, db: str) -> None:
-    table = made(lake, f"{db}.t")
+    table = new_table(lake, f"{db}.t")
     found = registry(lake).table(db, "t")
     assert found is not None
     assert found.input_format == "org.apache.paimon.hive.mapred.PaimonInputFormat"
@@ -87,43 +80,43 @@ def test_metastore_is_told_what_paimon_tells_it(lake: kt.Lake, db: str) -> None:
 def test_table_is_made_with_the_rows_of_a_query_or_not_at_all(lake: kt.Lake, db: str) -> None:
     lake.create_database(db)
     lake.sql(f"CREATE TABLE {db}.u WITH ('primary-key' = 'k') AS SELECT 1 AS k, 2 AS v")
-    assert rows(lake.table(f"{db}.u")) == {1: 2}
+    assert by_key(lake.table(f"{db}.u")) == {1: 2}
     with pytest.raises(kt.KeytideError):
         lake.sql(f"CREATE TABLE {db}.w AS SELECT CAST(x AS INT) AS k FROM (VALUES ('a')) AS t (x)")
     assert lake.tables(db) == [f"{db}.u"]
 
 
 def test_tables_are_renamed_and_their_names_used_again(lake: kt.Lake, db: str) -> None:
-    put(made(lake, f"{db}.t"), {1: 1})
+    put(new_table(lake, f"{db}.t"), {1: 1})
     moved = lake.rename_table(f"{db}.t", "u")
     assert isinstance(moved, kt.Table)
-    assert rows(moved) == {1: 1}
+    assert by_key(moved) == {1: 1}
     with pytest.raises(kt.NotFoundError, match=rf"table {db}\.t does not exist"):
         lake.table(f"{db}.t")
-    again = made(lake, f"{db}.t")
+    again = new_table(lake, f"{db}.t")
     put(again, {2: 2})
     with pytest.raises(kt.AlreadyExistsError, match=rf"{db}\.t"):
         lake.rename_table(f"{db}.u", "t")
     with pytest.raises(kt.NotFoundError, match="create it first"):
         lake.rename_table(f"{db}.u", "nowhere.u")
-    assert (rows(lake.table(f"{db}.u")), rows(again)) == ({1: 1}, {2: 2})
+    assert (by_key(lake.table(f"{db}.u")), by_key(again)) == ({1: 1}, {2: 2})
 
 
 def test_dropped_tables_take_their_files_along(lake: kt.Lake, db: str) -> None:
-    table = made(lake, f"{db}.t")
+    table = new_table(lake, f"{db}.t")
     put(table, {1: 1})
     lake.drop_table(f"{db}.t")
     assert (lake.tables(db), folder_of(table).exists()) == ([], False)
     with pytest.raises(kt.NotFoundError, match=rf"table {db}\.t does not exist"):
         lake.drop_table(f"{db}.t")
-    put(made(lake, f"{db}.t"), {2: 2})
-    assert rows(lake.table(f"{db}.t")) == {2: 2}
+    put(new_table(lake, f"{db}.t"), {2: 2})
+    assert by_key(lake.table(f"{db}.t")) == {2: 2}
 
 
 def test_altered_columns_are_told_to_the_metastore(
     lake: kt.Lake, db: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = made(lake, f"{db}.t")
+    table = new_table(lake, f"{db}.t")
     told: list[tuple[str, ...]] = []
     known = registry(lake)
     describe = type(known).describe_table
@@ -144,18 +137,18 @@ def test_names_in_upper_case_are_refused(lake: kt.Lake, db: str) -> None:
         lake.create_database("Shop")
     lake.create_database(db)
     with pytest.raises(kt.InvalidError, match="lower case; use 't'"):
-        made(lake, f"{db}.T")
+        new_table(lake, f"{db}.T")
     assert lake.tables(db) == []
 
 
 def test_views_are_refused(lake: kt.Lake, db: str) -> None:
-    made(lake, f"{db}.t")
+    new_table(lake, f"{db}.t")
     with pytest.raises(kt.UnsupportedError, match="cannot create views in a metastore"):
         lake.sql(f"CREATE VIEW {db}.v AS SELECT 1 AS k")
 
 
 def test_metadata_pickles(lake: kt.Lake, db: str) -> None:
-    table = made(lake, f"{db}.t")
+    table = new_table(lake, f"{db}.t")
     put(table, {1: 1})
     copy = pickle.loads(pickle.dumps(table.metadata))
     assert isinstance(copy, TableMetadata)
@@ -171,7 +164,7 @@ def test_table_that_cannot_be_registered_leaves_no_folder(
     lake.create_database(db)
     monkeypatch.setattr(type(registry(lake)), "create_table", fail)
     with pytest.raises(kt.DataError, match="is away"):
-        made(lake, f"{db}.t")
+        new_table(lake, f"{db}.t")
     assert [p for p in Path(place[1]["warehouse"]).rglob("*") if p.is_file()] == []
 
 
@@ -197,7 +190,7 @@ def test_tables_of_other_engines_are_left_out_and_refused_by_name(
     with pytest.raises(kt.UnsupportedError, match=r"not a Paimon table but ICEBERG.*s3://"):
         lake.table(f"{db}.ice")
     with pytest.raises(kt.AlreadyExistsError, match=rf"{db}\.ice already exists"):
-        made(lake, f"{db}.ice")
+        new_table(lake, f"{db}.ice")
     with pytest.raises(kt.ConflictError, match="its folder is not empty"):
         lake.drop_database(db, cascade=True)
 
@@ -205,7 +198,7 @@ def test_tables_of_other_engines_are_left_out_and_refused_by_name(
 def test_files_of_external_tables_stay(
     glue: Any, glue_endpoint: str, db: str, tmp_path: Path
 ) -> None:
-    there = made(kt.connect(tmp_path / "elsewhere"), "shop.t")
+    there = new_table(kt.connect(tmp_path / "elsewhere"), "shop.t")
     put(there, {1: 1})
     options = SETTINGS | {"glue.endpoint": glue_endpoint, "warehouse": str(tmp_path)}
     lake = kt.connect("glue://", options=options)
@@ -215,12 +208,12 @@ def test_files_of_external_tables_stay(
     known = glue.get_table(DatabaseName=db, Name="t")["Table"]
     told = {name: known[name] for name in ("Name", "Parameters", "StorageDescriptor")}
     glue.update_table(DatabaseName=db, TableInput=told | {"TableType": "EXTERNAL_TABLE"})
-    assert rows(lake.table(f"{db}.t")) == {1: 1}
+    assert by_key(lake.table(f"{db}.t")) == {1: 1}
     moved = lake.rename_table(f"{db}.t", "u")
     assert isinstance(moved, kt.Table)
     lake.drop_table(f"{db}.u")
     assert lake.tables(db) == []
-    assert rows(there) == {1: 1}
+    assert by_key(there) == {1: 1}
 
 
 # -- addresses -------------------------------------------------------------------------------------
@@ -259,7 +252,7 @@ def test_refusal_of_a_metastore_is_told_in_its_words(tmp_path: Path) -> None:
     with hive_serving(NoSuchFileSystem()) as address:
         lake = kt.connect(address, options={"warehouse": str(tmp_path / "lake")})
         with pytest.raises(kt.DataError, match='shop: No FileSystem for scheme "s3"'):
-            made(lake, "shop.t")
+            new_table(lake, "shop.t")
 
 
 def test_place_of_new_databases_has_to_be_told(glue_endpoint: str, db: str) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from copy import deepcopy
 from typing import Any
-from uuid import uuid4
 
 import keytide as kt
-from keytide.store import open_store
+from new_tables import empty_lake
 
 Json = dict[str, Any]
 
@@ -75,14 +74,10 @@ def changed(document: Json, change: Change) -> Json:
     return made
 
 
-def new_lake() -> kt.Lake:
-    return kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-
-
 def make(
     change: Change | None = None, schema: Change | None = None, lake: kt.Lake | None = None
 ) -> kt.Table:
     """The table of the sound config, changed."""
     return kt.pinot.create_table(
-        lake or new_lake(), changed(CONFIG, change or {}), changed(SCHEMA, schema or {})
+        lake or empty_lake(), changed(CONFIG, change or {}), changed(SCHEMA, schema or {})
     )

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pinot_configs import CONFIG, PARTITIONS, SCHEMA, Change, changed, make, new_lake
+from pinot_configs import CONFIG, PARTITIONS, SCHEMA, Change, changed, make
 
 import keytide as kt
 from keytide.pinot.config import Column, Upsert, member_names
+from new_tables import empty_lake
 
 
 @pytest.mark.parametrize("form", ["dict", "text", "text with blanks", "path", "path as a text"])
@@ -27,7 +28,7 @@ def test_document_is_a_dict_a_text_or_a_file(form: str, tmp_path: Path) -> None:
             "path as a text": str(path),
         }[form]  # fmt: skip
 
-    table = kt.pinot.create_table(new_lake(), given("table", CONFIG), given("schema", SCHEMA))
+    table = kt.pinot.create_table(empty_lake(), given("table", CONFIG), given("schema", SCHEMA))
     assert table.name == "default.orders"
 
 
@@ -44,13 +45,13 @@ def test_document_is_a_dict_a_text_or_a_file(form: str, tmp_path: Path) -> None:
 )
 def test_what_is_no_document_is_refused(config: Any, schema: Any, message: str) -> None:
     with pytest.raises(kt.InvalidError, match=message):
-        kt.pinot.create_table(new_lake(), config, schema)
+        kt.pinot.create_table(empty_lake(), config, schema)
 
 
 def test_file_that_holds_no_object_is_refused(tmp_path: Path) -> None:
     (tmp_path / "s.json").write_text("[1]")
     with pytest.raises(kt.InvalidError, match=r"s.json' is \[1\]; expected a JSON object"):
-        kt.pinot.create_table(new_lake(), CONFIG, tmp_path / "s.json")
+        kt.pinot.create_table(empty_lake(), CONFIG, tmp_path / "s.json")
 
 
 MISSPELT: list[tuple[Change, Change, str]] = [
@@ -94,7 +95,7 @@ MISSPELT: list[tuple[Change, Change, str]] = [
 
 @pytest.mark.parametrize(("config", "schema", "message"), MISSPELT)
 def test_member_that_does_not_fit_is_refused(config: Change, schema: Change, message: str) -> None:
-    lake = new_lake()
+    lake = empty_lake()
     with pytest.raises(kt.InvalidError, match=message):
         make(config, schema, lake)
     assert not lake.exists or lake.tables() == []
@@ -115,7 +116,7 @@ def test_member_that_does_not_fit_is_refused(config: Change, schema: Change, mes
 def test_spellings_of_the_same(old: dict[str, Any], new: dict[str, Any]) -> None:
     made = [
         kt.pinot.create_table(
-            new_lake(), CONFIG | {"upsertConfig": {"mode": "FULL", **said}}, SCHEMA
+            empty_lake(), CONFIG | {"upsertConfig": {"mode": "FULL", **said}}, SCHEMA
         )
         for said in (old, new)
     ]
@@ -139,7 +140,7 @@ def test_spellings_that_disagree_are_refused(change: Change, message: str) -> No
 def test_documents_are_left_as_they_are() -> None:
     config, schema = changed(CONFIG, {"upsertConfig.comparisonColumn": "n"}), changed(SCHEMA, {})
     before = json.dumps([config, schema])
-    kt.pinot.create_table(new_lake(), config, schema)
+    kt.pinot.create_table(empty_lake(), config, schema)
     assert json.dumps([config, schema]) == before
 
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pinot_configs import FULL_PARTIAL, TRANSFORMS, make, new_lake
+from pinot_configs import FULL_PARTIAL, TRANSFORMS, make
 
 import keytide as kt
 from keytide.pinot.scalar_functions import parsed, sql_of, unknown_parts
 from keytide.predicate.row_expression import row_expression
+from new_tables import empty_lake
 
 ROW = pa.table({"a": pa.array([7], pa.int32()), "b": pa.array([2], pa.int32()),
                 "x": [2.25], "s": [" aB "], "none": pa.array([None], pa.int32())})  # fmt: skip
@@ -92,7 +93,7 @@ def test_value_that_no_column_of_the_type_has_is_refused() -> None:
 
 
 def test_other_computation_of_a_table_that_exists_is_refused() -> None:
-    lake = new_lake()
+    lake = empty_lake()
     table = make(computed("score", "plus(n, 1)"), lake=lake)
     assert make(computed("score", "PLUS(n, 1)"), lake=lake).uri == table.uri
     with pytest.raises(kt.InvalidError, match=r"TransformConfigs\.score', found .* \+ 2"):

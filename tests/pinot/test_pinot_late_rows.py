@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pinot_configs import CONFIG, FULL_PARTIAL, SCHEMA, STRATEGIES, changed, new_lake
+from pinot_configs import CONFIG, FULL_PARTIAL, SCHEMA, STRATEGIES, changed
 
 import keytide as kt
+from new_tables import empty_lake, empty_table
 
 
 class Row(NamedTuple):
@@ -63,7 +64,7 @@ PARTIAL = FULL_PARTIAL | {
 
 
 def new_table(**changes: Any) -> kt.Table:
-    return kt.pinot.create_table(new_lake(), changed(CONFIG, PARTIAL | changes), SCHEMA)
+    return kt.pinot.create_table(empty_lake(), changed(CONFIG, PARTIAL | changes), SCHEMA)
 
 
 def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -101,7 +102,6 @@ def test_a_late_row_is_stored_unless_it_is_to_be_dropped() -> None:
 
 
 def test_only_rows_that_are_merged_can_be_left_out() -> None:
-    schema = [kt.Field(-1, name, kt.parse_sql_type("INT")) for name in ("k", "ts")]
     options = {"upsert.mode": "full", "sequence.field": "ts", "upsert.late-rows": "leave-out"}
     with pytest.raises(kt.InvalidError, match=r"requires 'upsert.mode' = 'partial', found 'full'"):
-        new_lake().create_table("t", schema, ["k"], options=options)
+        empty_table("k INT, ts INT", ["k"], options=options)

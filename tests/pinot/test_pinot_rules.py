@@ -18,12 +18,12 @@ from pinot_configs import (
     Change,
     changed,
     make,
-    new_lake,
 )
 
 import keytide as kt
 from keytide.pinot.config import parse_schema, parse_table_config
 from keytide.pinot.rules import NOT_YET, RULES, Case
+from new_tables import empty_lake
 
 OFFLINE: Change = {"tableType": "OFFLINE", "tableName": "orders_OFFLINE"}
 CONSISTENT: Change = {
@@ -210,7 +210,7 @@ NOT_CARRIED_OUT: list[tuple[str, Change, Change, str]] = [
 def test_what_pinot_refuses_is_refused(
     rule: str, config: Change, schema: Change, message: str
 ) -> None:
-    lake = new_lake()
+    lake = empty_lake()
     with pytest.raises(kt.InvalidError, match=f"Pinot's table config 'orders': .*{message}"):
         make(config, schema, lake)
     assert not lake.exists or lake.tables() == []
@@ -220,7 +220,7 @@ def test_what_pinot_refuses_is_refused(
 def test_what_cannot_be_carried_out_is_refused(
     rule: str, config: Change, schema: Change, message: str
 ) -> None:
-    lake = new_lake()
+    lake = empty_lake()
     with pytest.raises(kt.UnsupportedError, match=message):
         make(config, schema, lake)
     assert not lake.exists or lake.tables() == []

@@ -16,10 +16,10 @@ from pinot_configs import (
     STRATEGIES,
     Change,
     make,
-    new_lake,
 )
 
 import keytide as kt
+from new_tables import empty_lake
 
 # -- columns ---------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ def test_config_that_is_sound_makes_a_table(
 ) -> None:
     named = {*upsert.get("comparisonColumns", ["ts"]), upsert.get("deleteRecordColumn")}
     key = [name for name in key if name not in named]
-    lake = new_lake()
+    lake = empty_lake()
     partitions = layout.get(PARTITIONS, CONFIG_PARTITIONS)
     assume(upsert.get("hashFunction") != "UUID" or partitions["k"]["numPartitions"] == 1)
     change = {"upsertConfig": upsert, **layout}
@@ -174,7 +174,7 @@ def test_offline_table_loses_its_suffix() -> None:
 
 
 def test_name_that_is_given_counts() -> None:
-    lake = new_lake()
+    lake = empty_lake()
     table = kt.pinot.create_table(lake, CONFIG, SCHEMA, name="shop.latest")
     assert table.name == "shop.latest"
     assert lake.tables() == ["shop.latest"]
@@ -250,7 +250,7 @@ def test_sound_config_is_warned_of_nothing() -> None:
 
 
 def test_warning_that_is_an_error_leaves_no_table() -> None:
-    lake = new_lake()
+    lake = empty_lake()
     with warnings.catch_warnings(action="error"), pytest.raises(kt.KeytideWarning):
         make({"upsertConfig.snapshot": "ENABLE"}, lake=lake)
     assert not lake.exists or lake.tables() == []
@@ -276,7 +276,7 @@ FIXED: list[tuple[Change, Change, str]] = [
 
 @pytest.mark.parametrize(("config", "schema", "message"), FIXED)
 def test_what_cannot_change_is_refused(config: Change, schema: Change, message: str) -> None:
-    lake = new_lake()
+    lake = empty_lake()
     make(lake=lake).write([row("a", 1)])
     with pytest.raises(kt.InvalidError, match=f"table default.orders was {message}; it cannot be"):
         make(config, schema, lake)
@@ -284,7 +284,7 @@ def test_what_cannot_change_is_refused(config: Change, schema: Change, message: 
 
 
 def test_strategies_cannot_change_however_they_are_said() -> None:
-    lake, partial = new_lake(), FULL_PARTIAL | {STRATEGIES: {"n": "INCREMENT"}}
+    lake, partial = empty_lake(), FULL_PARTIAL | {STRATEGIES: {"n": "INCREMENT"}}
     make(partial, lake=lake)
     make(partial | {STRATEGIES: {"n": "INCREMENT", "s": "OVERWRITE"}}, lake=lake)
     with pytest.raises(
@@ -310,7 +310,7 @@ def test_strategies_cannot_change_however_they_are_said() -> None:
 def test_what_no_table_has_cannot_come_later(
     config: Change, error: type[Exception], message: str
 ) -> None:
-    lake = new_lake()
+    lake = empty_lake()
     make(lake=lake)
     with pytest.raises(error, match=message):
         make(config, lake=lake)
@@ -318,7 +318,7 @@ def test_what_no_table_has_cannot_come_later(
 
 @pytest.mark.parametrize("options", [{}, {"sequence.field": "ts", "bucket": "2"}])
 def test_table_without_an_index_gets_none(options: dict[str, str]) -> None:
-    lake = new_lake()
+    lake = empty_lake()
     fields = make().table_schema.fields
     lake.create_table("orders", list(fields), ["k"], options=options)
     with pytest.raises(kt.InvalidError, match=r"created with 'none' as 'upsertConfig\.mode'"):
@@ -326,7 +326,7 @@ def test_table_without_an_index_gets_none(options: dict[str, str]) -> None:
 
 
 def test_second_call_opens_the_table() -> None:
-    lake = new_lake()
+    lake = empty_lake()
     make(lake=lake).write([row("a", 1)])
     with warnings.catch_warnings(action="error"):
         assert make(lake=lake).scan().count() == 1
@@ -334,7 +334,7 @@ def test_second_call_opens_the_table() -> None:
 
 
 def test_schema_with_other_columns_opens_the_table_and_warns() -> None:
-    lake = new_lake()
+    lake = empty_lake()
     make(lake=lake)
     specs = [{"name": "score", "dataType": "INT"}, {"name": "new", "dataType": "INT"}]
     with pytest.warns(kt.KeytideWarning, match="score DOUBLE, not INT, new None, not INT; change"):
@@ -378,7 +378,7 @@ def test_ttl_counts_in_what_rows_are_compared_by(
 
 
 def test_table_with_another_ttl_is_opened_with_a_warning() -> None:
-    lake = new_lake()
+    lake = empty_lake()
     make(DELETES, {}, lake)
     with pytest.warns(kt.KeytideWarning, match="'upsert.deleted-keys-ttl' '20', not '30'"):
         table = make(DELETES | {"upsertConfig.deletedKeysTTL": 30}, {}, lake)

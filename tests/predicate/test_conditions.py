@@ -35,6 +35,7 @@ from keytide.predicate.predicate import (
 )
 from keytide.sql.cursor import parse_tree, tokenize
 from keytide.sql.pushdown import exact_predicate, pushed_predicate
+from table_rows import rows
 
 MIDNIGHT = datetime(2024, 1, 1)
 INSTANT = datetime(2024, 1, 1, tzinfo=timezone.utc)
@@ -154,7 +155,7 @@ def test_condition_keeps_the_rows_that_duckdb_keeps(
 ) -> None:
     expected = duck.execute(f"SELECT p, k FROM t WHERE {condition}").fetchall()
     found = table.scan(columns=["p", "k"], where=condition)
-    assert sorted(tuple(row.values()) for row in found.to_pylist()) == sorted(expected)
+    assert rows(found) == sorted(expected)
     assert found.count() == len(expected)
 
 

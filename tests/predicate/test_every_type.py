@@ -48,8 +48,8 @@ def in_key_order(rows: pa.Table) -> list[str]:
 # -- values ----------------------------------------------------------------------------------------
 
 
-def test_every_type_comes_back_exactly_from_one_file(warehouse: str) -> None:
-    table = all_types_table(kt.connect(warehouse))
+def test_every_type_comes_back_exactly_from_one_file(lake: kt.Lake) -> None:
+    table = all_types_table(lake)
     rows = all_types_rows(range(ROW_COUNT))
     table.write(rows)
     found = table.scan().to_arrow()
@@ -61,9 +61,9 @@ def test_every_type_comes_back_exactly_from_one_file(warehouse: str) -> None:
 @pytest.mark.parametrize("memory", ["1 kb", "1 gb"])
 @pytest.mark.parametrize("buckets", ["1", "3"])
 def test_every_type_comes_back_exactly_from_a_merge(
-    warehouse: str, memory: str, buckets: str
+    lake: kt.Lake, memory: str, buckets: str
 ) -> None:
-    table = all_types_table(kt.connect(warehouse), **{"read.memory": memory, "bucket": buckets})
+    table = all_types_table(lake, **{"read.memory": memory, "bucket": buckets})
     for start in (0, 8, 4):
         table.write(all_types_rows(range(start, start + 16)))
     batches = pa.Table.from_batches(table.scan().to_batches(), schema=table.schema)
@@ -80,8 +80,8 @@ def test_every_type_comes_back_exactly_from_a_store_without_local_files(warehous
     assert rows_as_text(table.scan().to_arrow()) == rows_as_text(all_types_rows(range(ROW_COUNT)))
 
 
-def test_columns_of_every_type_are_compared(warehouse: str) -> None:
-    table = all_types_table(kt.connect(warehouse))
+def test_columns_of_every_type_are_compared(lake: kt.Lake) -> None:
+    table = all_types_table(lake)
     rows = all_types_rows(range(ROW_COUNT))
     table.write(rows)
     table.write(rows)
@@ -93,8 +93,8 @@ def test_columns_of_every_type_are_compared(warehouse: str) -> None:
         assert rows_as_text(told) == rows_as_text(table.scan(snapshot_id=version).to_arrow())
 
 
-def test_columns_of_nothing_but_nulls_come_back(warehouse: str) -> None:
-    table = all_types_table(kt.connect(warehouse))
+def test_columns_of_nothing_but_nulls_come_back(lake: kt.Lake) -> None:
+    table = all_types_table(lake)
     nulls = {name: pa.nulls(2, kind_of(text).to_arrow()) for name, text in COLUMNS.items()}
     table.write(pa.table({"k": [1, 2], **nulls}))
     table.write([{"k": key, **dict.fromkeys(COLUMNS)} for key in (2, 3)])
@@ -103,8 +103,8 @@ def test_columns_of_nothing_but_nulls_come_back(warehouse: str) -> None:
     assert found.schema == table.schema
 
 
-def test_column_read_alone_is_the_column_read_with_others(warehouse: str) -> None:
-    table = all_types_table(kt.connect(warehouse))
+def test_column_read_alone_is_the_column_read_with_others(lake: kt.Lake) -> None:
+    table = all_types_table(lake)
     rows = all_types_rows(range(12))
     table.write(rows)
     together = table.scan().to_arrow()
@@ -191,8 +191,7 @@ def test_changes_are_told_of_keys_of_every_scalar_type(warehouse: str, text: str
 
 
 @pytest.mark.parametrize("text", NESTED)
-def test_nested_type_is_refused_as_key_and_as_partition(warehouse: str, text: str) -> None:
-    lake = kt.connect(warehouse)
+def test_nested_type_is_refused_as_key_and_as_partition(lake: kt.Lake, text: str) -> None:
     fields = [field_of("k", "INT"), field_of("n", text)]
     with pytest.raises(kt.InvalidError, match="primary key names column 'n' of type"):
         lake.create_table("t", fields, ["n"])

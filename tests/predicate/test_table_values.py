@@ -148,9 +148,8 @@ TYPES = [
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize("text", TYPES)
 def test_key_and_partition_are_what_a_write_would_store_or_refused(
-    warehouse: str, text: str
+    lake: kt.Lake, text: str
 ) -> None:
-    lake = kt.connect(warehouse)
     fields = [Field(-1, "p", kind_of(text)), Field(-1, "k", kind_of("INT"))]
     for number, value in enumerate(OTHERS):
         table = lake.create_table(f"t{number}", fields, ["p", "k"], ["p"], options={"bucket": "3"})
@@ -166,8 +165,8 @@ def test_key_and_partition_are_what_a_write_would_store_or_refused(
             assert (written, found, replaced) == (1, True, 2), repr(value)
 
 
-def test_key_with_more_digits_than_python_has_is_found(warehouse: str) -> None:
-    table = kt.connect(warehouse).create_table(
+def test_key_with_more_digits_than_python_has_is_found(lake: kt.Lake) -> None:
+    table = lake.create_table(
         "t", [Field(-1, "k", kind_of("TIMESTAMP(9)"))], ["k"], options={"bucket": "5"}
     )
     table.write(pa.table({"k": pa.array([1_700_000_000_123_456_789], pa.timestamp("ns"))}))
@@ -178,8 +177,8 @@ def test_key_with_more_digits_than_python_has_is_found(warehouse: str) -> None:
 
 
 @pytest.mark.parametrize("bucket", ["1", "16"])
-def test_chars_that_differ_in_blanks_are_one_key(warehouse: str, bucket: str) -> None:
-    table = kt.connect(warehouse).create_table(
+def test_chars_that_differ_in_blanks_are_one_key(lake: kt.Lake, bucket: str) -> None:
+    table = lake.create_table(
         "t",
         [Field(-1, "k", kind_of("CHAR(3)")), Field(-1, "v", kind_of("INT"))],
         ["k"],

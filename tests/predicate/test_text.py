@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
+from new_tables import fields_of
 
 HALF = "\ud800"
 
@@ -62,9 +63,9 @@ def is_utf8(value: bytes) -> bool:
     return True
 
 
-def table_of(**columns: str) -> kt.Table:
+def new_table(**columns: str) -> kt.Table:
     lake = kt.connect(tempfile.mkdtemp())
-    fields = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in columns.items()]
+    fields = fields_of(columns)
     return lake.create_table("t", fields, ["k"])
 
 
@@ -83,7 +84,7 @@ def test_text_is_written_exactly_or_refused_with_its_row(
     values = pa.array([None if t is None else value_of(t) for t in texts], stored)
     column = values.view(as_text(stored))
     rows = {"k": list(range(len(texts))), "v": encode(column) if "<" not in place else column}
-    table = table_of(k="INT", v=place)
+    table = new_table(k="INT", v=place)
     wrong = [i for i, text in enumerate(texts) if text is not None and not is_utf8(text)]
     if not wrong:
         table.write(pa.table(rows))
@@ -98,7 +99,7 @@ def test_text_is_written_exactly_or_refused_with_its_row(
 
 def test_values_that_a_slice_hides_are_not_looked_at() -> None:
     values = pa.array([b"\xff", b"a"]).view(pa.string())
-    table = table_of(k="STRING")
+    table = new_table(k="STRING")
     table.write(pa.table({"k": values}).slice(1))
     assert table.scan().to_pylist() == [{"k": "a"}]
 
@@ -107,12 +108,12 @@ def test_values_that_a_slice_hides_are_not_looked_at() -> None:
 def test_key_and_row_kind_are_text_too(column: str) -> None:
     values = pa.array([b"\xff"]).view(pa.string())
     with pytest.raises(kt.InvalidError, match=rf"xff.*column '{column}'|column '{column}'.*xff"):
-        table_of(k="STRING").write(pa.table({"k": ["a"], "_row_kind": ["+I"], column: values}))
+        new_table(k="STRING").write(pa.table({"k": ["a"], "_row_kind": ["+I"], column: values}))
 
 
 @pytest.mark.parametrize("rows", [[{"k": HALF}], pl.DataFrame, "pandas"])
 def test_half_of_a_character_is_refused_in_every_container(rows: Any) -> None:
-    table = table_of(k="STRING")
+    table = new_table(k="STRING")
     if rows == "pandas":
         rows = pytest.importorskip("pandas").DataFrame({"k": [HALF]})
     elif rows is pl.DataFrame:
@@ -123,7 +124,7 @@ def test_half_of_a_character_is_refused_in_every_container(rows: Any) -> None:
 
 def test_half_of_a_character_is_refused_in_names_options_and_comments() -> None:
     lake = kt.connect(tempfile.mkdtemp())
-    fields = [kt.Field(-1, "k", kt.parse_sql_type("INT"))]
+    fields = fields_of("k INT")
     for name, key, comment in ((HALF, "k", None), ("t", HALF, None), ("t", "k", HALF)):
         with pytest.raises(kt.InvalidError, match="half of a character"):
             lake.create_table(name, fields, [key], comment=comment)

@@ -63,7 +63,7 @@ def test_any_timestamp_is_spelled_by_its_calendar(ticks: int, unit: str, zone: s
     assert isinstance(held, (str, datetime))
 
 
-def rows(keys: list[int]) -> pa.Table:
+def new_rows(keys: list[int]) -> pa.Table:
     moments = pa.array([BEYOND[k % 3] for k in keys], pa.int64())
     return pa.table(
         {
@@ -104,7 +104,9 @@ DOORS: dict[str, Callable[[kt.Lake, kt.Table], Any]] = {
     "compact": lambda _, t: t.compact(full=True),
     "update": lambda _, t: t.update({"many": "NULL"}, "id = 1"),
     "delete": lambda _, t: t.delete("id = 2"),
-    "refused rows": lambda _, t: t.write(pa.concat_tables([rows([7]), rows([7])]).drop(["many"])),
+    "refused rows": lambda _, t: t.write(
+        pa.concat_tables([new_rows([7]), new_rows([7])]).drop(["many"])
+    ),
     **{
         f"${name}": lambda lake, _, name=name: lake.sql(f'SELECT * FROM "t${name}"').to_pylist()
         for name in ("files", "partitions", "buckets", "audit_log", "manifests", "ro")
@@ -132,13 +134,12 @@ def command(lake: kt.Lake, name: str, *words: str) -> None:
 @pytest.mark.parametrize("keys", KEYS)
 @pytest.mark.parametrize("door", DOORS)
 def test_no_door_lets_anything_but_an_error_of_its_own_out(
-    warehouse: str, door: str, keys: str
+    lake: kt.Lake, door: str, keys: str
 ) -> None:
-    lake = kt.connect(warehouse)
     primary_key, partition_by = KEYS[keys]
-    table = lake.create_table("t", rows([]).schema, primary_key, partition_by)
+    table = lake.create_table("t", new_rows([]).schema, primary_key, partition_by)
     for _ in range(2):
-        table.write(rows([0, 1, 2]))
+        table.write(new_rows([0, 1, 2]))
     try:
         DOORS[door](lake, table)
     except kt.KeytideError as error:

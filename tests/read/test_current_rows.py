@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.write.test_key_index import ROWS, Model, new_store, new_table, rows_of, write
+from tests.write.test_key_index import ROWS, Model, new_table, rows_of, write
 
 import keytide as kt
 from copies import copies_of
@@ -26,6 +26,7 @@ from keytide.key_index.sorted_runs import RemoteRun, Run, write_run
 from keytide.snapshot.lineage import forget_lineages
 from keytide.store import Store
 from keytide.store.faults import FaultyStore
+from new_tables import empty_store, empty_table, table_in
 
 KEYS = range(7)
 
@@ -81,12 +82,9 @@ TWO_COLUMNS = pa.schema(
 def test_keys_of_several_columns_are_found_in_their_partitions_and_buckets(
     partitions: tuple[str, ...], function: str
 ) -> None:
-    lake = kt.connect("", store=new_store())
     buckets = "1" if function == "uuid" else "3"
     options = {"upsert.mode": "full", "bucket": buckets, "upsert.hash-function": function}
-    table = lake.create_table(
-        "t", TWO_COLUMNS, ["p", "k"], partition_by=partitions, options=options
-    )
+    table = empty_table(TWO_COLUMNS, ["p", "k"], partition_by=partitions, options=options)
     rows = [{"p": p, "k": k, "v": 10 * k} for p in ("a", "", "ß") for k in range(5)]
     table.write(rows)
     table.write([{"p": "a", "k": 1, "v": -1}])
@@ -112,9 +110,8 @@ def test_keys_of_several_columns_are_found_in_their_partitions_and_buckets(
     ids=str,
 )
 def test_keys_of_any_type_are_looked_up(type_: Any, values: list[Any], asked: list[Any]) -> None:
-    lake = kt.connect("", store=new_store())
     schema = pa.schema([pa.field("k", type_, False), ("v", pa.int64())])
-    table = lake.create_table("t", schema, ["k"], options={"upsert.mode": "full"})
+    table = empty_table(schema, ["k"], options={"upsert.mode": "full"})
     stored = pa.array(values).cast(type_) if isinstance(values[0], str) else pa.array(values, type_)
     table.write(pa.table([stored, pa.array(range(len(values)))], schema=schema))
     keys = (
@@ -133,12 +130,12 @@ def data_files(store: FaultyStore) -> list[str]:
 
 
 def test_look_up_reads_the_file_of_its_row_alone() -> None:
-    store = new_store()
+    store = empty_store()
     table = new_table(store, **{"num-sorted-run.compaction-trigger": "100"})
     for n in range(6):
         write(table, ("+I", n, 1, "a"), ("+I", 6, n, "b"))
     seen = FaultyStore(store)
-    table = kt.connect("", store=seen).table("t")
+    table = table_in(seen)
     table.metadata.latest_snapshot_id()
     for key in range(6):
         forget_files()
@@ -175,7 +172,7 @@ SHOWN = {1: (5, "a"), 2: (6, "b"), 4: (5, "a")}
 def opened(store: Store) -> kt.Table:
     forget_files()
     forget_lineages()
-    return kt.connect("", store=store).table("t")
+    return table_in(store)
 
 
 @contextmanager

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from copies import empty_store
 from gate_doors import CLEANING, OF_BOTH_BRANCHES, READING, WRITING
 from keytide.format import paths
 from keytide.format.cache import forget_files
 from keytide.format.schema import TableSchema
 from keytide.snapshot.lineage import forget_lineages
+from new_tables import empty_lake
 
 FALLBACK, PRIMARY = "scan.fallback-branch", "scan.primary-branch"
 NULLABLE = "primary-key.nullable"
@@ -57,7 +57,7 @@ def naming(table: kt.Table, option: str, branch: str = "b") -> kt.Table:
 
 def two_branches(option: str, kinds: tuple[str, str], ours: Any, theirs: Any) -> kt.Lake:
     """Table `t` and its branch `b`, which have rows of their own, and the option."""
-    lake = kt.connect("", store=empty_store())
+    lake = empty_lake()
     given = {"bucket": "1"} if "indexed" in kinds else {"bucket": "1", NULLABLE: "true"}
     table, other = (
         lake.create_table(
@@ -76,7 +76,7 @@ def two_branches(option: str, kinds: tuple[str, str], ours: Any, theirs: Any) ->
     return lake
 
 
-def shown(rows: Any) -> list[tuple[str, int, str]]:
+def day_rows(rows: Any) -> list[tuple[str, int, str]]:
     return sorted((str(row["day"]), row["k"], row["v"]) for row in rows.to_pylist())
 
 
@@ -108,14 +108,14 @@ def test_each_partition_is_read_of_the_first_branch_that_has_files_of_it(
     else:
         rows = expected(theirs, ours, ("branch", "table"))
     scan = table.scan()
-    assert shown(scan) == shown(lake.sql("SELECT * FROM t")) == rows
-    assert shown(kt.scan_polars(table).collect().to_arrow()) == rows
+    assert day_rows(scan) == day_rows(lake.sql("SELECT * FROM t")) == rows
+    assert day_rows(kt.scan_polars(table).collect().to_arrow()) == rows
     assert scan.count() == len(rows)
     assert table.scan(limit=2).to_arrow().num_rows == min(2, len(rows))
-    assert shown(table.scan(where="k >= 2")) == [row for row in rows if row[1] >= 2]
-    assert shown(table.scan(where="v = 'branch'")) == [row for row in rows if row[2] == "branch"]
+    assert day_rows(table.scan(where="k >= 2")) == [row for row in rows if row[1] >= 2]
+    assert day_rows(table.scan(where="v = 'branch'")) == [row for row in rows if row[2] == "branch"]
     keys = [(days[day], k) for day in days for k in range(4)]
-    assert shown(table.get_many(keys)) == rows
+    assert day_rows(table.get_many(keys)) == rows
     found = [row for row in map(table.get, keys) if row is not None]
     assert sorted((str(row["day"]), row["k"], row["v"]) for row in found) == rows
 
@@ -162,19 +162,19 @@ def test_rows_of_a_dropped_partition_are_those_of_the_other_branch_again() -> No
     lake = two_branches(FALLBACK, ("keyed", "keyed"), FIRST, SECOND)
     lake.sql(f"ALTER TABLE t RESET ('{FALLBACK}')")
     lake.table("t").truncate({"day": 1.0})
-    rows = shown(naming(lake.table("t"), FALLBACK).scan())
+    rows = day_rows(naming(lake.table("t"), FALLBACK).scan())
     assert rows == [("1.0", 1, "branch"), ("2.0", 2, "branch")]
 
 
 def test_older_snapshot_is_read_with_the_branch_of_its_time(option: str) -> None:
     lake = lake_of(option)
-    both = shown(lake.table("t").scan())
+    both = day_rows(lake.table("t").scan())
     for at in ({"snapshot_id": 1}, {"as_of": lake.table("t").metadata.snapshot(1).time_millis}):
         with pytest.raises(kt.NotFoundError, match=f"'{option}' of default.t names this branch"):
             lake.table("t").scan(**at)  # the branch has its first snapshot since
     latest = lake.table("t").branch("b").metadata.snapshot(1).time_millis
-    assert shown(lake.table("t").scan(as_of=latest)) == both
-    assert shown(lake.sql(f"SELECT * FROM t TIMESTAMP AS OF {latest}")) == both
+    assert day_rows(lake.table("t").scan(as_of=latest)) == both
+    assert day_rows(lake.sql(f"SELECT * FROM t TIMESTAMP AS OF {latest}")) == both
 
 
 def test_all_other_doors_are_refused_by_name(option: str) -> None:

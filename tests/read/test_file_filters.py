@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -14,9 +13,8 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.definition.schema_evolution import ChangeColumnType, RenameColumn, SetOption
-from keytide.store import open_store
 from keytide.store.faults import Crash, Fault, FaultyStore
-from keytide.types import Field
+from new_tables import empty_lake, empty_store, empty_table, table_in
 from type_values import SCALARS, column_of, kind_of
 
 FILTERED = "file-index.bloom-filter.columns"
@@ -26,9 +24,7 @@ UNFILTERED = ("BOOLEAN", "DECIMAL")
 
 
 def new_table(columns: dict[str, str], keys: list[str], **options: str) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    fields = [Field(-1, name, kind_of(text)) for name, text in columns.items()]
-    return lake.create_table("t", fields, keys, options=options)
+    return empty_table(columns, keys, options=options)
 
 
 def files_read(table: kt.Table, where: str) -> int:
@@ -154,7 +150,7 @@ def test_index_file_that_is_missing_or_torn_is_an_error_until_reads_use_none(
 @pytest.mark.parametrize("buckets", ["1", "2"])
 @pytest.mark.parametrize("failing", ["*/manifest/*", "*.index"])
 def test_write_that_fails_leaves_no_index_file(buckets: str, failing: str) -> None:
-    store = open_store(f"memory://{uuid4().hex}")
+    store = empty_store()
     options = {"bucket": buckets, FILTERED: "k", IN_MANIFEST: "0 b"}
     rows = [{"k": 1}, {"k": 2}, {"k": 3}]
     kt.connect("", store=store).create_table(
@@ -164,7 +160,7 @@ def test_write_that_fails_leaves_no_index_file(buckets: str, failing: str) -> No
     assert any(path.endswith(".index") for path in before)
     faulty = FaultyStore(store, [Fault("put", failing, action="fail")])
     with pytest.raises(kt.DataError):
-        kt.connect("", store=faulty).table("t").write(rows)
+        table_in(faulty).write(rows)
     assert sorted(info.path for info in store.list()) == before
 
 
@@ -302,7 +298,7 @@ def test_wherever_it_stops_the_table_is_whole(action: Any, operation: Any, nth: 
 
 
 def test_procedure_indexes_some_partitions_and_asks_for_columns() -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    lake = empty_lake()
     lake.sql("CREATE TABLE t (p INT, k INT) PARTITIONED BY (p)")
     lake.sql("INSERT INTO t VALUES (1, 1), (2, 2)")
     with pytest.raises(kt.InvalidError, match=FILTERED):

@@ -84,9 +84,9 @@ def test_filtered_scan_is_the_whole_one_filtered(
 
 
 def test_rows_that_no_other_run_touches_are_left_out_while_they_are_read(
-    warehouse: str, monkeypatch: pytest.MonkeyPatch
+    lake: kt.Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    t = kt.connect(warehouse).create_table("t", SCHEMA, ["k"], options={"write-only": "true"})
+    t = lake.create_table("t", SCHEMA, ["k"], options={"write-only": "true"})
     t.write(table([(k, "a", k % 100, 0) for k in range(10_000)]))
     t.compact(full=True)
     t.write(table([(5, "b", 1, 0), (101, "b", 0, 0)]))

@@ -41,7 +41,7 @@ def allowing(table: kt.Table, *folders: str) -> kt.Table:
     return table
 
 
-def make_table(warehouse: str) -> kt.Table:
+def new_table(warehouse: str) -> kt.Table:
     table = kt.connect(warehouse).create_table("t", SCHEMA, ["k"])
     table.write([{"k": 1, "v": "a"}])
     return table
@@ -51,7 +51,7 @@ def make_table(warehouse: str) -> kt.Table:
 def test_missing_data_file_outside_of_the_table_is_named(
     name: str, warehouse: str, tmp_path: Path
 ) -> None:
-    table = allowing(make_table(warehouse), f"file://{tmp_path}/elsewhere")
+    table = allowing(new_table(warehouse), f"file://{tmp_path}/elsewhere")
     live = table.stored.newest_files()
     (entry,) = live.entries
     outside = f"file://{tmp_path}/elsewhere/data-1.parquet"
@@ -108,7 +108,7 @@ def test_data_file_outside_of_the_table_is_verified_and_never_deleted(
 def test_damaged_data_file_outside_of_the_table_is_told_with_its_place(
     damage: str, tmp_path: Path
 ) -> None:
-    table = allowing(make_table(str(tmp_path / "lake")), f"file://{tmp_path}/elsewhere/")
+    table = allowing(new_table(str(tmp_path / "lake")), f"file://{tmp_path}/elsewhere/")
     outside = moved_outside(table, tmp_path / "elsewhere")
     data = outside.read_bytes()
     changed = data[:50] + bytes([data[50] ^ 1]) + data[51:]
@@ -191,7 +191,7 @@ def test_file_where_the_table_allows_none_is_never_published(
 
 
 def test_place_that_an_earlier_definition_allowed_is_read(tmp_path: Path) -> None:
-    table = allowing(make_table(str(tmp_path / "lake")), f"file://{tmp_path}/elsewhere")
+    table = allowing(new_table(str(tmp_path / "lake")), f"file://{tmp_path}/elsewhere")
     moved_outside(table, tmp_path / "elsewhere")
     lake = kt.connect(tmp_path / "lake")
     lake.sql("ALTER TABLE t RESET ('data-file.external-paths')")

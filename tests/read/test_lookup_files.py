@@ -10,7 +10,6 @@ from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import polars as pl
 import pytest
@@ -27,6 +26,7 @@ from keytide.read.lookup import VersionsOfKeys
 from keytide.read.lookup_files import Bounds, LookupFiles, searched
 from keytide.read.sections import PlannedFile
 from keytide.store import object_store, open_store
+from new_tables import empty_lake, empty_store
 
 KEYS = {
     "INT": lambda n: n,
@@ -71,7 +71,7 @@ def test_changelog_with_lookup_files_tells_the_same_and_folds_to_the_rows(
             kt.Field(-1, column, kt.parse_sql_type(type_))
             for column, type_ in (("part", "INT NOT NULL"), ("k", f"{key} NOT NULL"), ("v", "INT"))
         ]
-        lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+        lake = empty_lake()
         tables.append(lake.create_table(name, fields, ["part", "k"], options=options))
     for commit in range(6):
         count = 400 if commit == 0 else 12
@@ -169,7 +169,7 @@ def test_key_of_a_run_to_be_written_again_is_told_once_where_nothing_is_laid_out
 def test_rows_that_this_process_has_written_are_not_read_to_be_looked_up(
     far: bool, tmp_path: Path, files: LookupFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store(f"memory://{uuid4().hex}") if far else open_store(str(tmp_path))
+    store = empty_store() if far else open_store(str(tmp_path))
     table, read = numbered(kt.connect("", store=store)), list[str]()
     upsert(table, range(10), 0)
 
@@ -206,7 +206,7 @@ def test_files_of_a_far_store_are_asked_in_any_order(monkeypatch: pytest.MonkeyP
         return [call() for call in reversed(calls)][::-1]
 
     monkeypatch.setattr(object_store, "side_by_side", last_first)
-    table = numbered(kt.connect("", store=open_store(f"memory://{uuid4().hex}")))
+    table = numbered(empty_lake())
     upsert(table, range(10), 0)
     upsert(table, [1, 2], 1)
     told = upsert(table, [1, 2, 3], 2)
@@ -216,7 +216,7 @@ def test_files_of_a_far_store_are_asked_in_any_order(monkeypatch: pytest.MonkeyP
 def test_old_rows_come_by_windows_where_those_of_the_keys_are_too_many_to_be_held(
     monkeypatch: pytest.MonkeyPatch, asked: list[tuple[int, list[int]]]
 ) -> None:
-    tables = [numbered(kt.connect("", store=open_store(f"memory://{uuid4().hex}"))) for _ in "ab"]
+    tables = [numbered(empty_lake()) for _ in "ab"]
     steps = [(range(40), 0), (range(5, 15), 1), (range(50), 2)]
     told = [[upsert(tables[0], *step) for step in steps]]
     asked.clear()

@@ -138,8 +138,8 @@ def test_no_keys_give_no_rows(tmp_path: Path) -> None:
         ("x", "keys is 'x'"),
     ],
 )
-def test_keys_that_are_none_are_refused(warehouse: str, given: Any, reason: str) -> None:
-    table = kt.connect(warehouse).create_table("t", pa.schema([("k", pa.int64())]), ["k"])
+def test_keys_that_are_none_are_refused(lake: kt.Lake, given: Any, reason: str) -> None:
+    table = lake.create_table("t", pa.schema([("k", pa.int64())]), ["k"])
     table.write([{"k": 1}])
     with pytest.raises(kt.InvalidError, match=reason):
         table.get_many(given)

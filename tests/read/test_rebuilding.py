@@ -5,7 +5,6 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +15,8 @@ from keytide.key_index.indexed_keys import Entries
 from keytide.read.key_index_rebuild import settled_bucket
 from keytide.snapshot.bucket_key_index import KeyIndex
 from keytide.snapshot.live_files import load_dead_rows
-from keytide.store import open_store
 from keytide.write.refusals import writable_view
+from new_tables import empty_table
 
 ROWS, KEYS, WRITES = 12_000, 15_000, 3
 
@@ -35,8 +34,7 @@ def filled_table(options: dict[str, str]) -> kt.Table:
         [pa.field("k", pa.int64(), nullable=False), ("at", pa.int64()), ("text", pa.string()),
          ("a", pa.int64()), ("b", pa.int64())]
     )  # fmt: skip
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    table = lake.create_table("t", schema, ["k"], options={"upsert.mode": "full", **options})
+    table = empty_table(schema, ["k"], options={"upsert.mode": "full", **options})
     rng = np.random.default_rng(0)
     for number in range(WRITES):
         at = rng.integers(0, 1000, ROWS)

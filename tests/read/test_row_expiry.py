@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 
 import keytide as kt
-from copies import empty_store
-from histories import ids, stray_files
+from histories import stray_files
 from keytide.catalogs.system_tables import audit_log
+from new_tables import empty_store, empty_table
+from table_rows import snapshot_ids
 
 HOUR = 3600
 NOW = 1_800_000_000
@@ -44,9 +45,9 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return set_
 
 
-def table_of(schema: pa.Schema = SCHEMA, **options: str) -> kt.Table:
+def new_table(schema: pa.Schema = SCHEMA, **options: str) -> kt.Table:
     given = {"record-level.expire-time": "1 h", "record-level.time-field": "t", **options}
-    return kt.connect("", store=empty_store()).create_table("t", schema, ["k"], options=given)
+    return empty_table(schema, ["k"], options=given)
 
 
 def keys_of(table: kt.Table, **asked: Any) -> list[int]:
@@ -71,7 +72,7 @@ def keys_of(table: kt.Table, **asked: Any) -> list[int]:
 def test_rows_are_shown_until_their_time_is_over(
     at: Clock, type_: pa.DataType, times: list[int | None], shown: list[int]
 ) -> None:
-    table = table_of(pa.schema([("k", pa.int64()), ("t", type_)]))
+    table = new_table(pa.schema([("k", pa.int64()), ("t", type_)]))
     rows = pa.table({"k": range(len(times)), "t": pa.array(times, pa.int64()).cast(type_)})
     table.write(rows)
     assert keys_of(table) == shown
@@ -80,7 +81,7 @@ def test_rows_are_shown_until_their_time_is_over(
 
 
 def test_every_reader_shows_the_same(at: Clock) -> None:
-    table = table_of()
+    table = new_table()
     table.write([{"k": k, "t": NOW - k * HOUR // 2, "v": k} for k in range(6)])
     lake = kt.connect("", store=table.stored.store)
     scan = table.scan(["v"], where="v < 9")
@@ -97,7 +98,7 @@ def test_every_reader_shows_the_same(at: Clock) -> None:
 
 
 def test_why_says_that_a_row_has_expired(at: Clock) -> None:
-    table = table_of()
+    table = new_table()
     table.write([{"k": 1, "t": NOW, "v": 7}])
     assert (table.why(1).row, table.why(1).has_expired) == ({"k": 1, "t": NOW, "v": 7}, False)
     at(NOW + HOUR + 1)
@@ -109,7 +110,7 @@ def test_why_says_that_a_row_has_expired(at: Clock) -> None:
 
 
 def test_changes_tell_of_rows_that_have_not_expired(at: Clock) -> None:
-    table = table_of()
+    table = new_table()
     table.write([{"k": 1, "t": NOW, "v": 1}, {"k": 2, "t": NOW + HOUR, "v": 2}])
     table.write([{"k": 1, "t": NOW + HOUR, "v": 3}, {"k": 2, "t": NOW + HOUR, "v": 4}])
     told = [(row["_row_kind"], row["k"]) for row in table.changes(1).to_pylist()]
@@ -119,13 +120,12 @@ def test_changes_tell_of_rows_that_have_not_expired(at: Clock) -> None:
     assert sorted(told) == [("+I", 1), ("+U", 2), ("-U", 2)]
     table.compact(full=True)
     at(NOW + 2 * HOUR + 1)
-    newest = max(ids(table))
+    newest = max(snapshot_ids(table))
     table.compact(full=True)
     assert table.changes(newest).to_pylist() == []  # a compaction that drops rows changes nothing
 
 
-def test_updates_and_deletes_of_sql_see_no_expired_rows(at: Clock, warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_updates_and_deletes_of_sql_see_no_expired_rows(at: Clock, lake: kt.Lake) -> None:
     lake.sql(
         "CREATE TABLE t (k INT, t BIGINT, v INT, PRIMARY KEY (k) NOT ENFORCED) WITH ("
         "'record-level.expire-time' = '1 h', 'record-level.time-field' = 't')"
@@ -140,7 +140,7 @@ def test_updates_and_deletes_of_sql_see_no_expired_rows(at: Clock, warehouse: st
 
 
 def test_compaction_drops_expired_rows_where_nothing_later_could_see_them(at: Clock) -> None:
-    table = table_of(**{"target-file-size": "1 b"})
+    table = new_table(**{"target-file-size": "1 b"})
     table.write([{"k": k, "t": NOW - k * HOUR, "v": k} for k in range(4)])
     table.compact(full=True)
     stored = sum(entry.file.row_count for entry in table.scan().live.entries)
@@ -155,7 +155,7 @@ def test_compaction_drops_expired_rows_where_nothing_later_could_see_them(at: Cl
 
 
 def test_expired_row_of_a_sequence_leaves_a_delete_that_late_rows_find(at: Clock) -> None:
-    table = table_of(**ENGINES["sequence"])
+    table = new_table(**ENGINES["sequence"])
     table.write([{"k": 1, "t": NOW - 2 * HOUR, "v": 9}])
     table.compact(full=True)
     table.write([{"k": 1, "t": NOW, "v": 5}])
@@ -166,7 +166,7 @@ def test_expired_row_of_a_sequence_leaves_a_delete_that_late_rows_find(at: Clock
 
 def test_what_is_put_together_of_many_versions_stays(at: Clock) -> None:
     for compacts in (False, True):
-        table = table_of(**ENGINES["sum"])
+        table = new_table(**ENGINES["sum"])
         table.write([{"k": 1, "t": NOW - 2 * HOUR, "v": 9}])
         if compacts:
             table.compact(full=True)
@@ -190,7 +190,7 @@ def test_rows_are_the_same_whenever_compactions_ran(engine: str, steps: list[Any
         set_ = at.__wrapped__(patch)  # type: ignore[attr-defined]
         now = NOW
         options = {**ENGINES[engine], "num-sorted-run.compaction-trigger": "99"}
-        tables = [table_of(**options), table_of(**options)]
+        tables = [new_table(**options), new_table(**options)]
         for step in steps:
             if step == "an hour":
                 now += HOUR
@@ -203,26 +203,21 @@ def test_rows_are_the_same_whenever_compactions_ran(engine: str, steps: list[Any
                 for table in tables:
                     table.write(rows)
             if engine != "vectors":  # their rows come with compactions
-                assert shown(tables[0]) == shown(tables[1])
+                assert rows(tables[0]) == rows(tables[1])
         for table in tables:
             table.compact(full=True)
-        assert shown(tables[0]) == shown(tables[1])
-
-
-def shown(table: kt.Table) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.values()) for row in table.scan().to_pylist())
+        assert rows(tables[0]) == rows(tables[1])
 
 
 # -- definitions -----------------------------------------------------------------------------------
 
 
 def test_option_means_nothing_to_a_table_without_a_key() -> None:
-    lake = kt.connect("", store=empty_store())
     options = {"record-level.expire-time": "1 h", "record-level.time-field": "t"}
     with pytest.warns(
         kt.KeytideWarning, match="has no effect: rows expire only in tables with a prim"
     ):
-        table = lake.create_table("t", SCHEMA, [], options=options)
+        table = empty_table(SCHEMA, [], options=options)
     table.write([{"k": 1, "t": 0, "v": 0}])
     assert table.scan().count() == 1
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
-from uuid import uuid4
 
 import polars as pl
 import pytest
@@ -21,7 +20,7 @@ from keytide.format.index_files import VectorPlace, dead_positions
 from keytide.merge.order import SEQUENCE_NUMBER, VALUE_KIND
 from keytide.read import merged_versions as read
 from keytide.read.runs import SYSTEM_COLUMNS, StoredVersions
-from keytide.store import open_store
+from new_tables import empty_table
 
 SAMPLES = Path(__file__).parents[1] / "data/samples"
 
@@ -62,10 +61,8 @@ writes = st.lists(versions, min_size=2, max_size=5)
 
 def written(options: dict[str, str], kinds: Sequence[str], found: list[list[Version]]) -> kt.Table:
     """A table of one bucket with a commit for each list, the kinds in turn."""
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     columns = {"k": "INT NOT NULL", "s": "INT", "v": "INT"}
-    fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in columns.items()]
-    table = lake.create_table("t", fields, ["k"], options={"write-only": "true", **options})
+    table = empty_table(columns, ["k"], options={"write-only": "true", **options})
     names = ("k", "s", "v", "_row_kind")
     for number, some in enumerate(found):
         marked = [(*v, kinds[(number + i) % len(kinds)]) for i, v in enumerate(some)]
@@ -73,7 +70,7 @@ def written(options: dict[str, str], kinds: Sequence[str], found: list[list[Vers
     return table
 
 
-def seen(table: kt.Table) -> tuple[list[Any], list[Any]]:
+def rows_and_kinds(table: kt.Table) -> tuple[list[Any], list[Any]]:
     """The rows, and the outcome of every key with its kind."""
     rows = sorted(table.scan().to_pylist(), key=repr)
     return rows, sorted(audit_log(table.scan()).to_pylist(), key=repr)
@@ -88,7 +85,7 @@ def test_merged_versions_written_again_leave_the_table_as_it_is(
 ) -> None:
     kinds, options = ENGINES[engine]
     table = written(options, kinds, found)
-    before, files = seen(table), table.scan().live.entries
+    before, files = rows_and_kinds(table), table.scan().live.entries
     stored = stored_versions(table, files)
     view = table.scan().view
     with mock.patch.object(read, "_BATCH_ROWS_MIN", batch_rows):
@@ -104,7 +101,7 @@ def test_merged_versions_written_again_leave_the_table_as_it_is(
         merged[SEQUENCE_NUMBER].min(), merged[SEQUENCE_NUMBER].max(),
     )  # fmt: skip
     assert file.delete_row_count == merged[VALUE_KIND].is_in([1, 3]).sum()
-    assert seen(table) == before
+    assert rows_and_kinds(table) == before
 
 
 def numbers(versions: pl.DataFrame) -> dict[int, int]:
@@ -122,7 +119,7 @@ def test_kept_numbers_and_deletes_order_what_comes_later(
     compact(compacted, 1)
     for table in (whole, compacted):
         table.write([{"k": k, "s": s, "v": v} for k, s, v in late])
-    assert seen(compacted) == seen(whole)
+    assert rows_and_kinds(compacted) == rows_and_kinds(whole)
 
 
 def test_versions_have_the_columns_asked_for_as_they_are_stored() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keytide as kt
 from keytide.base.row_kind import RowKind
 from keytide.read.sections import columns_without_nulls
+from new_tables import fields_of
 
 
 def without_nulls(table: kt.Table) -> set[str]:
@@ -13,9 +14,9 @@ def without_nulls(table: kt.Table) -> set[str]:
     return set(columns_without_nulls(files, scan.view.schema.fields, scan.view.schemas))
 
 
-def make_table(warehouse: str, *rows: dict[str, object], **options: str) -> kt.Table:
+def new_table(warehouse: str, *rows: dict[str, object], **options: str) -> kt.Table:
     columns = {"k": "INT", "a": "INT", "s": "STRING", "d": "DOUBLE", "l": "ARRAY<INT>"}
-    schema = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in columns.items()]
+    schema = fields_of(columns)
     lake = kt.connect(warehouse)
     table = lake.create_table("t", schema, ["k"], options={"bucket": "1", **options})
     for row in rows:
@@ -27,26 +28,26 @@ FULL = {"k": 1, "a": 1, "s": "x", "d": 0.5, "l": [1]}
 
 
 def test_no_files_say_nothing(warehouse: str) -> None:
-    assert without_nulls(make_table(warehouse)) == set()
+    assert without_nulls(new_table(warehouse)) == set()
 
 
 def test_every_file_has_to_be_free_of_nulls(warehouse: str) -> None:
-    table = make_table(warehouse, FULL, {**FULL, "k": 2, "s": None})
+    table = new_table(warehouse, FULL, {**FULL, "k": 2, "s": None})
     assert without_nulls(table) == {"k", "a", "d"}  # nested columns have no statistics
 
 
 def test_bounds_that_are_not_known_leave_it_open(warehouse: str) -> None:
-    table = make_table(warehouse, FULL, {**FULL, "d": float("nan")})
+    table = new_table(warehouse, FULL, {**FULL, "d": float("nan")})
     assert without_nulls(table) == {"k", "a", "s"}
 
 
 def test_mode_that_keeps_no_statistics_leaves_it_open(warehouse: str) -> None:
-    table = make_table(warehouse, FULL, **{"metadata.stats-mode": "none"})
+    table = new_table(warehouse, FULL, **{"metadata.stats-mode": "none"})
     assert without_nulls(table) == set()
 
 
 def test_column_added_later_is_null_in_older_files(warehouse: str) -> None:
-    table = make_table(warehouse, FULL)
+    table = new_table(warehouse, FULL)
     kt.connect(warehouse).sql("ALTER TABLE t ADD COLUMN n INT")
     table = kt.connect(warehouse).table("t")
     table.write([{**FULL, "n": 1}])
@@ -54,5 +55,5 @@ def test_column_added_later_is_null_in_older_files(warehouse: str) -> None:
 
 
 def test_deletion_without_values_counts_its_nulls(warehouse: str) -> None:
-    table = make_table(warehouse, FULL, {"k": 1, "_row_kind": RowKind.DELETE.short})
+    table = new_table(warehouse, FULL, {"k": 1, "_row_kind": RowKind.DELETE.short})
     assert without_nulls(table) == {"k"}

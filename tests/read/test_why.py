@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.format import paths
-from keytide.store import open_store
+from new_tables import empty_table
 
 SAMPLES = Path(__file__).parents[1] / "data/samples"
 
@@ -27,19 +26,18 @@ GROUPS = {
 }
 
 
-def made(columns: str, options: Mapping[str, str], key: tuple[str, ...] = ("k",)) -> kt.Table:
+def new_table(columns: str, options: Mapping[str, str], key: tuple[str, ...] = ("k",)) -> kt.Table:
     """A table in memory with columns such as 'k int, v text'."""
     types = {"int": pa.int64(), "text": pa.string(), "bool": pa.bool_()}
     pairs = (column.split() for column in columns.split(", "))
     schema = pa.schema([(name, types[kind]) for name, kind in pairs])
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     kept = {"write-only": "true", **options}  # a compaction would leave fewer versions to explain
-    return lake.create_table("t", schema, primary_key=key, options=kept)
+    return empty_table(schema, key=key, options=kept)
 
 
 def written(columns: str, options: Mapping[str, str], rows: Iterable[str]) -> kt.Table:
     """A table with a commit for each row, such as '+I 1 a 5', in which '-' is NULL."""
-    table = made(columns, options)
+    table = new_table(columns, options)
     for row in rows:
         kind, *values = row.split()
         cells = zip(table.schema, values, strict=True)
@@ -51,7 +49,7 @@ def written(columns: str, options: Mapping[str, str], rows: Iterable[str]) -> kt
     return table
 
 
-def told(why: kt.Why, *columns: str) -> list[str]:
+def outcomes(why: kt.Why, *columns: str) -> list[str]:
     """The versions' values and outcomes as texts."""
     rows = why.to_arrow().to_pylist()
     return [
@@ -72,7 +70,7 @@ def test_late_rows_lose_by_sequence_field_and_ties_by_arrival() -> None:
         ["+I 1 a 5", "+I 1 b 9", "+I 1 late 7", "+I 1 c 9", "+I 1 none -"],
     )
     why = table.why(1)
-    assert told(why, "v") == [
+    assert outcomes(why, "v") == [
         "+I none: replaced by version 5: sequence field ts NULL < 9",
         "+I a: replaced by version 5: sequence field ts 5 < 9",
         "+I late: replaced by version 5: sequence field ts 7 < 9",
@@ -86,7 +84,7 @@ def test_late_rows_lose_by_sequence_field_and_ties_by_arrival() -> None:
 def test_least_sequence_wins_where_order_descends() -> None:
     options = {"sequence.field": "ts", "sequence.field.sort-order": "descending"}
     table = written("k int, v text, ts int", options, ["+I 1 a 5", "+I 1 b 9"])
-    assert told(table.why(1), "v") == [
+    assert outcomes(table.why(1), "v") == [
         "+I b: replaced by version 2: sequence field ts 9 > 5",
         "+I a: is the row",
     ]
@@ -95,7 +93,7 @@ def test_least_sequence_wins_where_order_descends() -> None:
 def test_delete_that_comes_last_leaves_no_row() -> None:
     table = written("k int, v text", {}, ["+I 1 a", "-D 1 -"])
     why = table.why(1)
-    assert told(why, "v") == [
+    assert outcomes(why, "v") == [
         "+I a: replaced by version 2: it arrived later (_SEQUENCE_NUMBER 0 < 1)",
         "-D -: deletes the row",
     ]
@@ -107,7 +105,7 @@ def test_late_row_loses_to_tombstone() -> None:
     rows = ["+I 1 a 1 false", "+I 1 - 5 true", "+I 1 b 3 false"]
     table = written("k int, v text, at int, gone bool", options, rows)
     why = table.why(1)
-    assert told(why, "v") == [
+    assert outcomes(why, "v") == [
         "+I a: replaced by version 3: sequence field at 1 < 5",
         "+I b: replaced by version 3: sequence field at 3 < 5",
         "-D -: deletes the row",
@@ -119,7 +117,7 @@ def test_stored_retracts_are_ignored_where_another_engine_says_so() -> None:
     table = written("k int, v text", {}, ["+I 1 a", "-D 1 -"])
     schema = replace(table.table_schema, id=1, options={"bucket": "1", "ignore-delete": "true"})
     table.metadata.store.create(paths.schema_path(1), schema.to_json())
-    assert told(table.why(1), "v") == [
+    assert outcomes(table.why(1), "v") == [
         "+I a: is the row",
         "-D -: ignored: the table has 'ignore-delete'",
     ]
@@ -131,7 +129,7 @@ def test_stored_retracts_are_ignored_where_another_engine_says_so() -> None:
 def test_first_version_keeps_all_others_out() -> None:
     table = written("k int, v text", {"merge-engine": "first-row"}, ["+I 1 a", "+I 1 b"])
     why = table.why(1)
-    assert told(why, "v") == ["+I a: is the row", "+I b: ignored: version 1 was first"]
+    assert outcomes(why, "v") == ["+I a: is the row", "+I b: ignored: version 1 was first"]
     assert (why.row, why.taken) == ({"k": 1, "v": "a"}, {"v": (1,)})
 
 
@@ -145,7 +143,7 @@ def test_versions_fill_each_others_gaps() -> None:
         ["+I 1 a1 b1 -", "+I 1 a2 - -", "+I 1 - - -"],
     )
     why = table.why(1)
-    assert told(why) == [
+    assert outcomes(why) == [
         "+I: sets b; a replaced by version 2: it arrived later (_SEQUENCE_NUMBER 0 < 1)",
         "+I: sets a",
         "+I: ignored: all its columns are NULL",
@@ -166,7 +164,7 @@ def test_each_sequence_group_has_a_winner_of_its_own() -> None:
         ["+I 1 a1 5 b1 1 1", "+I 1 a2 3 - 2 2", "+I 1 a3 - b3 4 1"],
     )
     why = table.why(1)
-    assert told(why) == [
+    assert outcomes(why) == [
         "+I: sets a, s; adds 1 to n; b, t replaced by version 2: sequence field t 1 < 2",
         "+I: sets b, t; adds 2 to n; a, s replaced by version 1: sequence field s 3 < 5",
         "+I: adds 4 to n; a ignored: all columns of its sequence group (s) are NULL; "
@@ -180,7 +178,7 @@ def test_retract_takes_back_columns_of_the_groups_it_is_newest_of() -> None:
     rows = ["+I 1 5 1 a 3 -", "-D 1 6 - - - -", "-U 1 2 2 - 1 -"]
     table = written("k int, s int, t int, a text, n int, m int", GROUPS, rows)
     why = table.why(1)
-    assert told(why) == [
+    assert outcomes(why) == [
         "+I: adds 3 to n; s replaced by version 2: sequence field s 5 < 6; "
         "t replaced by version 3: sequence field t 1 < 2; "
         "a retracted by version 2: sequence field s 5 < 6",
@@ -196,13 +194,13 @@ def test_delete_removes_what_came_before_it_for_good() -> None:
         "merge-engine": "partial-update",
         "partial-update.remove-record-on-delete": "true",
     }
-    table = made("k int, a text, b text", options)
+    table = new_table("k int, a text, b text", options)
     for kind, a, b in [("+I", "a1", "b1"), ("-D", None, None), ("-U", "x", None)]:
         table.write([{"k": 1, "a": a, "b": b, "_row_kind": kind}])
-    assert told(table.why(1)) == ["+I: removed by version 2", "-D: deletes the row"]
+    assert outcomes(table.why(1)) == ["+I: removed by version 2", "-D: deletes the row"]
     table.write([{"k": 1, "a": "a4", "b": None}])
     table.write([{"k": 1, "a": None, "b": "b5"}])
-    assert told(table.why(1)) == [
+    assert outcomes(table.why(1)) == [
         "+I: removed by version 2",
         "-D: deleted the row, and version 3 created it again",
         "+I: sets a",
@@ -217,7 +215,7 @@ def test_late_add_finds_no_row_where_deciding_group_removed_it() -> None:
         "partial-update.remove-record-on-sequence-group": "g",
     }
     table = written("k int, g int, a text", options, ["+I 1 1 a", "-D 1 5 -", "+I 1 3 late"])
-    assert told(table.why(1)) == [
+    assert outcomes(table.why(1)) == [
         "+I: removed by version 2",
         "-D: deletes the row",
         "+I: ignored: version 2 had already deleted the row",
@@ -243,7 +241,7 @@ def test_folds_name_the_versions_that_they_fold() -> None:
         ["+I 1 1 2 x w1", "+I 1 - 3 - w2", "+I 1 5 3 y -", "-U 1 1 9 z -"],
     )
     why = table.why(1)
-    assert told(why) == [
+    assert outcomes(why) == [
         "+I: adds 1 to n; sets w; is not the max of top; "
         "v replaced by version 3: it arrived later (_SEQUENCE_NUMBER 0 < 2)",
         "+I: sets the max of top; w ignored: version 1 comes first",
@@ -257,7 +255,7 @@ def test_folds_name_the_versions_that_they_fold() -> None:
 def test_functions_that_gather_name_every_version_that_they_were_given() -> None:
     options = {"merge-engine": "aggregation", "fields.v.aggregate-function": "listagg"}
     why = written("k int, v text", options, ["+I 1 a", "+I 1 -", "+I 1 b"]).why(1)
-    assert told(why) == [
+    assert outcomes(why) == [
         "+I: is aggregated into v (listagg)",
         "+I: ignored: all its columns are NULL",
         "+I: is aggregated into v (listagg)",
@@ -268,11 +266,11 @@ def test_functions_that_gather_name_every_version_that_they_were_given() -> None
 def test_lone_retract_is_kept_and_shows_no_row() -> None:
     options = {"merge-engine": "aggregation", "fields.n.aggregate-function": "sum"}
     table = written("k int, n int", options, ["-D 1 3"])
-    assert told(table.why(1)) == [
+    assert outcomes(table.why(1)) == [
         "-D: is stored as a retract: there is no row yet from which to retract"
     ]
     table.write([{"k": 1, "n": 5}])
-    assert told(table.why(1)) == ["-D: subtracts 3 from n", "+I: adds 5 to n"]
+    assert outcomes(table.why(1)) == ["-D: subtracts 3 from n", "+I: adds 5 to n"]
     assert table.why(1).row == {"k": 1, "n": 2}
 
 
@@ -324,7 +322,7 @@ def hidden_outcomes(path: Path) -> set[str]:
 
 
 def test_key_that_was_never_written_has_no_versions() -> None:
-    table = made("k int, v text", {})
+    table = new_table("k int, v text", {})
     why = table.why(1)
     assert (why.row, why.snapshot_id, why.to_arrow().num_rows) == (None, None, 0)
     table.write([{"k": 2, "v": "b"}])
@@ -345,7 +343,7 @@ def test_only_files_that_may_hold_the_key_are_read(tmp_path: Path) -> None:
 
 def test_older_snapshots_explain_their_own_row() -> None:
     table = written("k int, v text", {}, ["+I 1 a", "+I 1 b"])
-    assert told(table.why(1, snapshot_id=1), "v") == ["+I a: is the row"]
+    assert outcomes(table.why(1, snapshot_id=1), "v") == ["+I a: is the row"]
     assert table.why({"k": 1}, as_of="2999-01-01").row == {"k": 1, "v": "b"}
     with pytest.raises(kt.NotFoundError, match="no snapshot 9"):
         table.why(1, snapshot_id=9)
@@ -361,7 +359,7 @@ def test_default_is_in_the_row_and_in_no_version() -> None:
 
 
 def test_columns_called_like_ours_keep_their_names() -> None:
-    table = made("k int, version text, _version int, outcome text", {})
+    table = new_table("k int, version text, _version int, outcome text", {})
     table.write([{"k": 1, "version": "v", "_version": 7, "outcome": "o"}])
     (row,) = table.why(1).to_arrow().to_pylist()
     assert (row["version"], row["_version"], row["outcome"]) == ("v", 7, "o")
@@ -463,7 +461,7 @@ def test_row_is_what_get_returns_and_holds_what_versions_gave(
     history: tuple[str, list[list[dict[str, Any]]]],
 ) -> None:
     engine, commits = history
-    table = made(COLUMNS, ENGINES[engine][0])
+    table = new_table(COLUMNS, ENGINES[engine][0])
     for commit in commits:
         table.write(commit)
     for key in (1, 2):
@@ -482,14 +480,14 @@ def test_versions_that_the_row_comes_from_make_it_by_themselves(
     history: tuple[str, list[list[dict[str, Any]]]],
 ) -> None:
     engine, commits = history
-    table = made(COLUMNS, ENGINES[engine][0])
+    table = new_table(COLUMNS, ENGINES[engine][0])
     for commit in commits:
         table.write(commit)
     why = table.why(1)
     used = {number for numbers in why.taken.values() for number in numbers}
     # A lone version stands as it is, with values of groups that it says nothing about.
     assume(len(used) > 1 or (used and "groups" not in engine))
-    again = made(COLUMNS, ENGINES[engine][0])
+    again = new_table(COLUMNS, ENGINES[engine][0])
     for row in why.to_arrow().to_pylist():
         if row["version"] in used:
             again.write([{name: row[name] for name in table.schema.names}])

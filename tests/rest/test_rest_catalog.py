@@ -14,21 +14,10 @@ from typer.testing import CliRunner
 import keytide as kt
 from keytide.cli.main import app
 from keytide.snapshot.metadata import TableMetadata
+from table_rows import by_key, put, snapshot_ids
 
 KEYED = "k INT, v INT, PRIMARY KEY (k) NOT ENFORCED"
 Rows = dict[int, int]
-
-
-def rows(table: kt.Table) -> Rows:
-    return {row["k"]: row["v"] for row in table.scan().to_pylist()}
-
-
-def put(table: kt.Table, found: Rows) -> None:
-    table.write([{"k": k, "v": v} for k, v in found.items()])
-
-
-def ids(table: kt.Table) -> list[int]:
-    return [snapshot.id for snapshot in table.snapshots()]
 
 
 def is_commit(method: str, path: str) -> bool:
@@ -67,7 +56,7 @@ def test_tables_are_made_once_renamed_and_dropped(lake: kt.Lake, table: kt.Table
         lake.sql(f"CREATE TABLE shop.t ({KEYED})")
     moved = lake.rename_table("shop.t", "u")
     assert isinstance(moved, kt.Table)
-    assert rows(moved) == {1: 1}
+    assert by_key(moved) == {1: 1}
     with pytest.raises(kt.NotFoundError, match=r"table shop\.t does not exist .*: shop\.u"):
         lake.table("shop.t")
     lake.sql(f"CREATE TABLE shop.t ({KEYED})")
@@ -77,7 +66,7 @@ def test_tables_are_made_once_renamed_and_dropped(lake: kt.Lake, table: kt.Table
         lake.rename_table("shop.u", "nowhere.u")
     lake.drop_table("shop.u")
     assert lake.tables() == ["shop.t"]
-    assert rows(lake.table("shop.t")) == {}
+    assert by_key(lake.table("shop.t")) == {}
 
 
 def test_handle_of_a_table_that_has_another_name_reads_and_commits_nothing(
@@ -87,13 +76,13 @@ def test_handle_of_a_table_that_has_another_name_reads_and_commits_nothing(
     moved = lake.rename_table("shop.t", "u")
     assert isinstance(moved, kt.Table)
     with pytest.raises(kt.NotFoundError, match=r"shop\.t is no longer in the catalog"):
-        rows(table)
+        by_key(table)
     with pytest.raises(kt.KeytideError, match=r"shop\.t is no longer in the catalog"):
         put(table, {2: 2})
     lake.sql(f"CREATE TABLE shop.t ({KEYED})")
     with pytest.raises(kt.KeytideError):
         put(table, {2: 2})
-    assert (rows(moved), rows(lake.table("shop.t"))) == ({1: 1}, {})
+    assert (by_key(moved), by_key(lake.table("shop.t"))) == ({1: 1}, {})
 
 
 # -- rows ------------------------------------------------------------------------------------------
@@ -105,12 +94,12 @@ def test_rows_are_written_changed_and_read_by_python_and_sql(
     put(table, {1: 1, 2: 1, 3: 1})
     put(table, {1: 2})
     lake.sql("UPDATE shop.t SET v = 3 WHERE k = 2; DELETE FROM shop.t WHERE k = 3")
-    assert rows(table) == {1: 2, 2: 3}
+    assert by_key(table) == {1: 2, 2: 3}
     assert lake.sql("SELECT sum(v) AS s FROM Shop.T").to_pylist() == [{"s": 5}]
     table.compact(full=True)
     table.overwrite(table.scan(snapshot_id=1))
-    assert rows(table) == {1: 1, 2: 1, 3: 1}
-    assert ids(table) == [*range(1, 7)]
+    assert by_key(table) == {1: 1, 2: 1, 3: 1}
+    assert snapshot_ids(table) == [*range(1, 7)]
     assert table.verify().is_healthy
 
 
@@ -140,10 +129,10 @@ def test_two_writers_who_race_lose_nothing(service: Service, table: kt.Table, is
         each.start()
     for each in writers:
         each.join()
-    found = rows(table)
+    found = by_key(table)
     assert found.pop(0) in (1, 2)
     assert found == {w * 100 + number: number for w in (1, 2) for number in range(6)}
-    assert ids(table) == [*range(1, len(ids(table)) + 1)]
+    assert snapshot_ids(table) == [*range(1, len(snapshot_ids(table)) + 1)]
 
 
 # -- trouble ---------------------------------------------------------------------------------------
@@ -158,7 +147,7 @@ def test_commit_whose_answer_is_lost_is_made_once(
     put(table, {1: 1})
     service.trouble = strikes(is_commit, trouble)
     put(table, {1: 2, 2: 2})
-    assert (rows(table), ids(table)) == ({1: 2, 2: 2}, [1, 2])
+    assert (by_key(table), snapshot_ids(table)) == ({1: 2, 2: 2}, [1, 2])
 
 
 def test_commit_is_found_below_that_of_another_writer(service: Service, table: kt.Table) -> None:
@@ -177,7 +166,7 @@ def test_commit_is_found_below_that_of_another_writer(service: Service, table: k
 
     service.trouble = lose_and_overtake
     put(table, {2: 2})
-    assert (rows(table), ids(table)) == ({1: 1, 2: 2, 9: 9}, [1, 2, 3])
+    assert (by_key(table), snapshot_ids(table)) == ({1: 1, 2: 2, 9: 9}, [1, 2, 3])
 
 
 def test_commit_that_nobody_answers_is_told_as_unknown(service: Service, table: kt.Table) -> None:
@@ -186,13 +175,13 @@ def test_commit_that_nobody_answers_is_told_as_unknown(service: Service, table: 
     with pytest.raises(kt.DataError, match="did not respond"):
         put(table, {2: 2})
     service.trouble = lambda method, path: None
-    assert rows(table) == {1: 1}
+    assert by_key(table) == {1: 1}
 
 
 def test_service_that_is_busy_is_asked_again(service: Service, table: kt.Table) -> None:
     put(table, {1: 1})
     service.trouble = strikes(lambda method, path: True, "503", "lost before")
-    assert rows(table) == {1: 1}
+    assert by_key(table) == {1: 1}
 
 
 def test_service_that_refuses_is_not_asked_again(service: Service, table: kt.Table) -> None:
@@ -203,7 +192,7 @@ def test_service_that_refuses_is_not_asked_again(service: Service, table: kt.Tab
     ):
         put(table, {1: 1})
     assert sum("commit" in asked for asked in service.asked) == 1
-    assert rows(table) == {}
+    assert by_key(table) == {}
 
 
 # -- what is refused -------------------------------------------------------------------------------
@@ -227,7 +216,7 @@ def test_what_the_catalog_alone_may_change_is_refused_and_nothing_changes(
             call()
     after = sorted(path for path in service.folder.rglob("*"))
     assert [path for path in after if path not in before and path.suffix != ".parquet"] == []
-    assert (rows(table), lake.tables()) == ({1: 2}, ["shop.t"])
+    assert (by_key(table), lake.tables()) == ({1: 2}, ["shop.t"])
 
 
 def test_other_things_of_the_catalog_are_named(service: Service, lake: kt.Lake) -> None:

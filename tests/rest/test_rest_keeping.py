@@ -11,20 +11,9 @@ from catalog_server import Service, connected, strikes
 
 import keytide as kt
 from keytide.definition.schema_evolution import SetOption
+from table_rows import by_key, put, tag_ids
 
 Rows = dict[int, int]
-
-
-def rows(table: kt.Table) -> Rows:
-    return {row["k"]: row["v"] for row in table.scan().to_pylist()}
-
-
-def put(table: kt.Table, found: Rows) -> None:
-    table.write([{"k": k, "v": v} for k, v in found.items()])
-
-
-def tags(table: kt.Table) -> dict[str, int]:
-    return {tag.name: tag.snapshot_id for tag in table.tags()}
 
 
 def posts(service: Service, ending: str) -> int:
@@ -122,7 +111,7 @@ def test_tags_are_made_read_renamed_and_deleted(lake: kt.Lake, table: kt.Table) 
     put(table, {1: 2})
     table.create_tag("one", 1)
     table.create_tag("two", time_retained="7 d")
-    assert tags(table) == {"one": 1, "two": 2}
+    assert tag_ids(table) == {"one": 1, "two": 2}
     assert [str(tag.time_retained) for tag in table.tags()] == ["None", "7 days, 0:00:00"]
     with pytest.raises(kt.AlreadyExistsError, match="has a tag 'one' of snapshot 1"):
         table.create_tag("one")
@@ -131,7 +120,7 @@ def test_tags_are_made_read_renamed_and_deleted(lake: kt.Lake, table: kt.Table) 
     assert table.scan(tag="one").to_pylist() == [{"k": 1, "v": 1}]
     table.rename_tag("one", "first")
     table.delete_tag("two")
-    assert tags(table) == {"first": 1}
+    assert tag_ids(table) == {"first": 1}
     with pytest.raises(kt.NotFoundError, match="no tag 'two'"):
         table.delete_tag("two")
 
@@ -140,7 +129,7 @@ def test_tag_whose_answer_is_lost_is_made_once(service: Service, table: kt.Table
     put(table, {1: 1})
     service.trouble = strikes(to("/tags"), "lost after")
     table.create_tag("one")
-    assert tags(table) == {"one": 1}
+    assert tag_ids(table) == {"one": 1}
 
 
 def test_tag_that_the_catalog_would_not_keep_for_ever_is_refused(
@@ -151,14 +140,14 @@ def test_tag_that_the_catalog_would_not_keep_for_ever_is_refused(
     table.create_tag("day")
     with pytest.raises(kt.UnsupportedError, match="keeps tags for '1 d'"):
         table.create_tag("ever", time_retained="forever")
-    assert list(tags(table)) == ["day"]
+    assert list(tag_ids(table)) == ["day"]
 
 
 def test_partitions_are_restored_behind_the_guard_of_a_tag(table: kt.Table) -> None:
     put(table, {1: 1})
     put(table, {1: 2, 2: 2})
     table.restore(1)
-    assert rows(table) == {1: 1}
+    assert by_key(table) == {1: 1}
 
 
 # -- branches --------------------------------------------------------------------------------------
@@ -169,15 +158,15 @@ def test_branch_of_a_tag_is_written_and_fast_forwarded_to(table: kt.Table) -> No
     table.create_tag("one")
     trial = table.create_branch("trial", tag="one")
     put(trial, {1: 2, 2: 2})
-    assert (rows(table), rows(trial)) == ({1: 1}, {1: 2, 2: 2})
+    assert (by_key(table), by_key(trial)) == ({1: 1}, {1: 2, 2: 2})
     assert [(b.name, b.newest and b.newest.id) for b in table.branches()] == [("trial", 2)]
     trial.create_tag("mine")
     done = table.fast_forward("trial")
     assert (done.removed, done.added) == (0, 1)
-    assert rows(table) == {1: 2, 2: 2}
-    assert tags(table) == {"mine": 2, "one": 1}
+    assert by_key(table) == {1: 2, 2: 2}
+    assert tag_ids(table) == {"mine": 2, "one": 1}
     put(table, {3: 3})
-    assert rows(table) == {1: 2, 2: 2, 3: 3}
+    assert by_key(table) == {1: 2, 2: 2, 3: 3}
 
 
 def test_branches_are_made_empty_altered_renamed_and_deleted(
@@ -191,7 +180,7 @@ def test_branches_are_made_empty_altered_renamed_and_deleted(
     renamed = table.rename_branch("b", "c")
     renamed.write([{"k": 7, "v": 7, "w": 7}])
     assert renamed.scan().to_pylist() == [{"k": 7, "v": 7, "w": 7}]
-    assert rows(table) == {1: 1}
+    assert by_key(table) == {1: 1}
     with pytest.raises(kt.NotFoundError, match="no branch 'b'"):
         table.branch("b")
     table.delete_branch("c")
@@ -208,10 +197,10 @@ def test_table_is_rolled_back_to_snapshots_and_tags(table: kt.Table) -> None:
     table.create_tag("four")
     done = table.rollback_to(3)
     assert (done.previous_snapshot_id, done.current_snapshot_id, done.tags) == (4, 3, ("four",))
-    assert (rows(table), tags(table)) == ({1: 3}, {"two": 2})
+    assert (by_key(table), tag_ids(table)) == ({1: 3}, {"two": 2})
     table.expire_snapshots(retain_max=1, retain_min=1)
     table.rollback_to("two")
-    assert rows(table) == {1: 2}
+    assert by_key(table) == {1: 2}
     put(table, {2: 9})
     assert [snapshot.id for snapshot in table.snapshots()] == [2, 3]
 
@@ -221,7 +210,7 @@ def test_rollback_whose_answer_is_lost_is_seen(service: Service, table: kt.Table
     put(table, {1: 2})
     service.trouble = strikes(to("/rollback"), "lost after")
     table.rollback_to(1)
-    assert rows(table) == {1: 1}
+    assert by_key(table) == {1: 1}
 
 
 def test_rollback_takes_nothing_away_that_others_commit_meanwhile(
@@ -239,7 +228,7 @@ def test_rollback_takes_nothing_away_that_others_commit_meanwhile(
     service.trouble = overtaken
     with pytest.raises(kt.ConflictError, match="other writers committed"):
         table.rollback_to(1)
-    assert rows(table) == {1: 3}
+    assert by_key(table) == {1: 3}
 
 
 # -- tables made with rows -------------------------------------------------------------------------
@@ -248,7 +237,7 @@ def test_rollback_takes_nothing_away_that_others_commit_meanwhile(
 def test_table_is_made_with_the_rows_of_a_query(lake: kt.Lake, table: kt.Table) -> None:
     put(table, {1: 1, 2: 2})
     lake.sql("CREATE TABLE shop.u WITH ('primary-key' = 'k') AS SELECT k, v * 10 AS v FROM shop.t")
-    assert rows(lake.table("shop.u")) == {1: 10, 2: 20}
+    assert by_key(lake.table("shop.u")) == {1: 10, 2: 20}
     with pytest.raises(kt.AlreadyExistsError):
         lake.sql("CREATE TABLE shop.u WITH ('primary-key' = 'k') AS SELECT k, v FROM shop.t")
 
@@ -289,9 +278,9 @@ def test_handle_of_a_table_that_was_made_anew_changes_nothing(
     for call in tries:
         with pytest.raises(kt.KeytideError):
             call()
-    assert rows(made) == {5: 5, 6: 6}
+    assert by_key(made) == {5: 5, 6: 6}
     assert "snapshot.num-retained.max" not in made.stored.schema.options
-    assert (tags(made), list(made.branches())) == ({}, [])
+    assert (tag_ids(made), list(made.branches())) == ({}, [])
 
 
 # -- counts ----------------------------------------------------------------------------------------

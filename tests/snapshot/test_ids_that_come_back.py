@@ -40,7 +40,7 @@ VERBS: dict[str, Callable[[kt.Table, int], object]] = {
 }
 
 
-def create(lake: kt.Lake) -> kt.Table:
+def new_table(lake: kt.Lake) -> kt.Table:
     return lake.create_table("t", SCHEMA, ["k"], options={"write-only": "true"})
 
 
@@ -48,7 +48,7 @@ def again(table: kt.Table) -> None:
     """The table is dropped and created, and written to."""
     lake = kt.connect(table.uri.rsplit("/default.db", 1)[0])
     lake.drop_table("t")
-    create(lake).write([{"k": 0, "v": -1}])
+    new_table(lake).write([{"k": 0, "v": -1}])
 
 
 STEP = st.tuples(st.integers(0, 2), st.sampled_from([*VERBS, "write", "roll back"]))
@@ -60,7 +60,7 @@ class Processes:
     def __init__(self, folder: Path) -> None:
         self.folder, self.numbers = folder, count()
         (folder / "lake").mkdir()
-        create(self.process())
+        new_table(self.process())
 
     def process(self) -> kt.Lake:
         link = self.folder / f"process-{next(self.numbers)}"
@@ -75,7 +75,7 @@ class Processes:
         return sorted((snapshot.id, snapshot.uuid) for snapshot in found)
 
 
-def seen(table: kt.Table) -> list[tuple[int, str | None]]:
+def ids_and_uuids(table: kt.Table) -> list[tuple[int, str | None]]:
     return [(snapshot.id, snapshot.uuid) for snapshot in table.snapshots()]
 
 
@@ -87,7 +87,7 @@ def test_snapshot_of_another_process_has_the_id_of_one_that_was_rolled_back(tmp_
     one.snapshots()
     one.rollback_to(2)
     other.write([{"k": 7, "v": 7}])
-    assert seen(one) == here.stored()
+    assert ids_and_uuids(one) == here.stored()
 
 
 @pytest.mark.takes_turns
@@ -104,11 +104,11 @@ def test_every_process_is_told_of_the_snapshots_and_rows_that_are_there(
             VERBS[verb](tables[process], number)
             fresh = here.process().table("t")
             for table in tables[: 1 + number % 3]:
-                assert seen(table) == here.stored()
-                assert shown(table) == shown(fresh)
+                assert ids_and_uuids(table) == here.stored()
+                assert everything(table) == everything(fresh)
 
 
-def shown(table: kt.Table) -> dict[str, object]:
+def everything(table: kt.Table) -> dict[str, object]:
     """Everything that there is to see, by how it is asked for. Changes between any two places."""
     ids = [snapshot.id for snapshot in table.snapshots()]
     tags = [tag.name for tag in table.tags()]

@@ -11,12 +11,12 @@ import pytest
 
 import keytide as kt
 import life
-from copies import empty_store
 from keytide.definition.schema_evolution import SetOption
 from keytide.snapshot.lineage import forget_lineages
 from keytide.store import open_store
 from keytide.store.faults import FaultyStore
 from lagging import LaggingFolder
+from new_tables import empty_store, fields_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
 
@@ -57,7 +57,7 @@ def test_invariants_hold_where_listings_lag(tmp_path: Path, steps: int) -> None:
 @pytest.mark.takes_turns
 def test_a_table_is_found_by_who_looks_first(tmp_path: Path) -> None:
     """Its newest schema and snapshot too, though the process has nothing to go by."""
-    schema = [kt.Field(-1, name, kt.parse_sql_type("INT")) for name in ("k", "v")]
+    schema = fields_of("k INT, v INT")
     for number in range(20):
         folder = tmp_path / str(number)
         table = kt.connect("", store=LaggingFolder(str(folder))).create_table("t", schema, ["k"])
@@ -74,7 +74,7 @@ def test_a_table_is_found_by_who_looks_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rolled_back", [1, 2, 5, 30])
 def test_latest_snapshot_is_found_in_a_listing_from_before_a_rollback(rolled_back: int) -> None:
     store = empty_store()
-    schema = [kt.Field(-1, name, kt.parse_sql_type("INT")) for name in ("k", "v")]
+    schema = fields_of("k INT, v INT")
     alone = {"write-only": "true"}
     table = kt.connect("", store=store).create_table("t", schema, ["k"], options=alone)
     for number in range(40):

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ import keytide as kt
 from keytide.format import paths
 from keytide.store.local import LocalStore
 from overtaking import overtaken
+from table_rows import dicts
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -101,5 +101,5 @@ def test_write_beside_a_rollback_whose_folder_shows_nothing_is_made_on_what_is_t
             moving.enter_context(listings(of_none))
 
         overtaken(t, roll_back).write([ROWS[1]])
-    found = sorted(t.scan().to_pylist(), key=itemgetter("k"))
+    found = dicts(t)
     assert found == [{**ROWS[0], "v": 0}, ROWS[1]]

@@ -22,6 +22,7 @@ from delta_tables import delete_by_vector
 from iceberg_tables import create, delete_positions, live_files
 from keytide.store import open_store
 from keytide.store.faults import Crash, Fault, FaultyStore
+from table_rows import rows
 
 deltalake = pytest.importorskip("deltalake")
 
@@ -39,21 +40,21 @@ def table_of(rows: Sequence[Row]) -> pa.Table:
 
 def as_parquet(folder: Path, files: Sequence[Sequence[Row]]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    for number, rows in enumerate(files):
-        pq.write_table(table_of(rows), folder / f"{number}.parquet")
+    for number, batch in enumerate(files):
+        pq.write_table(table_of(batch), folder / f"{number}.parquet")
     return folder
 
 
 def as_delta(folder: Path, files: Sequence[Sequence[Row]]) -> Path:
-    for rows in files:
-        deltalake.write_deltalake(str(folder), table_of(rows), mode="append")
+    for batch in files:
+        deltalake.write_deltalake(str(folder), table_of(batch), mode="append")
     return folder
 
 
 def as_iceberg(folder: Path, files: Sequence[Sequence[Row]]) -> Path:
     table = create(folder, SCHEMA)
-    for rows in files:
-        table.append(table_of(rows))
+    for batch in files:
+        table.append(table_of(batch))
     return Path(table.location().removeprefix("file://"))
 
 
@@ -75,10 +76,6 @@ TOMBSTONE: Row = (12, 120, True, None)
 @pytest.fixture
 def lake(tmp_path: Path) -> kt.Lake:
     return kt.connect(tmp_path / "lake", allow_external_files=True)
-
-
-def rows(table: kt.Table) -> list[Row]:
-    return sorted(tuple(row.values()) for row in table.scan().to_pylist())
 
 
 def managed(lake: kt.Lake, name: str = "t") -> kt.Table:

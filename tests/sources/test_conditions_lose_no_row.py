@@ -53,7 +53,7 @@ SCHEMA = pa.schema(list(TYPES.items()))
 FIELDS = [Field(i, name, type_from_arrow(type_)) for i, (name, type_) in enumerate(TYPES.items())]
 
 
-def rows(start: int) -> pa.Table:
+def new_rows(start: int) -> pa.Table:
     """Three rows, whose columns take their values in turn, and now and then none."""
 
     def column(name: str, step: int) -> pa.Array:
@@ -63,7 +63,7 @@ def rows(start: int) -> pa.Table:
     return pa.table([column(name, step) for step, name in enumerate(TYPES)], schema=SCHEMA)
 
 
-FILES = [rows(start) for start in range(7)]
+FILES = [new_rows(start) for start in range(7)]
 ALL = pa.concat_tables(FILES)
 
 

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import keytide as kt
+from table_rows import answer
 
 DEFINE = (
     "CREATE EXTERNAL TABLE {name} ({columns}PRIMARY KEY (k) NOT ENFORCED) USING parquet "
@@ -40,21 +41,17 @@ def lake(tmp_path: Path, folder: Path) -> kt.Lake:
     return lake
 
 
-def rows(lake: kt.Lake, text: str) -> list[tuple[object, ...]]:
-    return [tuple(row.values()) for row in lake.sql(text).to_pylist()]
-
-
 def test_definition_is_shown_as_it_was_made(lake: kt.Lake, folder: Path) -> None:
     columns = "k INT, w BIGINT, d BOOLEAN, v STRING, "
     lake.sql(DEFINE.format(name="given", columns=columns, folder=folder))
     for name in ("e", "given"):
-        ((text,),) = rows(lake, f"SHOW CREATE TABLE {name}")
+        ((text,),) = answer(lake, f"SHOW CREATE TABLE {name}")
         assert "EXTERNAL" in str(text)
         lake.sql(f"DROP TABLE {name}")
         lake.sql(str(text))
-        assert rows(lake, f"SHOW CREATE TABLE {name}") == [(text,)]
-        assert rows(lake, f"SELECT v FROM {name}") == [("A",)]
-    assert rows(lake, "SHOW TABLES") == [("default", n) for n in ("e", "given", "own")]
+        assert answer(lake, f"SHOW CREATE TABLE {name}") == [(text,)]
+        assert answer(lake, f"SELECT v FROM {name}") == [("A",)]
+    assert answer(lake, "SHOW TABLES") == [("default", n) for n in ("e", "given", "own")]
 
 
 def test_if_not_exists_leaves_what_is_there(lake: kt.Lake, folder: Path) -> None:
@@ -65,7 +62,7 @@ def test_if_not_exists_leaves_what_is_there(lake: kt.Lake, folder: Path) -> None
 
 
 def test_description_tells_keys_and_place(lake: kt.Lake, folder: Path) -> None:
-    told = [row[:3] for row in rows(lake, "DESCRIBE EXTENDED e") if row[0] != "schema"]
+    told = [row[:3] for row in answer(lake, "DESCRIBE EXTENDED e") if row[0] != "schema"]
     assert told == [
         ("k", "INT", "primary key"),
         ("w", "BIGINT", "watermark key"),
@@ -79,19 +76,19 @@ def test_description_tells_keys_and_place(lake: kt.Lake, folder: Path) -> None:
         ("primary key", "k", "table"),
         ("location", str(folder), "table"),
     ]
-    assert rows(lake, "SHOW TBLPROPERTIES e") == [row[:2] for row in told[4:7]]
+    assert answer(lake, "SHOW TBLPROPERTIES e") == [row[:2] for row in told[4:7]]
 
 
 def test_query_joins_both_kinds_of_tables(lake: kt.Lake) -> None:
     query = "SELECT own.k, e.v, own.v AS mine FROM own LEFT JOIN default.e USING (k) ORDER BY own.k"
-    assert rows(lake, query) == [(1, "A", "mine"), (2, None, "mine")]
-    assert rows(
+    assert answer(lake, query) == [(1, "A", "mine"), (2, None, "mine")]
+    assert answer(
         lake, "WITH x AS (SELECT k FROM e) SELECT v FROM own WHERE k IN (SELECT k FROM x)"
     ) == [("mine",)]
 
 
 def test_plan_tells_what_is_asked_before_and_after_the_merge(lake: kt.Lake, folder: Path) -> None:
-    plan = [line for (line,) in rows(lake, "EXPLAIN SELECT v FROM e WHERE k = 1 AND w > 1")]
+    plan = [line for (line,) in answer(lake, "EXPLAIN SELECT v FROM e WHERE k = 1 AND w > 1")]
     assert plan == [
         f"external table default.e: parquet at {folder}",
         "read: 2 parts with 4 versions",
@@ -107,14 +104,14 @@ def test_rows_go_into_tables_of_the_lake(lake: kt.Lake) -> None:
         "MERGE INTO own USING e ON own.k = e.k WHEN MATCHED THEN UPDATE SET v = e.v "
         "WHEN NOT MATCHED BY SOURCE THEN DELETE"
     )
-    assert rows(lake, "SELECT * FROM own") == [(1, "A")]
+    assert answer(lake, "SELECT * FROM own") == [(1, "A")]
     lake.sql("INSERT INTO own SELECT k + 10, v FROM e")
     lake.sql("CREATE TABLE copied AS SELECT * FROM e")
-    assert rows(lake, "SELECT count(*) FROM own") == [(2,)]
-    assert rows(lake, "SELECT k, w, v FROM copied") == [(1, 2, "A")]
+    assert answer(lake, "SELECT count(*) FROM own") == [(2,)]
+    assert answer(lake, "SELECT k, w, v FROM copied") == [(1, 2, "A")]
     theirs = lake.table("e").scan().to_arrow()
     lake.table("own").merge(theirs, "target.k = source.k").when_matched_delete().execute()
-    assert rows(lake, "SELECT * FROM own") == [(11, "A")]
+    assert answer(lake, "SELECT * FROM own") == [(11, "A")]
 
 
 @pytest.mark.parametrize(

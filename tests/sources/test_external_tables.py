@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import keytide as kt
+from new_tables import fields_of
+from table_rows import row_set
 
 SCHEMA = pa.schema([("k", pa.int32()), ("w", pa.int64()), ("d", pa.bool_()), ("v", pa.string())])
 KEYS: dict[str, Any] = {"primary_key": ["k"], "watermark_key": ["w"], "tombstone_key": "d"}
@@ -31,19 +33,10 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> kt.Lake:
-    return kt.connect(tmp_path / "lake")
-
-
 def define(lake: kt.Lake, folder: Path, **more: Any) -> kt.ExternalTable:
     return lake.create_external_table(
         "e", **{"format": "parquet", "location": folder, **KEYS, **more}
     )
-
-
-def rows(scan: Any) -> set[tuple[Any, ...]]:
-    return {tuple(row.values()) for row in scan.to_pylist()}
 
 
 LATEST = {(1, 2, None, "A"), (2, 5, None, "b")}
@@ -52,8 +45,8 @@ LATEST = {(1, 2, None, "A"), (2, 5, None, "b")}
 def test_scan_has_the_freshest_row_of_each_key_and_no_deleted_one(
     lake: kt.Lake, folder: Path
 ) -> None:
-    assert rows(define(lake, folder).scan()) == LATEST
-    assert rows(lake.sql("SELECT * FROM e")) == LATEST
+    assert row_set(define(lake, folder).scan()) == LATEST
+    assert row_set(lake.sql("SELECT * FROM e")) == LATEST
 
 
 def test_get_looks_one_row_up_and_get_many_some(lake: kt.Lake, folder: Path) -> None:
@@ -81,8 +74,8 @@ def test_rows_that_come_later_are_seen_by_the_next_read(lake: kt.Lake, folder: P
     table = define(lake, folder)
     scan = table.scan()
     put(folder, "0.parquet", (1, 9, None, "new"), (3, 1, None, "late"))
-    assert rows(table.scan()) == {(1, 9, None, "new"), (2, 5, None, "b")}
-    assert rows(scan) == LATEST
+    assert row_set(table.scan()) == {(1, 9, None, "new"), (2, 5, None, "b")}
+    assert row_set(scan) == LATEST
 
 
 def test_lake_gives_the_table_by_its_name_and_knows_what_it_is(lake: kt.Lake, folder: Path) -> None:
@@ -102,7 +95,7 @@ def test_names_are_unique_among_both_kinds_of_tables(lake: kt.Lake, folder: Path
         define(lake, folder)
     with pytest.raises(kt.AlreadyExistsError):
         lake.create_table("e", SCHEMA, ["k"])
-    assert rows(define(lake, folder, exists_ok=True).scan()) == LATEST
+    assert row_set(define(lake, folder, exists_ok=True).scan()) == LATEST
     lake.create_table("own", SCHEMA, ["k"])
     with pytest.raises(kt.AlreadyExistsError):
         lake.create_external_table("own", format="parquet", location=folder, exists_ok=True, **KEYS)
@@ -143,11 +136,11 @@ def test_refresh_takes_new_columns_and_new_types(lake: kt.Lake, folder: Path) ->
     wider = pa.schema([("k", pa.int64()), *list(SCHEMA)[1:], ("more", pa.float64())])
     put(folder, "3.parquet", (4, 1, None, "d", 0.5), schema=wider)
     assert table.schema.names == ["k", "w", "d", "v"]
-    assert rows(table.scan()) == {*LATEST, (4, 1, None, "d")}
+    assert row_set(table.scan()) == {*LATEST, (4, 1, None, "d")}
     assert table.refresh()
     assert table.schema == wider
     assert table.table_schema.id == 1
-    assert rows(table.scan(["k", "more"])) == {(1, None), (2, None), (4, 0.5)}
+    assert row_set(table.scan(["k", "more"])) == {(1, None), (2, None), (4, 0.5)}
     assert lake.sql("CALL sys.refresh('e')").to_pylist() == [{"changed": False}]
 
 
@@ -172,7 +165,7 @@ def test_given_columns_stay_and_have_to_be_there(lake: kt.Lake, folder: Path) ->
     )
     assert table.schema == fields
     assert not table.refresh()
-    assert rows(table.scan()) == {("A", 1, 2), ("b", 2, 5), (None, 3, 2)}
+    assert row_set(table.scan()) == {("A", 1, 2), ("b", 2, 5), (None, 3, 2)}
     other = pa.schema([*fields, ("other", pa.int64())])
     with pytest.raises(kt.InvalidError, match="there is no column 'other'"):
         lake.create_external_table("f", format="parquet", location=folder, schema=other, **given)
@@ -186,9 +179,9 @@ def test_null_in_a_not_null_column_is_refused_unless_it_is_that_of_a_tombstone(
     lake: kt.Lake, folder: Path
 ) -> None:
     types = {"k": "INT", "w": "BIGINT", "d": "BOOLEAN", "v": "STRING NOT NULL"}
-    fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in types.items()]
+    fields = fields_of(types)
     table = define(lake, folder, schema=fields)
-    assert rows(table.scan()) == LATEST
+    assert row_set(table.scan()) == LATEST
     put(folder, "3.parquet", (7, 1, None, None))
     with pytest.raises(kt.DataError, match=r"column 'v' is STRING NOT NULL .* a row has NULL"):
         table.scan().to_arrow()

@@ -18,13 +18,10 @@ from keytide.sources.folder import FilePart, PinnedFolder, open_folder
 from keytide.sources.source import Place
 from keytide.store import ObjectInfo, open_store
 from keytide.store.object_store import ObjectStore
+from new_tables import fields_of
+from table_rows import row_set
 
 KEYS: dict[str, Any] = {"primary_key": ["k"], "watermark_key": ["w"]}
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> kt.Lake:
-    return kt.connect(tmp_path / "lake")
 
 
 @pytest.fixture
@@ -46,10 +43,6 @@ def define(lake: kt.Lake, folder: Path, format_: str, **more: Any) -> kt.Externa
     return lake.create_external_table("e", format=format_, location=folder, **{**KEYS, **more})
 
 
-def rows(scan: Any) -> set[tuple[Any, ...]]:
-    return {tuple(row.values()) for row in scan.to_pylist()}
-
-
 # -- partitions ------------------------------------------------------------------------------------
 
 
@@ -57,28 +50,28 @@ def test_values_in_paths_are_columns(lake: kt.Lake, folder: Path) -> None:
     put(folder / "day=2026-01-01/nr=1/a.parquet", k=[1], w=[1])
     put(folder / "day=2026-01-02/nr=__HIVE_DEFAULT_PARTITION__/b.parquet", k=[2], w=[1])
     table = define(lake, folder, "parquet")
-    assert rows(table.scan()) == {(1, 1, date(2026, 1, 1), 1), (2, 1, date(2026, 1, 2), None)}
+    assert row_set(table.scan()) == {(1, 1, date(2026, 1, 1), 1), (2, 1, date(2026, 1, 2), None)}
 
 
 def test_number_that_is_not_written_as_one_is_a_text(lake: kt.Lake, folder: Path) -> None:
     put(folder / "code=007/a.parquet", k=[1], w=[1])
     put(folder / "code=a%2Fb/a.parquet", k=[2], w=[1])
-    assert rows(define(lake, folder, "parquet").scan()) == {(1, 1, "007"), (2, 1, "a/b")}
+    assert row_set(define(lake, folder, "parquet").scan()) == {(1, 1, "007"), (2, 1, "a/b")}
 
 
 def test_declared_type_of_a_path_counts(lake: kt.Lake, folder: Path) -> None:
     put(folder / "p=7/a.parquet", k=[1], w=[1])
     fields = pa.schema([("k", pa.int64()), ("w", pa.int64()), ("p", pa.string())])
-    assert rows(define(lake, folder, "parquet", schema=fields).scan()) == {(1, 1, "7")}
+    assert row_set(define(lake, folder, "parquet", schema=fields).scan()) == {(1, 1, "7")}
 
 
 def test_key_moves_between_partitions_that_are_no_part_of_it(lake: kt.Lake, folder: Path) -> None:
     put(folder / "p=1/a.parquet", k=[1, 2], w=[1, 1])
     put(folder / "p=2/a.parquet", k=[1], w=[2])
     table = define(lake, folder, "parquet")
-    assert rows(table.scan()) == {(1, 2, 2), (2, 1, 1)}
+    assert row_set(table.scan()) == {(1, 2, 2), (2, 1, 1)}
     # The older version in p=1 must not come back (rule R17).
-    assert rows(table.scan(where="p = 1")) == {(2, 1, 1)}
+    assert row_set(table.scan(where="p = 1")) == {(2, 1, 1)}
     assert table.scan(where="p = 1").explain().parts == 2
 
 
@@ -88,7 +81,7 @@ def test_files_of_other_partitions_are_passed_over_where_the_key_says_so(
     for p in (1, 2, 3):
         put(folder / f"p={p}/a.parquet", k=[1], w=[p])
     table = define(lake, folder, "parquet", primary_key=["p", "k"])
-    assert rows(table.scan(where="p >= 2 AND w > 0")) == {(1, 2, 2), (1, 3, 3)}
+    assert row_set(table.scan(where="p >= 2 AND w > 0")) == {(1, 2, 2), (1, 3, 3)}
     assert table.scan(where="p >= 2").explain().parts == 2
 
 
@@ -109,7 +102,7 @@ ROW = (
     1, datetime(2026, 1, 2, 3, 4, 5, 600_000), datetime(2026, 1, 2, 2, tzinfo=timezone.utc),
     date(2026, 1, 2), time(3, 4, 5, 250_000), Decimal("12.50"), -0.5, True, "",
 )  # fmt: skip
-FIELDS = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in TYPED.items()]
+FIELDS = fields_of(TYPED)
 
 
 def test_csv_has_values_of_every_plain_type(lake: kt.Lake, folder: Path) -> None:
@@ -119,7 +112,7 @@ def test_csv_has_values_of_every_plain_type(lake: kt.Lake, folder: Path) -> None
     )
     say(folder / "a.csv", ",".join(TYPED), line, "2,2026-01-01 00:00:00,,,,,,,")
     expected = {ROW, (2, datetime(2026, 1, 1), *[None] * 7)}
-    assert rows(define(lake, folder, "csv", schema=FIELDS).scan()) == expected
+    assert row_set(define(lake, folder, "csv", schema=FIELDS).scan()) == expected
 
 
 def test_json_has_values_of_every_plain_type(lake: kt.Lake, folder: Path) -> None:
@@ -131,7 +124,7 @@ def test_json_has_values_of_every_plain_type(lake: kt.Lake, folder: Path) -> Non
         '{"k": 2, "w": "2026-01-01T00:00:00", "other": [1], "t": null}',
     )
     expected = {ROW, (2, datetime(2026, 1, 1), *[None] * 7)}
-    assert rows(define(lake, folder, "json", schema=FIELDS).scan()) == expected
+    assert row_set(define(lake, folder, "json", schema=FIELDS).scan()) == expected
 
 
 @pytest.mark.parametrize("format_", ["csv", "json"])
@@ -145,7 +138,7 @@ def test_columns_that_nobody_names_are_those_of_the_values(
         say(folder / "1.json", '{"k": 1, "w": 1, "v": 2.5}', '{"k": 2, "w": 1}')
         say(folder / "2.json", '{"k": 1, "w": 2, "v": 3.0, "more": "x"}')
     table = define(lake, folder, format_)
-    assert rows(table.scan()) == {(1, 2, 3.0, "x"), (2, 1, None, None)}
+    assert row_set(table.scan()) == {(1, 2, 3.0, "x"), (2, 1, None, None)}
 
 
 def test_csv_goes_by_its_options_and_is_unpacked(lake: kt.Lake, folder: Path) -> None:
@@ -157,7 +150,7 @@ def test_csv_goes_by_its_options_and_is_unpacked(lake: kt.Lake, folder: Path) ->
     }  # fmt: skip
     fields = pa.schema([("k", pa.int64()), ("w", pa.int64()), ("v", pa.string())])
     table = define(lake, folder, "csv", schema=fields, options=options)
-    assert rows(table.scan()) == {(1, 2, None)}
+    assert row_set(table.scan()) == {(1, 2, None)}
     assert table.why(1).versions.column("v").to_pylist() == ["a;b", None]
 
 
@@ -176,7 +169,7 @@ def test_parquet_columns_have_one_type_that_fits_all_files(lake: kt.Lake, folder
     )
     table = define(lake, folder, "parquet")
     assert table.schema.field("k").type == pa.int64()
-    assert rows(table.scan()) == {(1, 1, "a"), (2, 1, "b")}
+    assert row_set(table.scan()) == {(1, 1, "a"), (2, 1, "b")}
     put(folder / "3.parquet", k=["text"], w=[1])
     with pytest.raises(
         kt.DataError, match=r"3\.parquet: column 'k' is string in this file, but int64"
@@ -204,7 +197,7 @@ def test_what_begins_with_a_dot_or_a_line_is_no_data(lake: kt.Lake, folder: Path
     put(folder / "a.parquet", k=[1], w=[1])
     for name in ("_SUCCESS", ".part.crc", "_delta_log/0.json", ".hidden/x.parquet"):
         say(folder / name, "nothing")
-    assert rows(define(lake, folder, "parquet").scan()) == {(1, 1)}
+    assert row_set(define(lake, folder, "parquet").scan()) == {(1, 1)}
 
 
 def test_folder_without_files_has_no_rows(lake: kt.Lake, folder: Path) -> None:
@@ -265,7 +258,7 @@ def test_folder_may_lie_in_an_object_store(tmp_path: Path, monkeypatch: pytest.M
     table = lake.create_external_table(
         "e", format="parquet", location="memory://external-folder/theirs", **KEYS
     )
-    assert rows(table.scan()) == {(1, 2)}
+    assert row_set(table.scan()) == {(1, 2)}
     opened: list[str] = []
     open_input = ObjectStore.open_input
     monkeypatch.setattr(

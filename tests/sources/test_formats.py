@@ -13,28 +13,25 @@ import pytest
 
 import iceberg_tables
 import keytide as kt
+from table_rows import answer
 
 SCHEMA = pa.schema([("k", pa.int32()), ("w", pa.int32()), ("d", pa.bool_()), ("v", pa.string())])
 KEYS: dict[str, Any] = {"primary_key": ["k"], "watermark_key": ["w"], "tombstone_key": "d"}
 WITH = "'watermark.key' = 'w', 'tombstone.key' = 'd'"
 
 
-def rows(*given: tuple[Any, ...]) -> pa.Table:
+def new_rows(*given: tuple[Any, ...]) -> pa.Table:
     named = [dict(zip(SCHEMA.names, row, strict=True)) for row in given]
     return pa.Table.from_pylist(named, schema=SCHEMA)
 
 
-FIRST = rows((1, 5, None, "a"), (2, 6, None, "b"))
-SECOND = rows((1, 5, None, "z"), (2, 9, True, None), (3, 1, None, "c"))
+FIRST = new_rows((1, 5, None, "a"), (2, 6, None, "b"))
+SECOND = new_rows((1, 5, None, "z"), (2, 9, True, None), (3, 1, None, "c"))
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> kt.Lake:
     return kt.connect(tmp_path / "lake", allow_external_files=True)
-
-
-def answer(lake: kt.Lake, text: str) -> list[tuple[Any, ...]]:
-    return [tuple(row.values()) for row in lake.sql(text).to_arrow().to_pylist()]
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import keytide as kt
 from external_history import HISTORIES, History, register
 from keytide.snapshot.metadata import TableMetadata
 from keytide.sources import version_merge
+from table_rows import row_set
 
 SCHEMA = pa.schema([("k", pa.int32()), ("w", pa.int64()), ("d", pa.bool_()), ("v", pa.string())])
 KEYS: dict[str, Any] = {"primary_key": ["k"], "watermark_key": ["w"], "tombstone_key": "d"}
@@ -29,18 +30,9 @@ def history(monkeypatch: pytest.MonkeyPatch) -> History:
     return HISTORIES["h"]
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> kt.Lake:
-    return kt.connect(tmp_path / "lake")
-
-
 def define(lake: kt.Lake, **more: Any) -> kt.ExternalTable:
     given = {"format": "history", "location": "test://h", **KEYS, **more}
     return lake.create_external_table("e", **given)
-
-
-def rows(scan: Any) -> set[tuple[Any, ...]]:
-    return {tuple(row.values()) for row in scan.to_pylist()}
 
 
 # -- equal watermarks ------------------------------------------------------------------------------
@@ -49,14 +41,14 @@ def rows(scan: Any) -> set[tuple[Any, ...]]:
 def test_of_equal_watermarks_the_later_commit_wins(lake: kt.Lake, history: History) -> None:
     history.commit((1, 7, True, None), (2, 7, None, "b"))
     history.commit((1, 7, None, "a"), (2, 7, True, None))
-    assert rows(define(lake).scan()) == {(1, 7, None, "a")}
+    assert row_set(define(lake).scan()) == {(1, 7, None, "a")}
 
 
 def test_of_equal_watermarks_in_one_commit_the_later_row_wins(
     lake: kt.Lake, history: History
 ) -> None:
     history.commit((1, 7, None, "z"), (1, 7, None, "a"))
-    assert rows(define(lake).scan()) == {(1, 7, None, "a")}
+    assert row_set(define(lake).scan()) == {(1, 7, None, "a")}
 
 
 def test_in_a_commit_that_was_rewritten_a_tombstone_wins_and_then_the_larger_row(
@@ -65,9 +57,9 @@ def test_in_a_commit_that_was_rewritten_a_tombstone_wins_and_then_the_larger_row
     history.commit(
         (1, 7, True, None), (1, 7, None, "b"), (2, 7, None, "y"), (2, 7, None, "x"), rewritten=True
     )
-    assert rows(define(lake).scan()) == {(2, 7, None, "y")}
+    assert row_set(define(lake).scan()) == {(2, 7, None, "y")}
     history.commit((1, 7, None, "later"))
-    assert (1, 7, None, "later") in rows(define(lake, exists_ok=True).scan())
+    assert (1, 7, None, "later") in row_set(define(lake, exists_ok=True).scan())
 
 
 def test_larger_row_is_the_same_in_whatever_order_columns_are_asked_for(
@@ -75,8 +67,8 @@ def test_larger_row_is_the_same_in_whatever_order_columns_are_asked_for(
 ) -> None:
     history.commit((1, 7, None, "z"), (1, 7, False, "a"), rewritten=True)
     table = define(lake)
-    assert rows(table.scan()) == {(1, 7, False, "a")}
-    assert rows(table.scan(["v", "d", "w", "k"])) == {("a", False, 7, 1)}
+    assert row_set(table.scan()) == {(1, 7, False, "a")}
+    assert row_set(table.scan(["v", "d", "w", "k"])) == {("a", False, 7, 1)}
 
 
 def test_tombstone_of_a_rewritten_commit_wins_over_larger_values(
@@ -84,7 +76,7 @@ def test_tombstone_of_a_rewritten_commit_wins_over_larger_values(
 ) -> None:
     history.commit((1, 7, None, "gone"), (1, 7, None, "zzz"), rewritten=True)
     table = define(lake, tombstone_key="v", tombstone_string_key_value="gone")
-    assert rows(table.scan()) == set()
+    assert row_set(table.scan()) == set()
 
 
 def test_tombstone_wins_over_later_commits_where_that_is_asked_for(
@@ -93,7 +85,7 @@ def test_tombstone_wins_over_later_commits_where_that_is_asked_for(
     history.commit((1, 7, True, None))
     history.commit((1, 7, None, "a"))
     table = define(lake, options={"upsert.on-tie": "tombstone-wins"})
-    assert rows(table.scan()) == set()
+    assert row_set(table.scan()) == set()
 
 
 def test_tie_is_refused_where_that_is_asked_for_and_rows_differ(
@@ -102,7 +94,7 @@ def test_tie_is_refused_where_that_is_asked_for_and_rows_differ(
     history.commit((1, 7, None, "a"), (2, 7, None, "b"), (2, 6, None, "c"))
     history.commit((1, 7, None, "a"))
     table = define(lake, options={"upsert.on-tie": "error"})
-    assert rows(table.scan()) == {(1, 7, None, "a"), (2, 7, None, "b")}
+    assert row_set(table.scan()) == {(1, 7, None, "a"), (2, 7, None, "b")}
     history.commit((2, 7, None, "other"))
     with pytest.raises(kt.InvalidError, match=r"default\.e: key k = 2 has different versions"):
         table.scan().to_arrow()
@@ -111,20 +103,20 @@ def test_tie_is_refused_where_that_is_asked_for_and_rows_differ(
 def test_tie_of_older_versions_is_no_error(lake: kt.Lake, history: History) -> None:
     history.commit((1, 1, None, "a"), (1, 1, None, "b"), (1, 2, None, "c"))
     table = define(lake, options={"upsert.on-tie": "error"})
-    assert rows(table.scan()) == {(1, 2, None, "c")}
+    assert row_set(table.scan()) == {(1, 2, None, "c")}
 
 
 def test_without_a_watermark_the_later_commit_wins(lake: kt.Lake, history: History) -> None:
     history.commit((1, 9, None, "a"))
     history.commit((1, 1, None, "b"))
     table = define(lake, watermark_key=[], tombstone_key=None)
-    assert rows(table.scan()) == {(1, 1, None, "b")}
+    assert row_set(table.scan()) == {(1, 1, None, "b")}
 
 
 def test_null_keys_are_one_key(lake: kt.Lake, history: History) -> None:
     history.commit((None, 1, None, "a"), (1, 1, None, "b"), (None, 2, None, "c"))
     table = define(lake)
-    assert rows(table.scan()) == {(None, 2, None, "c"), (1, 1, None, "b")}
+    assert row_set(table.scan()) == {(None, 2, None, "c"), (1, 1, None, "b")}
     assert table.get(None) == {"k": None, "w": 2, "d": None, "v": "c"}
 
 
@@ -142,7 +134,7 @@ def test_only_conditions_on_the_key_are_asked_before_the_merge(
     where = "v = 'red' AND w <= 150 AND k < 3 AND d IS NULL"
     found = table.scan(where=where) if way == "scan" else lake.sql(f"SELECT * FROM e WHERE {where}")
     # Key 1 was red once, and key 3 had no tombstone once: neither comes back.
-    assert rows(found) == {(2, 1, None, "red")}
+    assert row_set(found) == {(2, 1, None, "red")}
     assert history.asked_columns == {"k"}
 
 
@@ -159,7 +151,7 @@ def test_columns_that_decide_are_read_though_nobody_asks_for_them(
 ) -> None:
     history.commit((1, 2, None, "a"), (2, 2, None, "b"))
     history.commit((1, 1, None, "late"), (2, 3, True, None))
-    assert rows(define(lake).scan(["v"])) == {("a",)}
+    assert row_set(define(lake).scan(["v"])) == {("a",)}
 
 
 def test_columns_that_decide_nothing_are_not_read_where_the_order_is_known(
@@ -187,10 +179,10 @@ def test_of_rows_that_tie_those_columns_are_shown_that_belong_together(
     table = define(lake, tombstone_key=None)
     history.read.clear()
     expected = {1: ("z", "x"), 2: ("z", "y"), 3: ("m", "m"), 4: ("q", "q")}
-    assert rows(table.scan(["k", "b"])) == {(k, b) for k, (_, b) in expected.items()}
+    assert row_set(table.scan(["k", "b"])) == {(k, b) for k, (_, b) in expected.items()}
     assert {*history.read} == {("k", "w", "b"), ("k", "a", "w", "b")}
-    assert rows(table.scan()) == {(k, a, 7, b) for k, (a, b) in expected.items()}
-    assert rows(table.scan(["k"], where="b = 'y'")) == {(2,)}
+    assert row_set(table.scan()) == {(k, a, 7, b) for k, (a, b) in expected.items()}
+    assert row_set(table.scan(["k"], where="b = 'y'")) == {(2,)}
     history.read.clear()
     assert table.scan().count() == 4
     assert {*history.read} == {("k", "w")}
@@ -201,7 +193,7 @@ def test_query_is_asked_once_for_whole_rows(lake: kt.Lake, history: History) -> 
     history.commit((1, 7, None, "a"), (1, 7, None, "b"), rewritten=True)
     table = define(lake)
     history.read.clear()
-    assert rows(table.scan(["k"])) == {(1,)}
+    assert row_set(table.scan(["k"])) == {(1,)}
     assert history.read == [("k", "w", "d", "v")]
 
 
@@ -212,9 +204,9 @@ def test_version_shows_what_had_been_committed_by_then(lake: kt.Lake, history: H
     history.commit((1, 1, None, "a"))
     history.commit((1, 2, True, None))
     table = define(lake)
-    assert rows(table.scan(version=1)) == {(1, 1, None, "a")}
-    assert rows(lake.sql("SELECT v FROM e VERSION AS OF 1")) == {("a",)}
-    assert rows(table.scan()) == set()
+    assert row_set(table.scan(version=1)) == {(1, 1, None, "a")}
+    assert row_set(lake.sql("SELECT v FROM e VERSION AS OF 1")) == {("a",)}
+    assert row_set(table.scan()) == set()
     with pytest.raises(kt.NotFoundError, match="no version 3"):
         table.scan(version=3)
 
@@ -224,7 +216,7 @@ def test_changes_are_the_difference_of_two_versions(lake: kt.Lake, history: Hist
     history.commit((1, 2, None, "A"), (2, 2, True, None), (4, 1, None, "d"), (3, 0, None, "late"))
     changes = define(lake).changes(1, 2)
     assert changes.versions == ("1", "2")
-    assert rows(changes) == {
+    assert row_set(changes) == {
         ("-U", 1, 1, None, "a"), ("+U", 1, 2, None, "A"), ("-D", 2, 1, None, "b"),
         ("+I", 4, 1, None, "d"),
     }  # fmt: skip
@@ -267,10 +259,10 @@ def test_more_than_memory_holds_is_cut_by_key_and_merged_alike(
         keys = [None, float(commit % 2), *range(commit, 200, commit + 1)]
         history.commit(*((k and int(k), commit % 4, k == 5, f"{commit} {k}") for k in keys))
     table = define(lake)
-    expected = rows(table.scan())
+    expected = row_set(table.scan())
     cut = define_again(lake, "4 kb")
-    assert rows(cut.scan()) == expected
-    assert len(rows(cut.scan(where="v >= '3'"))) == sum(row[3] >= "3" for row in expected)
+    assert row_set(cut.scan()) == expected
+    assert len(row_set(cut.scan(where="v >= '3'"))) == sum(row[3] >= "3" for row in expected)
 
 
 def test_many_versions_of_one_key_are_merged_as_they_come(
@@ -279,7 +271,7 @@ def test_many_versions_of_one_key_are_merged_as_they_come(
     monkeypatch.setattr(version_merge, "_BATCH_ROWS", (16, 16))
     for commit in range(8):
         history.commit(*((7, commit * 100 + n, None, f"{n}") for n in range(100)))
-    assert rows(define_again(lake, "4 kb").scan()) == {(7, 799, None, "99")}
+    assert row_set(define_again(lake, "4 kb").scan()) == {(7, 799, None, "99")}
 
 
 def define_again(lake: kt.Lake, memory: str) -> kt.ExternalTable:
@@ -295,7 +287,7 @@ def test_small_parts_are_read_side_by_side_and_come_in_their_order(
         history.commit((1, 7, None, f"{number}"))
     table = define(lake)
     history.meeting = Barrier(3)
-    assert rows(table.scan()) == {(1, 7, None, "2")}
+    assert row_set(table.scan()) == {(1, 7, None, "2")}
 
 
 # -- the same as a table of the lake's own ---------------------------------------------------------
@@ -344,7 +336,7 @@ def test_versions_in_a_folder_become_the_rows_of_a_table(appends: list[list[Any]
         table = lake.create_external_table(
             "e", format="parquet", location=theirs, schema=SCHEMA, **KEYS
         )
-        assert rows(table.scan()) == rows(own.scan())
+        assert row_set(table.scan()) == row_set(own.scan())
 
 
 @given(st.lists(VERSIONS, min_size=1, max_size=4))
@@ -359,4 +351,4 @@ def test_commits_of_others_become_the_rows_of_a_table_that_was_written_so(
         for append in appends:
             own.write(written(append))
             HISTORIES["h"].commits.append(written(append))
-        assert rows(define(lake).scan()) == rows(own.scan())
+        assert row_set(define(lake).scan()) == row_set(own.scan())

@@ -19,7 +19,7 @@ from sources import all_rows, check_order, counted, place
 NUMBERS = pa.schema([("k", pa.int64()), ("n", pa.int64())])
 
 
-def create(folder: Path, *keys: str, **options: str) -> Any:
+def new_table(folder: Path, *keys: str, **options: str) -> Any:
     lake = kt.connect(folder)
     schema = pa.schema([pa.field(f.name, f.type, f.name not in keys) for f in NUMBERS])
     return lake.create_table("t", schema, primary_key=list(keys), options=options)
@@ -54,7 +54,7 @@ def test_rows_are_those_of_the_table_in_the_order_in_which_they_came(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]], vectors: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("lake")
-    table = create(folder, **{"deletion-vectors.enabled": str(vectors).lower()})
+    table = new_table(folder, **{"deletion-vectors.enabled": str(vectors).lower()})
     written = 0
     for step, count in [("append", 2), *steps]:
         if step == "append":
@@ -72,7 +72,7 @@ def test_rows_are_those_of_the_table_in_the_order_in_which_they_came(
 
 
 def test_commits_of_an_append_table_are_its_snapshots(tmp_path: Path) -> None:
-    table = create(tmp_path)
+    table = new_table(tmp_path)
     for n in range(3):
         table.write(numbered(n))
     assert places(pinned(tmp_path)) == [(1, True), (2, True), (3, True)]
@@ -82,7 +82,7 @@ def test_commits_of_an_append_table_are_its_snapshots(tmp_path: Path) -> None:
 
 
 def test_files_put_together_have_the_commits_of_those_in_no_order(tmp_path: Path) -> None:
-    table = create(tmp_path)
+    table = new_table(tmp_path)
     for n in range(3):
         table.write(numbered(n))
     table.compact(full=True)
@@ -91,7 +91,7 @@ def test_files_put_together_have_the_commits_of_those_in_no_order(tmp_path: Path
 
 
 def test_files_of_expired_snapshots_are_in_no_order_and_before_all_others(tmp_path: Path) -> None:
-    table = create(tmp_path)
+    table = new_table(tmp_path)
     for n in range(4):
         table.write(numbered(n))
     table.expire_snapshots(retain_max=1, retain_min=1)
@@ -99,7 +99,7 @@ def test_files_of_expired_snapshots_are_in_no_order_and_before_all_others(tmp_pa
 
 
 def test_rows_of_a_keyed_table_are_those_that_it_has_now(tmp_path: Path) -> None:
-    table = create(tmp_path, "k")
+    table = new_table(tmp_path, "k")
     table.write(pa.table({"k": [1, 2, 3], "n": [0, 0, 0]}))
     table.write(pa.table({"k": [2], "n": [5]}))
     table.delete("k = 3")
@@ -109,7 +109,7 @@ def test_rows_of_a_keyed_table_are_those_that_it_has_now(tmp_path: Path) -> None
 
 
 def test_table_without_rows_has_no_parts(tmp_path: Path) -> None:
-    create(tmp_path)
+    new_table(tmp_path)
     assert pinned(tmp_path).parts() == []
     assert pinned(tmp_path).version is None
 
@@ -117,7 +117,7 @@ def test_table_without_rows_has_no_parts(tmp_path: Path) -> None:
 def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         pinned(tmp_path)
-    create(tmp_path).write(numbered(1))
+    new_table(tmp_path).write(numbered(1))
     with pytest.raises(NotFoundError, match="7"):
         pinned(tmp_path, 7)
     with pytest.raises(InvalidError, match="tag"):
@@ -125,7 +125,7 @@ def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:
-    create(tmp_path).write(numbered(1))
+    new_table(tmp_path).write(numbered(1))
     source = pinned(tmp_path)
     (file,) = (tmp_path / "default.db/t").rglob("data-*.parquet")
     file.unlink()

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 import keytide as kt
+from new_tables import fields_of
+from table_rows import rows
 
 pytestmark = pytest.mark.spark
 
@@ -61,7 +63,7 @@ class Feed:
 
     def rows(self, table: str = "shop.people", *columns: str) -> list[tuple[Any, ...]]:
         scan = kt.connect(self.warehouse).table(table).scan(columns=columns or ("id", "name"))
-        return sorted(tuple(found.values()) for found in scan.to_pylist())
+        return rows(scan)
 
 
 @pytest.fixture
@@ -280,7 +282,7 @@ def test_batch_that_is_repeated_and_refuses_other_messages_keeps_all_of_them(fee
 @pytest.mark.takes_turns
 def test_dead_letter_table_of_text_takes_other_bytes_as_digits(feed: Feed) -> None:
     types = {"digest": "STRING", "reason": "STRING", "raw": "STRING", "batch_id": "BIGINT"}
-    fields = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in types.items()]
+    fields = fields_of(types)
     kt.connect(feed.warehouse).create_table("shop.bad", fields, ["digest"])
     feed.add("a.json", "text", b"\xffbytes")
 

@@ -21,8 +21,7 @@ BEFORE = [{"id": 1, "day": "mon"}, {"id": 2, "day": "tue"}, {"id": 3, "day": "we
 
 
 @pytest.fixture
-def table(warehouse: str) -> kt.Table:
-    lake = kt.connect(warehouse)
+def table(lake: kt.Lake) -> kt.Table:
     made = lake.create_table("t", SCHEMA, ["id", "day"], partition_by=["day"])
     made.write(BEFORE)
     return made
@@ -36,7 +35,7 @@ def write(table: kt.Table, rows: list[dict[str, Any]], *, overwrite: bool, **opt
     writer.commit([TaskMessage(outcome)])
 
 
-def shown(table: kt.Table) -> str:
+def words_of(table: kt.Table) -> str:
     return " ".join(sorted(f"{row['id']}{row['day']}" for row in table.scan().to_pylist()))
 
 
@@ -55,7 +54,7 @@ def test_overwrite_replaces_what_options_say(
     table: kt.Table, options: dict[str, str], expected: str
 ) -> None:
     write(table, [{"id": 7, "day": "mon"}], overwrite=True, **options)
-    assert shown(table) == expected
+    assert words_of(table) == expected
 
 
 @pytest.mark.parametrize(
@@ -77,7 +76,7 @@ def test_overwrite_that_is_wrong_changes_nothing(
 ) -> None:
     with pytest.raises(kt.KeytideError, match=message):
         write(table, [{"id": 7, "day": "mon"}], overwrite=True, **options)
-    assert shown(table) == "1mon 2tue 3wed"
+    assert words_of(table) == "1mon 2tue 3wed"
     assert len(list(Path(table.uri).rglob("*.parquet"))) == 3
 
 
@@ -93,4 +92,4 @@ def test_append_that_is_repeated_under_its_number_is_made_once(table: kt.Table) 
         rows = [{"id": 7, "day": day}]
         write(table, rows, overwrite=False, txnAppId="job", txnVersion="7")
     assert len(table.snapshots()) == 2
-    assert shown(table) == "1mon 2tue 3wed 7mon"
+    assert words_of(table) == "1mon 2tue 3wed 7mon"

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import keytide as kt
+from new_tables import fields_of
+from table_rows import rows_in_order
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +32,7 @@ def test_rows_of_spark_are_kept_and_read_as_they_are(
     df = spark.createDataFrame(ROWS, COLUMNS).repartition(3)
     assert table.write(df).rows_stored == 60
     df.write.format("keytide").mode("append").save(table.uri)
-    local = [tuple(row.values()) for row in table.scan().to_pylist()]
+    local = rows_in_order(table)
     read = {
         "to_spark": table.scan().to_spark(spark),
         "source": spark.read.format("keytide").load(table.uri),
@@ -46,7 +48,7 @@ def test_rows_of_spark_are_kept_and_read_as_they_are(
 
 def test_rows_of_spark_that_change_others_are_refused(spark: SparkSession, warehouse: str) -> None:
     lake = kt.connect(warehouse, spark=spark)
-    table = lake.create_table("t", [kt.Field(-1, "n", kt.parse_sql_type("BIGINT"))], ())
+    table = lake.create_table("t", fields_of("n BIGINT"), ())
     df = spark.createDataFrame([(1, "+I"), (1, "-D")], "n BIGINT, _row_kind STRING")
     with pytest.raises(kt.InvalidError, match="without a primary key"):
         table.write(df.repartition(2))

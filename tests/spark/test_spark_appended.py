@@ -12,13 +12,11 @@ import pytest
 import keytide as kt
 from keytide.spark.read_plans import _bitmap, split_scan
 from keytide.store import LocalStore
+from new_tables import fields_of
 
 pytestmark = pytest.mark.spark
 
-FIELDS = [
-    kt.Field(-1, name, kt.parse_sql_type(text))
-    for name, text in {"p": "STRING", "n": "INT", "v": "STRING"}.items()
-]
+FIELDS = fields_of("p STRING, n INT, v STRING")
 KINDS = {"written again": "false", "marked": "true"}
 MERGE = """
     MERGE INTO t USING (SELECT 1 AS n, 'm' AS v UNION ALL SELECT 50, 'new') s ON t.n = s.n

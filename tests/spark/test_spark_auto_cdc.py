@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import keytide as kt
+from table_rows import rows
 
 pytestmark = pytest.mark.spark
 
@@ -17,10 +18,6 @@ EVENTS = (
 )
 NEWEST = [(2, "x", 2)]
 HISTORY = [(1, "a", 1, 3), (1, "b", 3, 4), (1, "late", 4, 5), (2, "x", 2, None)]
-
-
-def rows_of(table: Any) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.values()) for row in table.scan().to_pylist())
 
 
 def flow(lake: kt.Lake, target: str, source: Any, scd_type: int, **more: Any) -> Any:
@@ -41,7 +38,7 @@ def test_a_dataframe_goes_where_its_work_is_done(spark: Any, warehouse: str, lim
     events = spark.sql(EVENTS).repartition(2)
     deletes = col("op") == "d"
     flow(lake, "newest", events, 1, apply_as_deletes=deletes, options=options)
-    assert rows_of(lake.table("newest")) == NEWEST
+    assert rows(lake.table("newest")) == NEWEST
     late = events.where("op = 'd' OR v = 'late'")
     flow(lake, "history", late, 2, options=options)
     result = lake.auto_cdc(
@@ -49,7 +46,7 @@ def test_a_dataframe_goes_where_its_work_is_done(spark: Any, warehouse: str, lim
         column_list=["k", "v"], stored_as_scd_type=2,
     )  # fmt: skip
     assert result.rows == 4
-    assert rows_of(lake.table("history")) == HISTORY
+    assert rows(lake.table("history")) == HISTORY
     assert flow(lake, "history", events, 2).snapshot_id is None
 
 
@@ -93,6 +90,6 @@ def test_a_stream_gives_its_query(spark: Any, warehouse: str, tmp_path: Path) ->
         )  # fmt: skip
         query.awaitTermination()
         assert query.name == target
-        assert rows_of(lake.table(target)) == expected
+        assert rows(lake.table(target)) == expected
     with pytest.raises(kt.InvalidError, match="each batch of a streaming DataFrame"):
         flow(lake, "newest", events, 1, commit_user="me", commit_identifier=1)

@@ -24,7 +24,7 @@ def numbers(bits: int) -> list[int]:
     return sorted(found | {p - 1 for p in powers} | {3**k % (1 << bits) for k in range(40)})
 
 
-def make_table(
+def new_table(
     warehouse: str, keys: dict[str, str], buckets: int = 7, function: str = "default"
 ) -> kt.Table:
     schema = [kt.Field(-1, n, kt.parse_sql_type(f"{k} NOT NULL")) for n, k in keys.items()]
@@ -55,13 +55,13 @@ def assert_buckets(table: kt.Table, rows: pa.Table, spark: Any, *, in_sql: bool)
 def test_whole_numbers_are_hashed_by_spark_itself(
     kind: str, buckets: int, warehouse: str, spark: Any
 ) -> None:
-    table = make_table(warehouse, {"id": kind}, buckets)
+    table = new_table(warehouse, {"id": kind}, buckets)
     rows = pa.table({"id": pa.array(numbers(LIMITS[kind]), ARROW[kind])})
     assert_buckets(table, rows, spark, in_sql=True)
 
 
 def test_several_whole_numbers_under_odd_names(warehouse: str, spark: Any) -> None:
-    table = make_table(warehouse, {"a `b`.c": "INT", "d": "BIGINT", "e": "SMALLINT"})
+    table = new_table(warehouse, {"a `b`.c": "INT", "d": "BIGINT", "e": "SMALLINT"})
     first, second = numbers(31), numbers(63)
     rows = pa.table(
         {
@@ -75,13 +75,13 @@ def test_several_whole_numbers_under_odd_names(warehouse: str, spark: Any) -> No
 
 
 def test_narrower_numbers_hash_as_the_type_of_the_table(warehouse: str, spark: Any) -> None:
-    table = make_table(warehouse, {"id": "BIGINT"})
+    table = new_table(warehouse, {"id": "BIGINT"})
     rows = pa.table({"id": pa.array(numbers(15), pa.int16())})
     assert_buckets(table, rows, spark, in_sql=True)
 
 
 def test_hash_is_one_stage_with_the_reading(warehouse: str, spark: Any) -> None:
-    table = make_table(warehouse, {"id": "BIGINT"})
+    table = new_table(warehouse, {"id": "BIGINT"})
     rows = with_bucket(spark.range(10), table.scan().view, 5, "_BUCKET")
     plan = rows._jdf.queryExecution().executedPlan().toString()
     assert {line.split("*(")[1][0] for line in plan.splitlines() if "*(" in line} == {"1"}
@@ -92,14 +92,14 @@ def test_hash_is_one_stage_with_the_reading(warehouse: str, spark: Any) -> None:
 def test_other_keys_and_functions_go_through_python(
     function: str, warehouse: str, spark: Any
 ) -> None:
-    table = make_table(warehouse, {"id": "BIGINT", "s": "STRING"}, function=function)
+    table = new_table(warehouse, {"id": "BIGINT", "s": "STRING"}, function=function)
     rows = pa.table({"id": numbers(63), "s": [f"text {n}" for n in numbers(63)]})
     assert_buckets(table, rows, spark, in_sql=False)
 
 
 @pytest.mark.takes_turns
 def test_null_in_a_key_is_reported_by_the_write(warehouse: str, spark: Any) -> None:
-    table = make_table(warehouse, {"id": "BIGINT"}, buckets=2)
+    table = new_table(warehouse, {"id": "BIGINT"}, buckets=2)
     rows = spark.createDataFrame([(1,), (None,), (3,)], "id BIGINT").repartition(2)
     with pytest.raises(kt.KeytideError, match="'id'"):
         table.write(rows)
@@ -109,7 +109,7 @@ def test_null_in_a_key_is_reported_by_the_write(warehouse: str, spark: Any) -> N
 def test_session_whose_columns_may_not_name_each_other_gives_the_same_buckets(
     warehouse: str, spark: Any
 ) -> None:
-    table = make_table(warehouse, {"a": "INT", "b": "BIGINT"})
+    table = new_table(warehouse, {"a": "INT", "b": "BIGINT"})
     rows = pa.table({"a": pa.array([1, -7, 0], pa.int32()), "b": [1 << 40, -3, 0]})
     name = "spark.sql.lateralColumnAlias.enableImplicitResolution"
     spark.conf.set(name, "false")

@@ -18,6 +18,7 @@ import keytide as kt
 from keytide.definition.schema_evolution import AddColumn
 from keytide.spark.columns import spark_schema
 from keytide.spark.internals import HAS_READ_LIMITS
+from table_rows import rows_in_order
 
 pytestmark = pytest.mark.spark
 
@@ -26,7 +27,7 @@ SCHEMA = pa.schema(
 )
 
 
-def make_table(warehouse: str, **options: str) -> kt.Table:
+def new_table(warehouse: str, **options: str) -> kt.Table:
     table = kt.connect(warehouse).create_table(
         "t", SCHEMA, ["p", "k"], ["p"], options={"bucket": "2", **options}
     )
@@ -37,7 +38,7 @@ def make_table(warehouse: str, **options: str) -> kt.Table:
 
 
 def test_changes_on_executors_are_those_of_a_local_read(warehouse: str, spark: Any) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     for mode in ("diff", "delta"):
         changes = table.changes(1, mode=mode)
         found = [tuple(row) for row in changes.to_spark(spark).collect()]
@@ -83,7 +84,7 @@ def at_most(rows: int) -> dict[str, str]:
     return {"max-rows-per-trigger": str(rows)} if HAS_READ_LIMITS else {}
 
 
-def shown(table: kt.Table) -> dict[Any, Any]:
+def values_by_key(table: kt.Table) -> dict[Any, Any]:
     return {(r["p"], r["k"]): list(r.values()) for r in table.scan().to_pylist()}
 
 
@@ -91,11 +92,11 @@ def shown(table: kt.Table) -> dict[Any, Any]:
 def test_stream_tells_the_rows_there_are_and_then_every_change_once(
     warehouse: str, spark: Any, tmp_path: Path
 ) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     first = run(spark, table, tmp_path / "c")
     assert {row[0] for rows in first for row in rows} == {"+I"}
     held = fold({}, [row for rows in first for row in rows])
-    assert held == shown(table)
+    assert held == values_by_key(table)
     for version in ("x", "y", "z"):
         table.write([{"p": "a", "k": k, "t": None, "v": version} for k in (0, 4, 100)])
         table.write([{"p": "a", "k": 100, "t": None, "v": None, "_row_kind": "-D"}])
@@ -103,7 +104,7 @@ def test_stream_tells_the_rows_there_are_and_then_every_change_once(
     assert len(second) == (3 if HAS_READ_LIMITS else 1)
     for rows in second:
         held = fold(held, rows)
-    assert held == shown(table)
+    assert held == values_by_key(table)
     assert run(spark, table, tmp_path / "c") == []
 
 
@@ -111,7 +112,7 @@ def test_stream_tells_the_rows_there_are_and_then_every_change_once(
 def test_stream_begins_where_it_is_told_to_and_keeps_the_columns_that_it_began_with(
     warehouse: str, spark: Any, tmp_path: Path
 ) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     options = {"start": "3", "columns": "k", "mode": "delta"}
     assert run(spark, table, tmp_path / "c", **options) == [[("-D", 2)]]
     options = {"start": "latest", "consumer": "spark"}
@@ -145,7 +146,7 @@ def test_stream_begins_where_it_is_told_to_and_keeps_the_columns_that_it_began_w
 def test_stream_goes_on_over_conversions_of_the_table(
     warehouse: str, spark: Any, tmp_path: Path
 ) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     held = fold({}, [row for rows in run(spark, table, tmp_path / "c") for row in rows])
     table.convert("full")
     assert run(spark, table, tmp_path / "c") == []
@@ -154,7 +155,7 @@ def test_stream_goes_on_over_conversions_of_the_table(
     table.convert("none")
     table.write([{"p": "a", "k": 6, "t": None, "v": "y", "_row_kind": "-D"}])
     (told,) = run(spark, table, tmp_path / "c")
-    assert fold(held, told) == shown(table)
+    assert fold(held, told) == values_by_key(table)
 
 
 @pytest.mark.takes_turns
@@ -163,11 +164,11 @@ def test_stream_goes_on_over_conversions_of_the_table(
 def test_stream_of_a_changelog_that_jobs_made_is_the_table(
     producer: str, warehouse: str, spark: Any, tmp_path: Path
 ) -> None:
-    make_table(warehouse, **{"changelog-producer": producer})
+    new_table(warehouse, **{"changelog-producer": producer})
     table = kt.connect(warehouse, spark=spark).table("t")
     options = {"mode": "changelog", **at_most(15)}
     held = fold({}, run(spark, table, tmp_path / "full", **options)[0])
-    assert held == shown(table)
+    assert held == values_by_key(table)
     for version in ("x", "y", "z"):
         rows = [("ab"[k % 2], k, None, version) for k in range(0, 40, 2)]
         table.write(spark.createDataFrame(rows, spark_schema(SCHEMA)))
@@ -175,17 +176,17 @@ def test_stream_of_a_changelog_that_jobs_made_is_the_table(
     assert [len(batch) for batch in batches] == ([32, 40, 40] if HAS_READ_LIMITS else [112])
     for batch in batches:
         held = fold(held, batch)
-    assert held == shown(table)
+    assert held == values_by_key(table)
     (told,) = run(spark, table, tmp_path / "all", mode="changelog", start="0")
     assert fold({}, told) == held
     made = table.snapshots()[1].time_millis
     moment = datetime.fromtimestamp(made / 1000, timezone.utc).isoformat()
     (some,) = run(spark, table, tmp_path / "some", mode="changelog", **{"as-of": moment})
-    assert Counter(told) - Counter(some) == Counter(told_first(table))
+    assert Counter(told) - Counter(some) == Counter(first_changes(table))
 
 
-def told_first(table: kt.Table) -> list[tuple[Any, ...]]:
-    return [tuple(r.values()) for r in table.changes(0, 2, mode="changelog").to_pylist()]
+def first_changes(table: kt.Table) -> list[tuple[Any, ...]]:
+    return rows_in_order(table.changes(0, 2, mode="changelog"))
 
 
 @pytest.mark.one_in(14)
@@ -193,9 +194,8 @@ def told_first(table: kt.Table) -> list[tuple[Any, ...]]:
     ("mode", "producer"), [("delta", "none"), ("changelog", "lookup"), ("diff", "none")]
 )
 def test_copy_that_a_stream_keeps_has_every_key_that_moved(
-    mode: str, producer: str, warehouse: str, spark: Any, tmp_path: Path
+    mode: str, producer: str, lake: kt.Lake, spark: Any, tmp_path: Path
 ) -> None:
-    lake = kt.connect(warehouse)
     schema = pa.schema([("k", pa.int64()), ("p", pa.int64()), ("v", pa.int64())])
     moving = {"bucket": "-1", "dynamic-bucket.target-row-num": "2", "changelog-producer": producer}
     table = lake.create_table("moving", schema, ["k"], ["p"], options=moving)
@@ -239,14 +239,14 @@ def test_stream_that_cannot_be_says_why(
     options: dict[str, str], message: str, warehouse: str, spark: Any, tmp_path: Path
 ) -> None:
     with pytest.raises(kt.KeytideError, match=message):
-        run(spark, make_table(warehouse), tmp_path / "c", **options)
+        run(spark, new_table(warehouse), tmp_path / "c", **options)
 
 
 @pytest.mark.takes_turns
 def test_stream_from_an_expired_snapshot_says_which_are_there(
     warehouse: str, spark: Any, tmp_path: Path
 ) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     earliest = table.expire_snapshots(retain_max=2).earliest_id
     with pytest.raises(kt.NotFoundError, match=rf".*snapshots {earliest} to \d+ exist"):
         run(spark, table, tmp_path / "c", start="1")
@@ -256,6 +256,6 @@ def test_stream_from_an_expired_snapshot_says_which_are_there(
 def test_options_of_streams_are_refused_where_one_snapshot_is_read(
     warehouse: str, spark: Any
 ) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     with pytest.raises(kt.InvalidError, match="reads one snapshot, which does not support 'start'"):
         spark.read.format("keytide").option("start", "1").load(table.uri).collect()

@@ -60,13 +60,13 @@ def test_shuffled_or_not_the_rows_are_those_of_a_local_write(
         table = lake.create_table(f"t_{name}", SCHEMA, key, partition_by, given)
         table.write(written)
         found = sorted(tuple(row.values()) for row in table.scan().to_pylist())
-        return found, told(table) if "changelog-producer" in options else []
+        return found, changelog(table) if "changelog-producer" in options else []
 
     local = shown("auto", pa.Table.from_pylist([r.asDict() for r in rows.collect()], SCHEMA))
     assert [shown(name, rows) for name in ("hash", "none")] == [local, local]
 
 
-def told(table: kt.Table) -> list[Any]:
+def changelog(table: kt.Table) -> list[Any]:
     """The changelog, with the changes of each key in their order."""
     rows = table.changes(0, mode="changelog").to_arrow().to_pylist()
     return sorted((tuple(row.values()) for row in rows), key=lambda row: row[1])
@@ -85,9 +85,8 @@ def many_versions(spark: Any, seed: int, partitions: int) -> Any:
 @pytest.mark.takes_turns
 @pytest.mark.spark
 def test_auto_leaves_the_rows_of_a_load_where_they_are_and_shuffles_all_other_writes(
-    warehouse: str, spark: Any, monkeypatch: pytest.MonkeyPatch
+    lake: kt.Lake, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lake = kt.connect(warehouse)
 
     def runs(table: kt.Table) -> int:
         return max(state.runs for state in table.stored.newest_files().buckets.values())

@@ -15,6 +15,7 @@ from keytide.spark import dml_tasks
 from keytide.spark import merge as spark_merge
 from keytide.spark.dml_tasks import GROUP
 from keytide.spark.row_changes import ExecutorWorkers
+from new_tables import fields_of
 
 pytestmark = pytest.mark.spark
 
@@ -26,7 +27,7 @@ def lake(request: pytest.FixtureRequest, warehouse: str, spark: Any) -> kt.Lake:
     """Rows (0, "a", 0) to (9, "a", 9); where there is a key, the even ones were written twice."""
     lake = kt.connect(warehouse, spark=spark)
     kinds = {"id": "INT", "v": "STRING", "n": "INT"}
-    fields = [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in kinds.items()]
+    fields = fields_of(kinds)
     key = KEYS[request.param]
     table = lake.create_table("t", fields, key, options={"bucket": "2"} if key else {})
     table.write([{"id": i, "v": "a", "n": i} for i in range(10) if key or i % 2])

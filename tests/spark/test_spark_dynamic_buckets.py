@@ -14,7 +14,7 @@ pytestmark = pytest.mark.spark
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("v", pa.int64())])
 
 
-def make_table(warehouse: str, **options: str) -> kt.Table:
+def new_table(warehouse: str, **options: str) -> kt.Table:
     given = {"bucket": "-1", "dynamic-bucket.target-row-num": "20", **options}
     return kt.connect(warehouse).create_table("t", SCHEMA, ["id", "p"], ["p"], options=given)
 
@@ -38,7 +38,7 @@ def buckets_by_key(table: kt.Table) -> dict[tuple[int, str], set[int]]:
 
 @pytest.mark.takes_turns
 def test_tasks_place_keys_alike_and_later_writes_find_them(warehouse: str, spark: Any) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     table.write(make_rows(spark, 0, 101, 1))
     before = buckets_by_key(table)
     assert len(before) == 202
@@ -66,7 +66,7 @@ def test_tasks_place_keys_alike_and_later_writes_find_them(warehouse: str, spark
 def test_options_say_how_many_buckets_there_are(
     warehouse: str, spark: Any, options: dict[str, str], buckets: int
 ) -> None:
-    table = make_table(warehouse, **options)
+    table = new_table(warehouse, **options)
     table.write(make_rows(spark, 0, 101, 1))
     found = buckets_by_key(table)
     assert set().union(*found.values()) == set(range(buckets))
@@ -74,7 +74,7 @@ def test_options_say_how_many_buckets_there_are(
 
 
 def test_data_source_is_refused_with_the_way_out(warehouse: str, spark: Any) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     rows = make_rows(spark, 0, 3, 1)
     with pytest.raises(Exception, match=r"dynamic buckets.*table\.write\(df\)"):
         rows.write.format("keytide").mode("append").save(table.uri)

@@ -20,6 +20,7 @@ from keytide.read.runs import SYSTEM_COLUMNS, StoredVersions
 from keytide.read.scan import Scan
 from keytide.read.sections import PlannedFile
 from keytide.types import arrow_schema
+from new_tables import fields_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,9 +81,9 @@ def histories() -> list[dict[str, Any]]:
     ]
 
 
-def make_table(lake: kt.Lake, name: str, buckets: int) -> kt.Table:
+def new_table(lake: kt.Lake, name: str, buckets: int) -> kt.Table:
     types = {"k": "INT", "at": "INT", **{column: kind for column, (kind, _) in COLUMNS.items()}}
-    fields = [kt.Field(-1, column, kt.parse_sql_type(kind)) for column, kind in types.items()]
+    fields = fields_of(types)
     options = {**OPTIONS, "bucket": str(buckets)}
     return lake.create_table(name, fields, ["k"], options=options)
 
@@ -106,38 +107,38 @@ def parsed(value: Any, kind: Any) -> Any:
     return dt.date.fromisoformat(value) if str(kind) == "date32[day]" and value else value
 
 
-def shown(rows: Any) -> list[str]:
+def row_texts(rows: Any) -> list[str]:
     return sorted(map(repr, rows.to_pylist()))
 
 
 @pytest.mark.takes_turns
 def test_no_way_of_writing_or_reading_changes_a_row(warehouse: str, spark: SparkSession) -> None:
     lake, rows = kt.connect(warehouse), histories()
-    at_once = written(make_table(lake, "at_once", 1), rows, len(rows))
-    one = written(make_table(lake, "one", 1), rows, 40)
-    eight = written(make_table(lake, "eight", 8), rows, 40)
+    at_once = written(new_table(lake, "at_once", 1), rows, len(rows))
+    one = written(new_table(lake, "one", 1), rows, 40)
+    eight = written(new_table(lake, "eight", 8), rows, 40)
 
-    expected = shown(at_once.scan().to_arrow())
+    expected = row_texts(at_once.scan().to_arrow())
 
     assert len(expected) == len({row["k"] for row in rows})
     for table in (one, eight):
-        assert shown(table.scan().to_arrow()) == expected
-        assert shown(table.scan().to_spark(spark).toArrow()) == expected
+        assert row_texts(table.scan().to_arrow()) == expected
+        assert row_texts(table.scan().to_spark(spark).toArrow()) == expected
 
 
 @pytest.mark.takes_turns
 @pytest.mark.parametrize(("first", "end"), [(0, 2), (1, 4), (3, 5), (0, 5)])
 def test_compacting_some_runs_changes_no_row(
-    warehouse: str, spark: SparkSession, first: int, end: int
+    lake: kt.Lake, spark: SparkSession, first: int, end: int
 ) -> None:
-    table = written(make_table(kt.connect(warehouse), "t", 1), histories(), 40)
-    expected = shown(table.scan().to_arrow())
+    table = written(new_table(lake, "t", 1), histories(), 40)
+    expected = row_texts(table.scan().to_arrow())
 
     scan = compacted(table, first, end)
 
     assert len(scan.live.entries) == 5 - (end - first) + 1
-    assert shown(scan.to_arrow()) == expected
-    assert shown(scan.to_spark(spark).toArrow()) == expected
+    assert row_texts(scan.to_arrow()) == expected
+    assert row_texts(scan.to_spark(spark).toArrow()) == expected
 
 
 def compacted(table: kt.Table, first: int, end: int) -> Scan:
@@ -149,7 +150,7 @@ def compacted(table: kt.Table, first: int, end: int) -> Scan:
     versions = pl.concat([stored.of_file(PlannedFile(entry)) for entry in entries])
     merged = view.engine.merge(view.order.sort(versions))
     system = {SEQUENCE_NUMBER: "BIGINT NOT NULL", VALUE_KIND: "TINYINT NOT NULL"}
-    fields = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in system.items()]
+    fields = fields_of(system)
     file = RunWriter(view.store, view.schema).write_file(
         to_arrow(merged, arrow_schema([*view.schema.fields, *fields])),
         f"{view.bucket_directory(entries[0].partition, 0)}/data-compacted-0.parquet",
@@ -167,16 +168,16 @@ def test_executors_merge_what_they_write_as_one_process_does(
     warehouse: str, spark: SparkSession
 ) -> None:
     lake, rows = kt.connect(warehouse), histories()
-    source = written(make_table(lake, "source", 4), newest(rows), 40)
-    local = written(make_table(lake, "local", 4), newest(rows), 40)
+    source = written(new_table(lake, "source", 4), newest(rows), 40)
+    local = written(new_table(lake, "local", 4), newest(rows), 40)
     frame = source.scan().to_spark(spark)
 
-    distributed = make_table(lake, "distributed", 4)
+    distributed = new_table(lake, "distributed", 4)
     distributed.write(frame)
     distributed.write(frame)
     local.write(local.scan().to_arrow())
 
-    assert shown(distributed.scan().to_arrow()) == shown(local.scan().to_arrow())
+    assert row_texts(distributed.scan().to_arrow()) == row_texts(local.scan().to_arrow())
 
 
 def newest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -59,11 +59,11 @@ def operators(rows: Any) -> set[str]:
     return {name for name in ("parquet", "MapInArrow") if name in plan}
 
 
-def shown(rows: Any) -> list[str]:
+def row_texts(rows: Any) -> list[str]:
     return sorted(map(repr, rows.toArrow().to_pylist()))
 
 
-def table_of(lake: kt.Lake, kind: str) -> kt.Table:
+def new_table(lake: kt.Lake, kind: str) -> kt.Table:
     key = () if kind == "append" else ("id",)
     partition_by = ("v",) if kind == "partitions" else ()
     rows = ROWS
@@ -87,15 +87,15 @@ def table_of(lake: kt.Lake, kind: str) -> kt.Table:
 def test_a_session_with_a_file_system_reads_the_files_itself(
     kind: str, lake: kt.Lake, session: Any
 ) -> None:
-    scan = table_of(lake, kind).scan(where="id > 4")
+    scan = new_table(lake, kind).scan(where="id > 4")
     rows = scan.to_spark(with_s3a(session))
     assert operators(rows) == {"parquet"}
     assert all(uri.startswith("s3a://bucket/") for uri in rows.inputFiles())
-    assert shown(rows) == sorted(map(repr, scan.to_arrow().to_pylist()))
+    assert row_texts(rows) == sorted(map(repr, scan.to_arrow().to_pylist()))
 
 
 def test_a_session_without_one_leaves_the_files_to_tasks(lake: kt.Lake, session: Any) -> None:
-    rows = table_of(lake, "append").scan().to_spark(session)
+    rows = new_table(lake, "append").scan().to_spark(session)
     assert operators(rows) == {"MapInArrow"}
 
 
@@ -103,12 +103,12 @@ def test_a_session_that_does_not_find_the_bucket_leaves_its_files_to_tasks(
     lake: kt.Lake, session: Any, tmp_path: Path
 ) -> None:
     with_s3a(session).conf.set("fs.viewfs.mounttable.bucket.linkFallback", tmp_path.as_uri())
-    rows = table_of(lake, "append").scan().to_spark(session)
+    rows = new_table(lake, "append").scan().to_spark(session)
     assert operators(rows) == {"MapInArrow"}
 
 
 def test_the_setting_names_a_file_system_or_none(lake: kt.Lake, session: Any) -> None:
-    scan = table_of(lake, "append").scan()
+    scan = new_table(lake, "append").scan()
     with_s3a(session).conf.set(SETTING, "never")
     assert operators(scan.to_spark(session)) == {"MapInArrow"}
     session.conf.set(SETTING, "s3a")
@@ -120,7 +120,7 @@ def test_the_setting_names_a_file_system_or_none(lake: kt.Lake, session: Any) ->
 
 
 def test_a_file_that_is_missing_when_it_is_read_is_named(lake: kt.Lake, session: Any) -> None:
-    table = table_of(lake, "append")
+    table = new_table(lake, "append")
     rows = table.scan().to_spark(with_s3a(session))
     for file in Path(table.uri.removeprefix("s3://bucket")).glob("bucket-*/*.parquet"):
         file.unlink()

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from table_rows import rows
 
 pytestmark = pytest.mark.spark
 
@@ -18,14 +19,10 @@ SCHEMA = pa.schema(
 
 
 @pytest.fixture
-def table(warehouse: str) -> kt.Table:
-    t = kt.connect(warehouse).create_table("t", SCHEMA, ["k"], options={"bucket": "1"})
+def table(lake: kt.Lake) -> kt.Table:
+    t = lake.create_table("t", SCHEMA, ["k"], options={"bucket": "1"})
     t.write([{"k": 1, "v": 1, "r": [{"a": 1}]}])
     return t
-
-
-def rows_of(table: kt.Table) -> list[tuple[Any, ...]]:
-    return sorted((tuple(row.values()) for row in table.scan().to_pylist()), key=lambda row: row[0])
 
 
 FIRST = (1, 1, [{"a": 1, "b": None}], None)
@@ -44,9 +41,9 @@ def test_a_table_grows_with_a_dataframe(spark: Any, table: kt.Table) -> None:
         "BIGINT", "ARRAY<ROW<`a` INT, `b` STRING>>", "STRING",
     ]  # fmt: skip
     second = (2, 1 << 40, [{"a": 2, "b": "y"}, None], "n")
-    assert rows_of(table) == [FIRST, second, (3, 3, [{"a": 3, "b": None}], None)]
+    assert rows(table) == [FIRST, second, (3, 3, [{"a": 3, "b": None}], None)]
     table.overwrite(narrow.withColumn("x", narrow.k), merge_schema=True)
-    assert rows_of(table) == [(3, 3, [{"a": 3, "b": None}], None, 3)]
+    assert rows(table) == [(3, 3, [{"a": 3, "b": None}], None, 3)]
 
 
 def test_a_dataframe_that_does_not_fit_changes_nothing(spark: Any, table: kt.Table) -> None:
@@ -62,10 +59,10 @@ def test_the_data_source_grows_a_table_by_an_option(spark: Any, table: kt.Table)
     kt.spark.register(spark)
     new = spark.sql("SELECT 2L AS k, 2 AS v, array(named_struct('b', 'y', 'a', 2)) AS r, 'n' AS w")
     new.write.format("keytide").mode("append").option("mergeSchema", "true").save(table.uri)
-    assert rows_of(table) == [FIRST, (2, 2, [{"a": 2, "b": "y"}], "n")]
+    assert rows(table) == [FIRST, (2, 2, [{"a": 2, "b": "y"}], "n")]
     less = spark.sql("SELECT 3L AS k, 1L << 40 AS v")
     less.write.format("keytide").mode("overwrite").option("merge-schema", "true").save(table.uri)
-    assert rows_of(table) == [(3, 1 << 40, None, None)]
+    assert rows(table) == [(3, 1 << 40, None, None)]
     with pytest.raises(Exception, match="reads one snapshot, which does not support 'mergeSchema'"):
         spark.read.format("keytide").option("mergeSchema", "true").load(table.uri).collect()
 
@@ -74,8 +71,8 @@ def test_the_data_source_grows_a_table_by_an_option(spark: Any, table: kt.Table)
 def test_a_stream_grows_a_table_by_an_option(spark: Any, table: kt.Table, tmp_path: Path) -> None:
     kt.spark.register(spark)
     spark.sql("SELECT 2L AS k, 1L << 40 AS v, 'n' AS w").write.parquet(str(tmp_path / "rows"))
-    rows = spark.readStream.schema("k LONG, v LONG, w STRING").parquet(str(tmp_path / "rows"))
-    stream = rows.writeStream.format("keytide").option("mergeSchema", "true")
+    frame = spark.readStream.schema("k LONG, v LONG, w STRING").parquet(str(tmp_path / "rows"))
+    stream = frame.writeStream.format("keytide").option("mergeSchema", "true")
     stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint"))
     stream.trigger(availableNow=True).start(table.uri).awaitTermination()
-    assert rows_of(table) == [(1, 1, [{"a": 1}], None), (2, 1 << 40, None, "n")]
+    assert rows(table) == [(1, 1, [{"a": 1}], None), (2, 1 << 40, None, "n")]

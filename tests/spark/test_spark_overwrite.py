@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 import keytide as kt
+from new_tables import fields_of
+from table_rows import rows
 
 pytestmark = pytest.mark.spark
 
 KINDS = {"p": "STRING", "id": "INT", "v": "STRING"}
-FIELDS = [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in KINDS.items()]
+FIELDS = fields_of(KINDS)
 NEW = [("a", i, f"new {i}") for i in range(20)]
 
 
@@ -24,10 +26,6 @@ def lake(warehouse: str, spark: Any) -> kt.Lake:
         table = lake.create_table(name, FIELDS, ["p", "id"], ["p"], options={"bucket": "2"})
         table.write([{"p": p, "id": i, "v": "old"} for p in "abc" for i in range(3)])
     return lake
-
-
-def rows(table: kt.Table) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.values()) for row in table.scan().to_pylist())
 
 
 def files(table: kt.Table) -> set[str]:

@@ -43,7 +43,7 @@ ROWS = pa.table(
 )
 
 
-def make_table(warehouse: str, name: str = "t", **options: str) -> kt.Table:
+def new_table(warehouse: str, name: str = "t", **options: str) -> kt.Table:
     return kt.connect(warehouse).create_table(
         name, ROWS.schema, primary_key=["id"], options={"bucket": "2", **options}
     )
@@ -76,20 +76,20 @@ def test_sample_table_reads_as_locally(path: str, spark: Any) -> None:
 
 
 def test_table_without_snapshots_is_empty(warehouse: str, spark: Any) -> None:
-    scan = make_table(warehouse).scan()
+    scan = new_table(warehouse).scan()
     assert collected(scan, spark).num_rows == 0
     assert scan.to_spark(spark).schema == spark_schema(scan.schema)
 
 
 def test_columns_come_in_the_order_asked_for(warehouse: str, spark: Any) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     table.write(ROWS)
     frame = table.scan(columns=["s", "id"], where="x > 3").to_spark(spark)
     assert frame.columns == ["s", "id"]
 
 
 def test_scan_stays_with_its_snapshot(warehouse: str, spark: Any) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     table.write(ROWS.slice(0, 5))
     frame = table.scan().to_spark(spark)
     table.write(ROWS)
@@ -101,7 +101,7 @@ def test_scan_stays_with_its_snapshot(warehouse: str, spark: Any) -> None:
 def test_deleted_rows_of_a_file_that_needs_no_merge_are_left_out(
     warehouse: str, spark: Any
 ) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     kinds = pa.array(["-D" if i % 2 else "+I" for i in range(20)])
     table.write(ROWS.append_column("_row_kind", kinds))
     assert operators(table.scan(), spark) == {"FileScan"}
@@ -109,7 +109,7 @@ def test_deleted_rows_of_a_file_that_needs_no_merge_are_left_out(
 
 
 def test_later_writes_win_on_spark_too(warehouse: str, spark: Any) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     table.write(ROWS)
     table.write(ROWS.slice(3, 4).set_column(2, "x", pa.array([-1.0, -2.0, None, -4.0])))
     table.write(ROWS.slice(5, 5).append_column("_row_kind", pa.array(["-D"] * 5)))
@@ -118,7 +118,7 @@ def test_later_writes_win_on_spark_too(warehouse: str, spark: Any) -> None:
 
 
 def test_merge_and_native_reads_are_one_result(warehouse: str, spark: Any) -> None:
-    table = make_table(warehouse, bucket="1")
+    table = new_table(warehouse, bucket="1")
     table.write(ROWS.slice(0, 10))
     table.write(ROWS.slice(10, 10))
     table.write(ROWS.slice(12, 3))
@@ -144,7 +144,7 @@ def test_merge_and_native_reads_are_one_result(warehouse: str, spark: Any) -> No
     ],
 )
 def test_condition_means_the_same(where: str, merged: bool, warehouse: str, spark: Any) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     table.write(ROWS)
     if merged:
         table.write(ROWS.slice(0, 9))
@@ -256,7 +256,7 @@ def test_deletion_vectors_are_applied_beside_a_column_called_metadata(
 
 
 def test_store_without_local_files_is_read_by_tasks(warehouse: str, spark: Any) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     table.write(ROWS)
     far = kt.connect(warehouse, store=FaultyStore(open_store(warehouse))).table("t")
     split = split_scan(far.scan())
@@ -264,7 +264,7 @@ def test_store_without_local_files_is_read_by_tasks(warehouse: str, spark: Any) 
 
 
 def test_files_in_orc_are_read_by_tasks_beside_parquet(warehouse: str, spark: Any) -> None:
-    table = make_table(warehouse, **{"file.format": "orc", "bucket": "1"})
+    table = new_table(warehouse, **{"file.format": "orc", "bucket": "1"})
     table.write(ROWS.slice(0, 8))
     table.alter(SetOption("file.format", "parquet"))
     table.write(ROWS.slice(8))
@@ -274,7 +274,7 @@ def test_files_in_orc_are_read_by_tasks_beside_parquet(warehouse: str, spark: An
 
 
 def test_missing_file_is_named(warehouse: str, spark: Any) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     table.write(ROWS)
     table.write(ROWS)
     shutil.rmtree(Path(table.uri) / "bucket-0")
@@ -295,7 +295,7 @@ def looked_at_for_nulls(scan: kt.Scan, spark: Any) -> set[str]:
 
 
 def test_spark_looks_for_nulls_only_where_some_file_has_one(warehouse: str, spark: Any) -> None:
-    table = make_table(warehouse, bucket="1")
+    table = new_table(warehouse, bucket="1")
     table.write(ROWS)
     table.write(ROWS.slice(1, 4))
     assert looked_at_for_nulls(table.scan(), spark) == {"x", "s"}
@@ -330,7 +330,7 @@ def test_engine_that_empties_a_column_may_bring_nulls_that_no_file_has(
 def test_statistics_that_miss_a_null_are_an_error_and_not_a_value(
     warehouse: str, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = make_table(warehouse, bucket="1")
+    table = new_table(warehouse, bucket="1")
     table.write(ROWS)
     table.write(ROWS.slice(1, 4))
     monkeypatch.setattr("keytide.read.sections._null_count", lambda entry, position: 0)
@@ -346,7 +346,7 @@ def test_statistics_that_miss_a_null_are_an_error_and_not_a_value(
 
 
 def test_tasks_are_packed_into_bins_of_like_size(warehouse: str) -> None:
-    table = make_table(warehouse, bucket="8")
+    table = new_table(warehouse, bucket="8")
     table.write(ROWS)
     table.write(ROWS)
     tasks = split_tasks(table.scan())
@@ -373,7 +373,7 @@ def test_every_column_is_nullable_to_spark() -> None:
 
 
 def test_changed_bit_in_a_page_is_told_by_sparks_own_reader(warehouse: str, spark: Any) -> None:
-    table = make_table(warehouse, bucket="1")
+    table = new_table(warehouse, bucket="1")
     table.write(ROWS)
     (file,) = Path(table.uri).glob("**/*.parquet")
     group = pq.read_metadata(file).row_group(0)

@@ -176,8 +176,7 @@ def test_view_that_is_another_one_by_now_or_travels_in_time_stays_as_it_is(
     assert (spark.table("v").count(), spark.table("old").count()) == (3, there)
 
 
-def test_view_of_a_table_that_is_gone_is_in_nobody_elses_way(warehouse: str, spark: Any) -> None:
-    lake = kt.connect(warehouse)
+def test_view_of_a_table_that_is_gone_is_in_nobody_elses_way(lake: kt.Lake, spark: Any) -> None:
     gone = lake.create_table("gone", ROWS.schema, ["id"])
     spark.sql(f"create temporary view gone using keytide options (path '{gone.uri}')")
     lake.drop_table("gone")
@@ -220,8 +219,8 @@ def test_missing_file_of_somebody_else_is_told_by_spark_alone(tmp_path: Path, sp
     assert not isinstance(caught.value, kt.KeytideError)
 
 
-def test_frame_of_an_empty_table_stays_empty(warehouse: str, spark: Any) -> None:
-    empty = kt.connect(warehouse).create_table("empty", ROWS.schema, ["id"])
+def test_frame_of_an_empty_table_stays_empty(lake: kt.Lake, spark: Any) -> None:
+    empty = lake.create_table("empty", ROWS.schema, ["id"])
     frame = spark.read.format("keytide").load(empty.uri)
     empty.write(ROWS)
     assert frame.count() == 0
@@ -347,9 +346,8 @@ def test_overwrite_replaces_all_rows_in_one_commit_also_by_some_of_them(
 
 
 def test_overwrite_replaces_partitions_that_its_rows_do_not_touch(
-    warehouse: str, spark: Any
+    lake: kt.Lake, spark: Any
 ) -> None:
-    lake = kt.connect(warehouse)
     lake.sql("CREATE TABLE t (id BIGINT, p STRING, PRIMARY KEY (id, p) NOT ENFORCED) "
              "PARTITIONED BY (p)")  # fmt: skip
     table = lake.table("t")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import keytide as kt
+from table_rows import answer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,10 +31,6 @@ def lake(warehouse: str, spark: SparkSession) -> kt.Lake:
     return lake
 
 
-def rows(lake: kt.Lake, text: str) -> list[tuple[Any, ...]]:
-    return [tuple(row.values()) for row in lake.sql(text).to_pylist()]
-
-
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize(
     ("text", "expected"),
@@ -53,13 +50,13 @@ def rows(lake: kt.Lake, text: str) -> list[tuple[Any, ...]]:
 def test_query_gives_the_rows_of_the_local_engine(
     lake: kt.Lake, warehouse: str, text: str, expected: list[tuple[Any, ...]]
 ) -> None:
-    assert rows(lake, text) == expected
-    assert rows(kt.connect(warehouse), text) == expected
+    assert answer(lake, text) == expected
+    assert answer(kt.connect(warehouse), text) == expected
 
 
 def test_rows_of_a_query_are_inserted_by_the_executors(lake: kt.Lake) -> None:
     lake.sql("INSERT INTO t (id, v, n) SELECT id + 10, upper(v), id FROM t")
-    assert rows(lake, "SELECT id, v, n FROM t WHERE id > 10 ORDER BY id") == [
+    assert answer(lake, "SELECT id, v, n FROM t WHERE id > 10 ORDER BY id") == [
         (11, "A", 1),
         (12, "C", 2),
     ]
@@ -67,9 +64,9 @@ def test_rows_of_a_query_are_inserted_by_the_executors(lake: kt.Lake) -> None:
 
 def test_table_is_made_of_a_query_and_overwritten_by_another(lake: kt.Lake) -> None:
     lake.sql("CREATE TABLE u (PRIMARY KEY (id) NOT ENFORCED) AS SELECT id, v FROM t")
-    assert rows(lake, "SELECT * FROM u ORDER BY id") == [(1, "a"), (2, "c")]
+    assert answer(lake, "SELECT * FROM u ORDER BY id") == [(1, "a"), (2, "c")]
     lake.sql("INSERT OVERWRITE u SELECT id, v FROM t WHERE id = 1")
-    assert rows(lake, "SELECT * FROM u") == [(1, "a")]
+    assert answer(lake, "SELECT * FROM u") == [(1, "a")]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +113,7 @@ def test_query_that_leaves_the_lake_or_loses_a_clause_is_refused(
     (tmp_path / "secret.txt").write_text("hidden\n", encoding="utf-8")
     with pytest.raises(kt.InvalidError, match="line 1"):
         lake.sql(text.format(tmp_path / "secret.txt"))
-    assert rows(lake, "SELECT count(*) FROM t") == [(2,)]
+    assert answer(lake, "SELECT count(*) FROM t") == [(2,)]
 
 
 def test_files_are_read_where_the_lake_is_opened_for_it(
@@ -125,14 +122,14 @@ def test_files_are_read_where_the_lake_is_opened_for_it(
     (tmp_path / "seen.txt").write_text("seen\n", encoding="utf-8")
     opened = kt.connect(warehouse, spark=spark, allow_external_files=True)
     opened.sql(f"INSERT INTO t (id, v) SELECT 9, value FROM text.`{tmp_path}/seen.txt`")
-    assert rows(lake, "SELECT v FROM t WHERE id = 9") == [("seen",)]
+    assert answer(lake, "SELECT v FROM t WHERE id = 9") == [("seen",)]
 
 
 def test_update_sets_what_a_query_gives(lake: kt.Lake) -> None:
     lake.sql("UPDATE t SET v = (SELECT max(v) FROM t), n = (SELECT count(*) FROM t)")
-    assert {row[1:] for row in rows(lake, "SELECT id, v, n FROM t")} == {("c", Decimal("2.00"))}
+    assert {row[1:] for row in answer(lake, "SELECT id, v, n FROM t")} == {("c", Decimal("2.00"))}
     lake.sql("UPDATE t SET n = (SELECT count(*) FROM t AS u WHERE u.id <= t.id)")
-    assert rows(lake, "SELECT n FROM t ORDER BY id") == [(Decimal("1.00"),), (Decimal("2.00"),)]
+    assert answer(lake, "SELECT n FROM t ORDER BY id") == [(Decimal("1.00"),), (Decimal("2.00"),)]
 
 
 def test_create_table_as_that_fails_leaves_no_table(lake: kt.Lake) -> None:
@@ -141,7 +138,7 @@ def test_create_table_as_that_fails_leaves_no_table(lake: kt.Lake) -> None:
         lake.sql(text.format(2))
     assert lake.tables() == ["default.t"]
     assert lake.sql(text.format(3)).row_count == 2
-    assert rows(lake, "SELECT k FROM u ORDER BY k") == [(1,), (2,)]
+    assert answer(lake, "SELECT k FROM u ORDER BY k") == [(1,), (2,)]
 
 
 def test_query_that_fails_on_its_rows_is_an_error_of_keytide(lake: kt.Lake, warehouse: str) -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from table_rows import by_key
 
 pytestmark = pytest.mark.spark
 
@@ -43,7 +44,7 @@ def make_feed(folder: Path) -> None:
         (folder / f"part-{number}.json").write_text("\n".join(lines))
 
 
-def make_table(warehouse: str) -> kt.Table:
+def new_table(warehouse: str) -> kt.Table:
     schema = pa.schema([("id", pa.int64()), ("n", pa.int64())])
     options = {"merge-engine": "aggregation", "fields.n.aggregate-function": "sum", "bucket": "2"}
     return kt.connect(warehouse).create_table("sums", schema, ["id"], options=options)
@@ -55,10 +56,6 @@ def expected() -> dict[int, int]:
         for key in range(number, number + ROWS):
             sums[key] = sums.get(key, 0) + number
     return sums
-
-
-def rows(table: kt.Table) -> dict[int, int]:
-    return {row["id"]: row["n"] for row in table.scan().to_pylist()}
 
 
 def run(spark: Any, tmp_path: Path, table: kt.Table) -> None:
@@ -78,9 +75,9 @@ def test_every_batch_is_applied_once_and_a_replayed_one_not_again(
     tmp_path: Path, warehouse: str, spark: Any
 ) -> None:
     make_feed(tmp_path / "feed")
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     run(spark, tmp_path, table)
-    assert rows(table) == expected()
+    assert by_key(table, "n", key="id") == expected()
     commits = [s.commit_identifier for s in table.snapshots()]
     assert commits == list(range(FILES))
 
@@ -89,7 +86,7 @@ def test_every_batch_is_applied_once_and_a_replayed_one_not_again(
         note.unlink()
     run(spark, tmp_path, table)
 
-    assert rows(table) == expected()
+    assert by_key(table, "n", key="id") == expected()
     assert [s.commit_identifier for s in table.snapshots()] == commits
 
 
@@ -100,7 +97,7 @@ def test_a_driver_killed_at_random_moments_loses_and_repeats_nothing(
     tmp_path: Path, warehouse: str
 ) -> None:
     make_feed(tmp_path / "feed")
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     arguments = [str(tmp_path / "feed"), table.uri, str(tmp_path / "checkpoint")]
     moments = random.Random(7)
     kills = 0
@@ -121,7 +118,7 @@ def test_a_driver_killed_at_random_moments_loses_and_repeats_nothing(
     shutil.rmtree(tmp_path / "feed")
 
     assert kills == KILLS
-    assert rows(table) == expected()
+    assert by_key(table, "n", key="id") == expected()
 
 
 def kill_after_next_commit(driver: subprocess.Popen[str], table: kt.Table, delay: float) -> bool:

@@ -12,6 +12,7 @@ import pytest
 
 import keytide as kt
 from keytide.types import Field, parse_sql_type
+from new_tables import fields_of
 
 pytestmark = pytest.mark.spark
 
@@ -78,7 +79,7 @@ def test_types_survive_the_way_through_a_table(
 ) -> None:
     """Some types at once, for each table costs Spark several jobs."""
     types = {f"v{number}": each for number, each in enumerate(TYPES[some : some + 5])}
-    fields = [Field(-1, "id", parse_sql_type("INT"))]
+    fields = fields_of("id INT")
     fields += [Field(-1, column, parse_sql_type(sql)) for column, (_, sql, _) in types.items()]
     table = kt.connect(warehouse).create_table("t", fields, ["id"])
     rows = [
@@ -132,11 +133,7 @@ def test_nanoseconds_are_cut_off_downwards(warehouse: str, spark: Any) -> None:
 
 @pytest.mark.takes_turns
 def test_session_zone_changes_no_instant(warehouse: str, spark: Any) -> None:
-    fields = [
-        Field(-1, "id", parse_sql_type("BIGINT")),
-        Field(-1, "t", parse_sql_type("TIMESTAMP(6) WITH LOCAL TIME ZONE")),
-        Field(-1, "n", parse_sql_type("TIMESTAMP(6)")),
-    ]
+    fields = fields_of("id BIGINT, t TIMESTAMP(6) WITH LOCAL TIME ZONE, n TIMESTAMP(6)")
     table = kt.connect(warehouse).create_table("t", fields, ["id"])
     before = spark.conf.get("spark.sql.session.timeZone")
     try:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import keytide as kt
+from table_rows import by_key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,20 +29,13 @@ def frame(spark: SparkSession, rows: list[tuple[int, int, str]], parts: int = 3)
     return spark.createDataFrame(rows, "k INT, ts INT, v STRING").repartition(parts)
 
 
-def shown(table: kt.Table) -> dict[int, tuple[int, str]]:
-    rows = table.scan().to_pylist()
-    found = {row["k"]: (row["ts"], row["v"]) for row in rows}
-    assert len(found) == len(rows)
-    return found
-
-
 @pytest.mark.takes_turns
 def test_dataframes_are_upserted(table: kt.Table, spark: SparkSession) -> None:
     table.write(frame(spark, [(k, 5, "a") for k in range(40)]))
     table.write(frame(spark, [(k, 4 + k % 3, "b") for k in range(0, 60, 2)]))
     expected = dict.fromkeys(range(40), (5, "a"))
     expected |= {k: (4 + k % 3, "b") for k in range(0, 60, 2) if k >= 40 or k % 3}
-    assert shown(table) == expected
+    assert by_key(table, "ts", "v") == expected
     assert not table.verify().findings
 
 
@@ -51,7 +45,7 @@ def test_rows_are_read_by_sparks_own_reader(table: kt.Table, spark: SparkSession
     read = table.scan().to_spark(spark)
     assert "Python" not in read._jdf.queryExecution().toString()
     found = {row.k: (row.ts, row.v) for row in read.collect()}
-    assert found == shown(table)
+    assert found == by_key(table, "ts", "v")
     assert (found[1], found[2]) == ((6, "b"), (5, "a"))
 
 
@@ -65,7 +59,7 @@ def test_rows_are_changed_on_executors(table: kt.Table, spark: SparkSession) -> 
              "WHEN NOT MATCHED THEN INSERT VALUES (s.k, 1, 'm')")  # fmt: skip
     expected = dict.fromkeys(range(5, 20), (5, "a")) | {7: (5, "u"), 30: (1, "m")}
     del expected[8]
-    assert shown(table) == expected
+    assert by_key(table, "ts", "v") == expected
     assert not table.verify().findings
 
 

@@ -20,12 +20,13 @@ from keytide.spark.row_batches import BufferedTask
 from keytide.tasks import Outcome, collect_results, run_feed_task
 from keytide.write.refusals import writable_view
 from keytide.write.task import RUNS_PER_PART, TaskResult
+from table_rows import dicts
 
 AUTHOR = Author("user", 1)
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.string()), ("v", pa.float64())])
 
 
-def make_table(warehouse: str, **options: str) -> kt.Table:
+def new_table(warehouse: str, **options: str) -> kt.Table:
     return kt.connect(warehouse).create_table(
         "t", SCHEMA, ["id", "p"], partition_by=["p"], options={"bucket": "3", **options}
     )
@@ -56,12 +57,12 @@ def runs(table: kt.Table) -> list[str]:
 def test_written_rows_are_there_in_one_snapshot(
     partitions: int, warehouse: str, spark: Any
 ) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     result = table.write(make_rows(spark, 100, partitions))
     assert (result.snapshot_id, result.rows, result.rows_stored, result.files) == (1, 100, 100, 6)
     assert len(table.snapshots()) == 1
     expected = [{"id": i, "p": f"p{i % 2}", "v": i * 1.5} for i in range(100)]
-    assert sorted(table.scan().to_pylist(), key=lambda row: row["id"]) == expected
+    assert dicts(table, by="id") == expected
 
 
 @pytest.mark.one_in(14)
@@ -71,7 +72,7 @@ def test_written_rows_are_there_in_one_snapshot(
 def test_each_bucket_gets_one_run(
     partitions: int, buckets: str, warehouse: str, spark: Any
 ) -> None:
-    table = make_table(warehouse, bucket=buckets)
+    table = new_table(warehouse, bucket=buckets)
     table.write(make_rows(spark, 300, partitions))
     assert table.scan().explain().runs_max == 0
     assert len(table.stored.newest_files().entries) == 2 * int(buckets)
@@ -96,7 +97,7 @@ def test_later_row_of_a_key_wins_through_the_shuffle(
 
 @pytest.mark.spark
 def test_kinds_travel_and_deletions_need_only_the_key(warehouse: str, spark: Any) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     table.write(make_rows(spark, 10))
     dead = make_rows(spark, 4).selectExpr("id", "p", "'-D' as _row_kind")
     assert table.write(dead).rows == 4
@@ -130,7 +131,7 @@ def test_rows_that_could_not_be_merged_are_refused_on_executors(
 
 @pytest.mark.spark
 def test_sequence_field_orders_rows_of_several_writes(warehouse: str, spark: Any) -> None:
-    table = make_table(warehouse, **{"sequence.field": "v"})
+    table = new_table(warehouse, **{"sequence.field": "v"})
     table.write(make_rows(spark, 20))
     table.write(make_rows(spark, 20).selectExpr("id", "p", "if(id < 5, -1D, 1000D) as v"))
     values = {row["id"]: row["v"] for row in table.scan().to_pylist()}
@@ -144,7 +145,7 @@ def test_rows_out_of_order_are_counted_across_the_runs_of_a_write(
     warehouse: str, spark: Any, rows_per_run: str
 ) -> None:
     options = {"sequence.field": "v", "write.count-out-of-order": "true"}
-    table = make_table(warehouse, **options, **{"write-buffer-size": "1 b"})
+    table = new_table(warehouse, **options, **{"write-buffer-size": "1 b"})
     first = make_rows(spark, 20)
     # Ids 0 and 1 are older than the stored value, 15 to 19 than the rows before them.
     second = first.selectExpr("id", "p", "if(id < 2, -1D, 1000D) as v").coalesce(1)
@@ -160,7 +161,7 @@ def test_rows_out_of_order_are_counted_across_the_runs_of_a_write(
 
 @pytest.mark.spark
 def test_no_rows_make_no_snapshot(warehouse: str, spark: Any) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     assert table.write(make_rows(spark, 0)) == kt.WriteResult(None, 0, 0, 0)
     assert table.snapshots() == []
 
@@ -170,7 +171,7 @@ def test_no_rows_make_no_snapshot(warehouse: str, spark: Any) -> None:
 
 @pytest.mark.spark
 def test_repeated_identifier_changes_nothing(warehouse: str, spark: Any) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     first = table.write(make_rows(spark, 10), commit_user="job", commit_identifier=7)
     again = table.write(make_rows(spark, 20), commit_user="job", commit_identifier=7)
     assert (first.is_new, again.is_new) == (True, False)
@@ -183,7 +184,7 @@ def test_repeated_identifier_changes_nothing(warehouse: str, spark: Any) -> None
 def test_foreach_batch_is_exactly_once_without_an_option(
     tmp_path: Path, warehouse: str, spark: Any
 ) -> None:
-    table = make_table(warehouse, **{"write-only": "true"})
+    table = new_table(warehouse, **{"write-only": "true"})
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
     for number in range(3):
         make_rows(spark, 10 * (number + 1)).coalesce(1).write.mode("append").parquet(str(source))
@@ -242,7 +243,7 @@ def test_foreach_batch_is_exactly_once_without_an_option(
 def test_columns_that_do_not_fit_are_refused_before_any_task_runs(
     columns: list[str], kind: type[Exception], message: str, warehouse: str, spark: Any
 ) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     with pytest.raises(kind, match=message):
         table.write(make_rows(spark, 10).selectExpr(*columns))
     assert data_files(table) == []
@@ -253,7 +254,7 @@ def test_columns_that_do_not_fit_are_refused_before_any_task_runs(
 def test_value_that_does_not_fit_is_refused_and_its_files_are_deleted(
     partitions: int, warehouse: str, spark: Any
 ) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     rows = make_rows(spark, 100, partitions).selectExpr("if(id = 99, null, id) as id", "p", "v")
     with pytest.raises(
         kt.InvalidError, match="primary key column 'id' is BIGINT NOT NULL and 1 of"
@@ -273,7 +274,7 @@ def test_key_too_large_for_its_column_is_refused(warehouse: str, spark: Any) -> 
 
 @pytest.mark.spark
 def test_failing_query_of_the_user_stays_its_own_error(warehouse: str, spark: Any) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     rows = make_rows(spark, 10).selectExpr("id", "p", "double(raise_error('mine')) as v")
     with pytest.raises(Exception, match="mine") as error:
         table.write(rows)
@@ -284,7 +285,7 @@ def test_failing_query_of_the_user_stays_its_own_error(warehouse: str, spark: An
 def test_error_of_a_store_on_an_executor_arrives_as_itself(
     tmp_path: Path, warehouse: str, spark: Any
 ) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     table.write(make_rows(spark, 4))
     (Path(table.uri) / "p=p2").write_text("a file where a folder has to be")
     with pytest.raises(kt.DataError, match="p=p2"):
@@ -295,7 +296,7 @@ def test_error_of_a_store_on_an_executor_arrives_as_itself(
 def test_lost_race_deletes_what_the_tasks_wrote(
     warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = make_table(warehouse, **{"commit.max-retries": "2"})
+    table = new_table(warehouse, **{"commit.max-retries": "2"})
     transaction = begun(table)
     result = outcome(transaction, batches(10), 0)
     assert result.result is not None
@@ -332,7 +333,7 @@ def batches(count: int, batch_rows: int = 10_000) -> list[pa.RecordBatch]:
 
 
 def test_task_cuts_its_rows_into_runs_of_rising_numbers(warehouse: str) -> None:
-    table = make_table(warehouse, bucket="1", **{"write-buffer-size": "2 kb"})
+    table = new_table(warehouse, bucket="1", **{"write-buffer-size": "2 kb"})
     transaction = begun(table)
     result = outcome(transaction, batches(500, 100), 0)
     commit(transaction, [result])
@@ -358,7 +359,7 @@ def begun_anew(*values: float) -> list[pa.RecordBatch]:
 
 
 def test_runs_and_tasks_come_after_the_layers_of_those_before_them(warehouse: str) -> None:
-    table = make_table(warehouse, **REMOVING, **{"write-buffer-size": "1 b"})
+    table = new_table(warehouse, **REMOVING, **{"write-buffer-size": "1 b"})
     transaction = begun(table)
     results = [outcome(transaction, begun_anew(5, 7), 0), outcome(transaction, begun_anew(9), 1)]
     commit(transaction, results)
@@ -372,17 +373,17 @@ def test_runs_and_tasks_come_after_the_layers_of_those_before_them(warehouse: st
 def test_dataframe_with_a_delete_and_what_follows_it_forgets_neither(
     warehouse: str, spark: Any
 ) -> None:
-    table = make_table(warehouse, **REMOVING)
+    table = new_table(warehouse, **REMOVING)
     table.write(pa.table({"id": [1, 2], "p": ["x", "x"], "v": [5.0, 5.0]}))
     rows = [(1, "x", 5.0, "-D"), (1, "x", 7.0, "+I"), (2, "x", 1.0, "+I")]
     frame = spark.createDataFrame(rows, "id long, p string, v double, _row_kind string")
     assert table.write(frame.coalesce(1)).files == 2
     expected = [{"id": 1, "p": "x", "v": 7.0}, {"id": 2, "p": "x", "v": 6.0}]
-    assert sorted(table.scan().to_pylist(), key=lambda row: row["id"]) == expected
+    assert dicts(table, by="id") == expected
 
 
 def test_tasks_of_one_write_have_numbers_in_their_order(warehouse: str) -> None:
-    table = make_table(warehouse, bucket="1")
+    table = new_table(warehouse, bucket="1")
     transaction = begun(table)
     results = [outcome(transaction, batches(10), number) for number in (0, 1, 2)]
     commit(transaction, reversed(results))
@@ -390,7 +391,7 @@ def test_tasks_of_one_write_have_numbers_in_their_order(warehouse: str) -> None:
 
 
 def test_error_of_one_task_deletes_the_files_of_all(warehouse: str) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     transaction = begun(table)
     good = outcome(transaction, batches(10), 0)
     bad = outcome(transaction, [pa.record_batch({"id": [None], "p": ["x"], "v": [1.0]})], 1)
@@ -401,7 +402,7 @@ def test_error_of_one_task_deletes_the_files_of_all(warehouse: str) -> None:
 
 
 def test_nothing_written_is_nothing_committed(warehouse: str) -> None:
-    table = make_table(warehouse)
+    table = new_table(warehouse)
     result = commit(begun(table), [Outcome(0)])
     assert result == kt.WriteResult(None, 0, 0, 0)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 import keytide as kt
+from table_rows import answer
 
 FEED = """
 CREATE TABLE feed (n BIGINT, k BIGINT, Name STRING, op STRING, s BIGINT,
@@ -25,10 +24,6 @@ def lake(warehouse: str) -> kt.Lake:
     return lake
 
 
-def rows(lake: kt.Lake, text: str) -> list[tuple[Any, ...]]:
-    return [tuple(row.values()) for row in lake.sql(text).to_pylist()]
-
-
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize("head", ["", "CREATE FLOW kept AS ", "create flow `kept` as\n"])
 @pytest.mark.parametrize("source", ["feed", "STREAM(feed)", "stream feed", "(SELECT * FROM feed)"])
@@ -39,7 +34,7 @@ def test_newest_rows_of_a_feed(lake: kt.Lake, head: str, source: str) -> None:
         f"SEQUENCE BY s COLUMNS * EXCEPT (n, op) STORED AS SCD TYPE 1"
     )
     assert done.row_count == 5  # one of those before the truncation is no row
-    assert rows(lake, "SELECT k, name, s FROM newest ORDER BY k") == [(2, "x", 7)]
+    assert answer(lake, "SELECT k, name, s FROM newest ORDER BY k") == [(2, "x", 7)]
     author = lake.table("newest").snapshots()[-1].commit_user
     assert author.startswith("kept-") == bool(head)
 
@@ -51,7 +46,7 @@ def test_history_of_a_feed_in_the_older_words(lake: kt.Lake) -> None:
         "STORED AS SCD TYPE 2 TRACK HISTORY ON (name)"
     )
     names = "Name, __START_AT_s, __END_AT_s"
-    assert rows(lake, f"SELECT {names} FROM old.history ORDER BY k, __START_AT_s") == HISTORY
+    assert answer(lake, f"SELECT {names} FROM old.history ORDER BY k, __START_AT_s") == HISTORY
 
 
 def test_a_flow_of_one_version_of_a_feed_and_its_repetition(lake: kt.Lake) -> None:

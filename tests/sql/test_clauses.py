@@ -15,6 +15,7 @@ from keytide.sql.dml_grammar import delete_from, update_from
 from keytide.sql.engine_text import engine_text
 from keytide.sql.grammar import parse_statements
 from keytide.sql.statements import Call
+from table_rows import answer
 
 TABLES = """
 CREATE TABLE t (id INT, v STRING, n INT, PRIMARY KEY (id) NOT ENFORCED);
@@ -23,7 +24,7 @@ INSERT INTO t VALUES (1, 'a', 10), (2, 'b', 20), (3, NULL, 30)
 
 
 def rows(lake: kt.Lake, text: str = "SELECT * FROM t ORDER BY id") -> list[tuple[Any, ...]]:
-    return [tuple(row.values()) for row in lake.sql(text).to_pylist()]
+    return answer(lake, text)
 
 
 # -- the parser's grammar, clause by clause --------------------------------------------------------

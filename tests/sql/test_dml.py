@@ -9,6 +9,7 @@ import pytest
 
 import keytide as kt
 from keytide.commit.committer import Committer
+from table_rows import answer
 
 TABLES = """
 CREATE TABLE t (id INT, v STRING, n INT, PRIMARY KEY (id) NOT ENFORCED)
@@ -18,7 +19,7 @@ INSERT INTO t VALUES (1, 'a', 10), (2, 'b', 20), (3, NULL, 30)
 
 
 def rows(lake: kt.Lake) -> list[tuple[Any, ...]]:
-    return [tuple(r.values()) for r in lake.sql("SELECT * FROM t ORDER BY id").to_pylist()]
+    return answer(lake, "SELECT * FROM t ORDER BY id")
 
 
 @pytest.mark.parametrize(

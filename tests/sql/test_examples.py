@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import keytide as kt
+from table_rows import rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -210,15 +211,11 @@ EXAMPLES: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
 BY_NAME = pytest.mark.parametrize("example", EXAMPLES, ids=lambda name: name.replace(" ", "-"))
 
 
-def rows_of(result: Any) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.values()) for row in result.to_pylist())
-
-
 @pytest.mark.one_in(14)
 @BY_NAME
 def test_example_gives_the_published_rows(example: str, warehouse: str) -> None:
     text, expected = EXAMPLES[example]
-    assert rows_of(kt.connect(warehouse).sql(text)) == expected
+    assert rows(kt.connect(warehouse).sql(text)) == expected
 
 
 @pytest.mark.one_in(14)
@@ -229,5 +226,5 @@ def test_example_gives_the_published_rows_on_spark(
 ) -> None:
     text, expected = EXAMPLES[example]
     result = kt.connect(warehouse, spark=spark).sql(text)
-    assert rows_of(result) == expected
+    assert rows(result) == expected
     assert sorted(tuple(row) for row in result.to_spark().collect()) == expected

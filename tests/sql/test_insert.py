@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
+from table_rows import rows
 
 TABLES = """
 CREATE TABLE t (id INT, price DOUBLE, qty SMALLINT, at TIMESTAMP(3), d DATE,
@@ -125,7 +126,7 @@ def days(lake: kt.Lake) -> kt.Lake:
 
 
 def p_rows(lake: kt.Lake) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.values()) for row in lake.sql("SELECT * FROM p").to_pylist())
+    return rows(lake.sql("SELECT * FROM p"))
 
 
 def test_partition_clause_gives_the_partition_columns(days: kt.Lake) -> None:

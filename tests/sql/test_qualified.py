@@ -7,6 +7,7 @@ import re
 import pytest
 
 import keytide as kt
+from table_rows import dicts
 
 QUERIES = [
     "SELECT a.t.k, a.t.v FROM a.t WHERE a.t.k > 1 ORDER BY a.t.k",
@@ -64,7 +65,7 @@ def test_change_is_the_same_by_full_names(lake: kt.Lake, text: str) -> None:
     def outcome(text: str) -> list[object]:
         t = lake.table("a.t")
         count = lake.sql(text).row_count
-        rows = sorted(t.scan().to_pylist(), key=lambda row: row["k"])
+        rows = dicts(t)
         t.rollback_to(1)
         return [count, rows]
 

@@ -13,6 +13,7 @@ import keytide as kt
 from keytide.predicate.condition import text_of
 from keytide.sql.grammar import parse_statements
 from keytide.sql.relations import bind
+from table_rows import answer
 
 TABLES = """
 CREATE TABLE shop.orders (id INT, customer STRING, qty INT, PRIMARY KEY (id) NOT ENFORCED);
@@ -23,12 +24,8 @@ INSERT INTO customers VALUES ('ann', 'Oslo'), ('bob', 'Rome'), ('eve', 'Bonn')
 """
 
 
-def rows(lake: kt.Lake, text: str) -> list[tuple[Any, ...]]:
-    return [tuple(row.values()) for row in lake.sql(text).to_pylist()]
-
-
 def test_every_reader_sees_the_merged_row(lake: kt.Lake) -> None:
-    assert rows(lake, "SELECT * FROM shop.orders ORDER BY id") == [
+    assert answer(lake, "SELECT * FROM shop.orders ORDER BY id") == [
         (1, "ann", 5),
         (2, "bob", 8),
         (3, None, 9),
@@ -66,7 +63,7 @@ def test_every_reader_sees_the_merged_row(lake: kt.Lake) -> None:
     ],
 )
 def test_query_gives_its_rows(lake: kt.Lake, text: str, expected: list[tuple[Any, ...]]) -> None:
-    assert rows(lake, text) == expected
+    assert answer(lake, text) == expected
 
 
 @pytest.mark.parametrize(
@@ -81,7 +78,7 @@ def test_query_gives_its_rows(lake: kt.Lake, text: str, expected: list[tuple[Any
     ],
 )
 def test_time_travel_reads_an_older_snapshot(lake: kt.Lake, source: str, qty: int) -> None:
-    assert rows(lake, f"SELECT qty FROM {source} WHERE id = 2") == [(qty,)]
+    assert answer(lake, f"SELECT qty FROM {source} WHERE id = 2") == [(qty,)]
 
 
 def test_options_are_those_of_their_own_statement(lake: kt.Lake) -> None:
@@ -99,8 +96,8 @@ def test_options_between_statements_are_refused(lake: kt.Lake) -> None:
 
 
 def test_system_table_travels_too(lake: kt.Lake) -> None:
-    now = rows(lake, "SELECT count(*) FROM shop.orders$files")
-    then = rows(lake, "SELECT count(*) FROM shop.orders$files VERSION AS OF 1")
+    now = answer(lake, "SELECT count(*) FROM shop.orders$files")
+    then = answer(lake, "SELECT count(*) FROM shop.orders$files VERSION AS OF 1")
     assert (then, now) == ([(1,)], [(2,)])
 
 
@@ -114,7 +111,7 @@ def test_system_table_travels_too(lake: kt.Lake) -> None:
 )
 def test_two_ways_to_name_a_snapshot_are_refused(lake: kt.Lake, source: str) -> None:
     with pytest.raises(kt.InvalidError, match=r"give only one|expected|unexpected"):
-        rows(lake, f"SELECT qty FROM {source}")
+        answer(lake, f"SELECT qty FROM {source}")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +125,7 @@ def test_two_ways_to_name_a_snapshot_are_refused(lake: kt.Lake, source: str) -> 
 )
 def test_changes_are_read_from_the_audit_log(lake: kt.Lake, options: str, kinds: list[str]) -> None:
     source = f"shop.orders$audit_log /*+ OPTIONS({options}) */"
-    assert rows(lake, f"SELECT rowkind FROM {source} WHERE id = 2 ORDER BY 1") == [
+    assert answer(lake, f"SELECT rowkind FROM {source} WHERE id = 2 ORDER BY 1") == [
         (kind,) for kind in kinds
     ]
 
@@ -156,15 +153,15 @@ def test_changes_are_read_from_the_audit_log(lake: kt.Lake, options: str, kinds:
 )
 def test_changes_that_cannot_be_told_are_refused(lake: kt.Lake, source: str, message: str) -> None:
     with pytest.raises(kt.InvalidError, match=message):
-        rows(lake, f"SELECT * FROM {source}")
+        answer(lake, f"SELECT * FROM {source}")
 
 
 def test_time_travel_by_timestamp_takes_the_snapshot_of_that_time(lake: kt.Lake) -> None:
     first, second = (s.time_millis for s in lake.table("shop.orders").snapshots())
     text = "SELECT qty FROM shop.orders /*+ OPTIONS('scan.timestamp-millis' = '{}') */ WHERE id = 2"
-    assert rows(lake, text.format(second)) == [(8,)]
+    assert answer(lake, text.format(second)) == [(8,)]
     if first < second:
-        assert rows(lake, text.format(second - 1)) == [(7,)]
+        assert answer(lake, text.format(second - 1)) == [(7,)]
 
 
 def test_tables_of_one_query_travel_each_on_their_own(lake: kt.Lake) -> None:
@@ -216,7 +213,7 @@ def test_only_what_a_query_needs_is_read(
 
 def test_explain_shows_pruning_and_reads_nothing(lake: kt.Lake) -> None:
     plan = "\n".join(
-        line for (line,) in rows(lake, "EXPLAIN SELECT qty FROM shop.orders WHERE id = 1")
+        line for (line,) in answer(lake, "EXPLAIN SELECT qty FROM shop.orders WHERE id = 1")
     )
     assert "key range" in plan
     assert "columns: id, qty" in plan
@@ -225,8 +222,8 @@ def test_explain_shows_pruning_and_reads_nothing(lake: kt.Lake) -> None:
 
 def test_system_table_joins_like_any_other(lake: kt.Lake) -> None:
     text = "SELECT s.commit_kind FROM shop.orders$snapshots s WHERE s.snapshot_id = 1"
-    assert rows(lake, text) == [("APPEND",)]
-    assert rows(lake, "SELECT count(*) FROM `customers$files`") == [(1,)]
+    assert answer(lake, text) == [("APPEND",)]
+    assert answer(lake, "SELECT count(*) FROM `customers$files`") == [(1,)]
 
 
 @pytest.mark.parametrize(
@@ -298,7 +295,7 @@ def test_errors_speak_of_sql_and_not_of_the_parser(instead: str) -> None:
 def test_nothing_runs_when_a_later_statement_does_not_parse(lake: kt.Lake) -> None:
     with pytest.raises(kt.InvalidError):
         lake.sql("INSERT INTO customers VALUES ('zoe', 'Riga'); SELECT FROM WHERE")
-    assert rows(lake, "SELECT count(*) FROM customers WHERE name = 'zoe'") == [(0,)]
+    assert answer(lake, "SELECT count(*) FROM customers WHERE name = 'zoe'") == [(0,)]
 
 
 def test_a_torn_file_is_named_by_the_query_that_meets_it(lake: kt.Lake, warehouse: str) -> None:

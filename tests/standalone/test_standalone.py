@@ -12,7 +12,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,14 @@ import pytest
 
 import keytide as kt
 from keytide.spark.capacity import SETTING, TASK_SIZE, capacity_of
+from new_tables import fields_of
+from table_rows import dicts
 
 pytestmark = pytest.mark.standalone
 
 MASTER, HOSTS = "127.0.0.1", ("127.0.0.2", "127.0.0.3")
 ROWS = 400
-SCHEMA = [kt.Field(-1, name, kt.parse_sql_type("BIGINT")) for name in ("id", "n")]
+SCHEMA = fields_of("id BIGINT, n BIGINT")
 
 
 def free_port() -> int:
@@ -143,7 +144,7 @@ def test_a_second_attempt_of_a_slow_task_writes_each_row_once(
     VERBS[verb](lake, table, session.range(0, ROWS, 1, 4).selectExpr("id", "valued(id) AS n"))
     assert time.monotonic() - started_at < 90, "the slow attempt was waited for"
     assert (tmp_path / "second").exists(), "Spark started no second attempt"
-    shown = sorted(table.scan().to_pylist(), key=itemgetter("id"))
+    shown = dicts(table, by="id")
     assert shown == [{"id": number, "n": number + 1} for number in range(ROWS)]
     assert sorted(map(tuple, table.scan().to_spark(session).collect())) == [
         (number, number + 1) for number in range(ROWS)

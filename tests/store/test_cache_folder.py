@@ -225,7 +225,7 @@ def test_damage_after_the_check_is_found(folder: CacheFolder) -> None:
 # -- trouble ---------------------------------------------------------------------------------------
 
 
-def told(folder: CacheFolder) -> list[str]:
+def warned(folder: CacheFolder) -> list[str]:
     """What is warned of by three reads of files that are not in the cache."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -240,14 +240,14 @@ def told(folder: CacheFolder) -> list[str]:
 
 
 def test_folder_that_cannot_be_made_is_told_once() -> None:
-    (message,) = told(CacheFolder("/proc/no-folder", MIB))
+    (message,) = warned(CacheFolder("/proc/no-folder", MIB))
     assert message.startswith("the cache /proc/no-folder cannot be used (")
     assert "read directly from the store" in message
 
 
 def test_folder_whose_place_a_file_has_is_told_once(folder: CacheFolder) -> None:
     Path(folder.root).write_text("mine")
-    assert len(told(folder)) == 1
+    assert len(warned(folder)) == 1
     assert Path(folder.root).read_text() == "mine"
 
 
@@ -256,7 +256,7 @@ def test_folder_that_others_may_have_filled_is_not_served(folder: CacheFolder, m
     for name in range(3):
         folder.keep(key(name), b"planted")
     os.chmod(f"{folder.root}/keytide-1", mode)
-    (message,) = told(folder)
+    (message,) = warned(folder)
     assert "is writable for other users" in message
 
 
@@ -266,7 +266,7 @@ def test_folder_that_is_a_link_to_another_one_is_not_served(folder: CacheFolder)
         other.keep(key(name), b"planted")
     Path(folder.root).mkdir()
     Path(folder.root, "keytide-1").symlink_to(f"{other.root}/keytide-1")
-    assert len(told(folder)) == 1
+    assert len(warned(folder)) == 1
 
 
 def test_folder_that_is_removed_meanwhile_is_made_anew(folder: CacheFolder) -> None:

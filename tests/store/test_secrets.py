@@ -22,7 +22,7 @@ SECRETS = st.text(st.sampled_from("ABCxyz0189/+=%:@ ?#&.-_"), min_size=8, max_si
 OPTIONS = ["access_key_id", "secret_access_key", "aws_session_token", "sas_key", "account_key"]
 
 
-def told(error: BaseException | None) -> str:
+def traceback_text(error: BaseException | None) -> str:
     """All that a traceback would show of an error and its causes."""
     texts = []
     while error is not None:
@@ -49,7 +49,7 @@ def test_secret_in_an_address_is_refused_without_being_told(
         return  # a local path, in which everything is a name
     with pytest.raises(KeytideError) as caught:
         kt.connect(place.format(scheme, secret))
-    assert_hidden(secret, told(caught.value))
+    assert_hidden(secret, traceback_text(caught.value))
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -66,7 +66,7 @@ def test_secret_in_an_answer_of_the_service_is_masked(option: str, where: str, s
         store._errors("read", "a"),
     ):
         raise answer
-    assert_hidden(secret, told(caught.value))
+    assert_hidden(secret, traceback_text(caught.value))
     for text in (repr(store), str(store), store.uri, repr(kt.connect("", store=store))):
         assert_hidden(secret, text)
     assert pickle.loads(pickle.dumps(store)) == store

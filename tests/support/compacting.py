@@ -25,6 +25,7 @@ from keytide.read.sections import PlannedFile, sections_of
 from keytide.tasks import Threads
 from keytide.types import arrow_schema
 from keytide.write.task import TaskResult
+from new_tables import fields_of
 from publishing import publish
 
 
@@ -116,7 +117,7 @@ def _replace(
     scan = table.scan()
     view = scan.view
     system = {SEQUENCE_NUMBER: "BIGINT NOT NULL", VALUE_KIND: "TINYINT NOT NULL"}
-    fields = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in system.items()]
+    fields = fields_of(system)
     file = RunWriter(view.store, view.schema).write_file(
         to_arrow(merged, arrow_schema([*view.schema.fields, *fields])),
         f"{view.bucket_directory(gone[0].partition, 0)}/data-{uuid4()}.parquet",

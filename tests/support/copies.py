@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from uuid import uuid4
 
-from keytide.store import Store, open_store
+from keytide.store import Store
+from new_tables import empty_store
 
 
 def copies_of(make: Callable[[Store], object]) -> Callable[[], Store]:
@@ -24,7 +24,3 @@ def copies_of(make: Callable[[Store], object]) -> Callable[[], Store]:
         return store
 
     return copy
-
-
-def empty_store() -> Store:
-    return open_store(f"memory://{uuid4().hex}")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-from uuid import uuid4
 
 from hypothesis import settings
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.store import open_store
+from new_tables import empty_table
 
 COLUMNS = {
     "k": "INT NOT NULL",
@@ -160,9 +159,7 @@ def history(kinds: Sequence[str]) -> st.SearchStrategy[list[Any]]:
 
 
 def made(options: dict[str, str]) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in COLUMNS.items()]
-    return lake.create_table("t", fields, ["k"], options={"write-only": "true", **options})
+    return empty_table(COLUMNS, ["k"], options={"write-only": "true", **options})
 
 
 def write(table: kt.Table, versions: Sequence[tuple[str, Row]]) -> None:
@@ -171,7 +168,7 @@ def write(table: kt.Table, versions: Sequence[tuple[str, Row]]) -> None:
     table.write(rows)
 
 
-def shown(table: kt.Table | kt.Scan) -> list[str]:
+def row_bags(table: kt.Table | kt.Scan) -> list[str]:
     """Rows as texts, lists taken for bags."""
     scan = table.scan() if isinstance(table, kt.Table) else table
     return as_bags(scan.to_pylist())

@@ -13,6 +13,7 @@ from keytide.maintenance.references import metadata_files
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.stored_table import StoredTable
 from keytide.store import Store
+from table_rows import rows
 
 ROOTS = ("schema/", "snapshot/snapshot-", "tag/", "branch/", "consumer/", "changelog/")
 HINTS = ("snapshot/LATEST", "snapshot/EARLIEST")
@@ -37,16 +38,12 @@ def put_consumer(table: kt.Table, name: str, next_snapshot: int) -> None:
     table.stored.store.put(paths.consumer_path(name), Consumer(next_snapshot).to_json())
 
 
-def ids(table: kt.Table) -> list[int]:
-    return [snapshot.id for snapshot in table.snapshots()]
-
-
 def rows_at(table: kt.Table, snapshot: Snapshot | None) -> list[tuple[Any, ...]]:
     """The rows of a snapshot, wherever it is named, as one sees it who has seen nothing before."""
     stored = StoredTable(table.stored.store, table.name)
     schema = stored.schema if snapshot is None else stored.metadata.schema(snapshot.schema_id)
     scan = kt.Scan(stored.state(schema, snapshot), schema.names, threads=1)
-    return sorted(tuple(row.values()) for row in scan.to_pylist())
+    return rows(scan)
 
 
 def every_snapshot(store: Store) -> Iterator[tuple[str, Snapshot]]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 
-__all__ = ["KEYS", "SCHEMA", "TABLES", "Model", "act", "shown", "steps", "table_of"]
+__all__ = ["KEYS", "SCHEMA", "TABLES", "Model", "act", "steps", "table_of"]
 
 SCHEMA = pa.schema(
     [pa.field("k", pa.int64(), nullable=False), ("s", pa.int64()), ("v", pa.string()),
@@ -81,12 +81,6 @@ class Model:
 def table_of(rows: list[dict[str, object]], *, kind: str = "+I") -> pa.Table:
     kinds = pa.array([kind] * len(rows))
     return pa.Table.from_pylist(rows, SCHEMA).append_column("_row_kind", kinds)
-
-
-def shown(rows: pa.Table) -> dict[int, dict[str, object]]:
-    found = {row["k"]: row for row in rows.sort_by("k").to_pylist()}
-    assert len(found) == rows.num_rows
-    return found
 
 
 def act(

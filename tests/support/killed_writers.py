@@ -23,7 +23,7 @@ import pyarrow as pa
 import keytide as kt
 from keytide.format.snapshot import CommitKind, Snapshot
 
-__all__ = ["KINDS", "Killed", "make_table", "rows_of"]
+__all__ = ["KINDS", "Killed", "new_table", "rows_of"]
 
 KINDS: dict[str, dict[str, str]] = {
     "last": {"bucket": "2"},
@@ -49,7 +49,7 @@ _KEYS = 8
 Rows = dict[int, tuple[int, str]]
 
 
-def make_table(warehouse: str, kind: str) -> kt.Table:
+def new_table(warehouse: str, kind: str) -> kt.Table:
     """An empty table of which all is compacted behind its writers."""
     options = {**KINDS[kind], **_BEHIND}
     return kt.connect(warehouse).create_table("t", _SCHEMA, ["k"], options=options)

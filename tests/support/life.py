@@ -25,6 +25,7 @@ from far import FarFolder
 from lagging import LaggingFolder
 from owned import Owned, make_owned, tend
 from service import connect_by_service
+from table_rows import dicts
 
 SERVICE = "service"
 FAR = "far"
@@ -262,7 +263,7 @@ class Life:
         found, name = self.lake.table(table), chosen.name.split(".", 1)[1]
         try:
             wanted = chosen.read_text()
-            rows = sorted(found.scan(tag=name).to_pylist(), key=lambda row: row["k"])
+            rows = dicts(found.scan(tag=name))
         except (kt.KeytideError, FileNotFoundError):
             assert not chosen.exists(), f"the tag {name} cannot be read"
             return
@@ -311,7 +312,7 @@ ACTIONS: list[tuple[Callable[[Any, str], None], int]] = [
 
 
 def rows_of(table: kt.Table, snapshot: int) -> list[Row]:
-    return sorted(table.scan(snapshot_id=snapshot).to_pylist(), key=lambda row: row["k"])
+    return dicts(table.scan(snapshot_id=snapshot))
 
 
 def digest(rows: list[Row]) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import keytide as kt
+from new_tables import fields_of
 
 __all__ = ["Owned", "make_owned", "tend"]
 
@@ -32,7 +33,7 @@ Rows = dict[str, Any]
 
 def make_owned(lake: kt.Lake, processes: int) -> None:
     """A table for each process."""
-    fields = [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in _COLUMNS.items()]
+    fields = fields_of(_COLUMNS)
     for number in range(processes):
         key, partition, options = _SHAPES[number % len(_SHAPES)]
         lake.create_table(f"own_{number}", fields, key, partition, options=options)

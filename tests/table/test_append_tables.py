@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,9 +19,10 @@ import keytide as kt
 from keytide.definition.schema_evolution import AddColumn, SetOption
 from keytide.format.manifest_entry import ManifestEntry
 from keytide.snapshot.lineage import forget_lineages
-from keytide.store import open_store
 from keytide.write.bucket_writer import BucketWriter
+from new_tables import empty_table
 from overtaking import overtaken
+from table_rows import reopened
 
 SCHEMA = pa.schema([("p", pa.string()), ("n", pa.int64()), ("v", pa.string())])
 LAYOUTS: list[tuple[list[str], dict[str, str]]] = [
@@ -50,15 +50,14 @@ def texts(rows: list[Row]) -> list[str]:
     return [f"{row['p']}{row['n']}{row['v'] or '~'}" for row in rows]
 
 
-def shown(table: kt.Table, **travel: Any) -> str:
+def words_of(table: kt.Table, **travel: Any) -> str:
     """What a reader sees who has seen nothing before, sorted."""
-    fresh = kt.Table(table.metadata.store, table.name)
+    fresh = reopened(table)
     return " ".join(sorted(texts(fresh.scan(**travel).to_pylist())))
 
 
 def new_table(partition_by: list[str] | None = None, **options: str) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    return lake.create_table("t", SCHEMA, (), partition_by or [], options)
+    return empty_table(SCHEMA, (), partition_by or [], options)
 
 
 def stored(table: kt.Table, entry: ManifestEntry) -> pa.Table:
@@ -99,7 +98,7 @@ def test_table_holds_what_a_list_of_rows_holds(
             expected = []
         assert Counter(texts(table.scan().to_pylist())) == Counter(expected)
         assert table.scan().count() == len(expected)
-        assert shown(table, where="n >= 2 AND v = 'x'").split() == sorted(
+        assert words_of(table, where="n >= 2 AND v = 'x'").split() == sorted(
             word for word in expected if int(word[1:-1]) >= 2 and word[-1] == "x"
         )
 
@@ -151,7 +150,7 @@ def test_rows_of_writers_that_overtake_each_other_are_all_kept(
     table.write(parsed("a1x b2y"))
     slow = overtaken(table, lambda: table.write(parsed("a1x b5y")))
     slow.write(parsed("a1x b2y"))
-    assert shown(table) == "a1x a1x a1x b2y b2y b5y"
+    assert words_of(table) == "a1x a1x a1x b2y b2y b5y"
 
 
 # -- life ------------------------------------------------------------------------------------------
@@ -162,7 +161,7 @@ def test_older_snapshots_keep_their_rows_and_columns_can_be_added() -> None:
     table.write(parsed("a1x"))
     table.alter(AddColumn(("w",), kt.parse_sql_type("INT")))
     table.write([{"p": "a", "n": 1, "v": "x", "w": 7}])
-    assert shown(table, snapshot_id=1) == "a1x"
+    assert words_of(table, snapshot_id=1) == "a1x"
     assert [row["w"] for row in table.scan().to_pylist()] == [None, 7]
 
 
@@ -174,8 +173,8 @@ def test_number_of_buckets_changes_for_new_partitions_and_overwrites() -> None:
         table.write(parsed("a4x"))
     table.overwrite(table.scan().to_arrow())
     table.write(parsed("a4x"))
-    assert shown(table) == "a1x a2x a3x a4x"
-    assert shown(table, where="n = 4") == "a4x"
+    assert words_of(table) == "a1x a2x a3x a4x"
+    assert words_of(table, where="n = 4") == "a4x"
     with pytest.raises(kt.InvalidError, match="Cannot change bucket"):
         table.alter(SetOption("bucket", "-1"))
 
@@ -183,16 +182,15 @@ def test_number_of_buckets_changes_for_new_partitions_and_overwrites() -> None:
 # -- SQL -------------------------------------------------------------------------------------------
 
 
-def test_create_table_without_primary_key_makes_an_append_table(warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_create_table_without_primary_key_makes_an_append_table(lake: kt.Lake) -> None:
     lake.sql("CREATE TABLE t (p STRING, n BIGINT NOT NULL, v STRING) PARTITIONED BY (p)")
     lake.sql("INSERT INTO t VALUES ('a', 1, 'x'), ('a', 1, 'x'), ('b', 2, NULL)")
     lake.sql("INSERT OVERWRITE t PARTITION (p = 'b') VALUES (3, 'z')")
-    assert shown(lake.table("t")) == "a1x a1x b3z"
+    assert words_of(lake.table("t")) == "a1x a1x b3z"
     lake.sql("CREATE TABLE u AS SELECT p, n, v FROM t WHERE n = 1")
     lake.sql("CREATE TABLE w LIKE t; INSERT INTO w SELECT * FROM t")
-    assert shown(lake.table("u")) == "a1x a1x"
-    assert shown(lake.table("w")) == "a1x a1x b3z"
+    assert words_of(lake.table("u")) == "a1x a1x"
+    assert words_of(lake.table("w")) == "a1x a1x b3z"
     (row,) = lake.sql("SHOW CREATE TABLE t").to_arrow().to_pylist()
     lake.sql("DROP TABLE t")
     lake.sql(row["create_table"])
@@ -213,12 +211,11 @@ BY_KEY: dict[str, Callable[[kt.Lake], Any]] = {
 
 
 @pytest.mark.parametrize("name", BY_KEY)
-def test_what_goes_by_key_is_refused_by_name(name: str, warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_what_goes_by_key_is_refused_by_name(name: str, lake: kt.Lake) -> None:
     lake.create_table("t", SCHEMA, ()).write(parsed("a1x"))
     with pytest.raises(kt.UnsupportedError, match=r"table default\.t has no primary key"):
         BY_KEY[name](lake)
-    assert shown(lake.table("t")) == "a1x"
+    assert words_of(lake.table("t")) == "a1x"
 
 
 @pytest.mark.parametrize("kind", ["-D", "-U", "+U"])
@@ -294,7 +291,7 @@ def test_table_with_row_ids_is_not_written(option: str, reads: bool, warehouse: 
     with pytest.raises(kt.UnsupportedError, match=option):
         table.write(parsed("b2y"))
     if reads:
-        assert shown(table) == "a1x"
+        assert words_of(table) == "a1x"
     else:
         with pytest.raises(kt.UnsupportedError, match=option):
             table.scan().to_arrow()

@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from unittest import mock
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from copies import copies_of
-from engine_histories import ENGINES, history, made, shown, write
+from engine_histories import ENGINES, history, made, row_bags, write
 from keytide.catalogs.local_writes import append
 from keytide.commit.author import Author
 from keytide.compaction import compact as compaction
@@ -24,10 +23,12 @@ from keytide.definition.schema_evolution import RemoveOption, SetOption
 from keytide.format.index_files import dead_positions
 from keytide.format.snapshot import CommitKind
 from keytide.read import merged_versions as read
-from keytide.store import Store, open_store
+from keytide.store import Store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
 from keytide.tasks import Threads
+from new_tables import empty_store, empty_table, table_in
 from overtaking import overtaken
+from table_rows import lines, parsed, write_lines
 
 VECTORS = {"deletion-vectors.enabled": "true"}
 SCHEMA = pa.schema([("k", pa.int32()), ("s", pa.int32()), ("v", pa.string())])
@@ -37,26 +38,7 @@ SUM = {"merge-engine": "aggregation", "fields.s.aggregate-function": "sum"}
 
 
 def new_table(store: Store | None = None, **options: str) -> kt.Table:
-    lake = kt.connect("", store=store or open_store(f"memory://{uuid4().hex}"))
-    return lake.create_table("t", SCHEMA, ["k"], options={**VECTORS, **options})
-
-
-def rows_of(*lines: str) -> list[dict[str, Any]]:
-    """Rows of lines such as `1 10 a` or `-D 1 20`."""
-    found = []
-    for line in lines:
-        kind, k, s, *v = line.split() if line[0] in "+-" else ["+I", *line.split()]
-        found.append({"k": int(k), "s": int(s), "v": v[0] if v else None, "_row_kind": kind})
-    return found
-
-
-def put(table: kt.Table, *lines: str) -> kt.WriteResult:
-    return table.write(rows_of(*lines))
-
-
-def rows(table: kt.Table | kt.Scan) -> list[str]:
-    scan = table.scan() if isinstance(table, kt.Table) else table
-    return sorted(f"{row['k']} {row['s']} {row['v']}" for row in scan.to_pylist())
+    return empty_table(SCHEMA, ["k"], options={**VECTORS, **options}, store=store)
 
 
 def merged(table: kt.Table) -> kt.Scan:
@@ -83,22 +65,22 @@ def dead(scan: kt.Scan, file: Any) -> str:
 
 def test_write_shows_its_rows_and_marks_those_before() -> None:
     table = new_table()
-    put(table, *(f"{k} 0 a" for k in range(9)))
+    write_lines(table, *(f"{k} 0 a" for k in range(9)))
     assert layout(table) == "5: 9"
-    put(table, "1 0 b", "9 0 b")
+    write_lines(table, "1 0 b", "9 0 b")
     assert layout(table) == "5: 9-1, 4: 2"
-    put(table, "1 0 c", "-D 2 0", "-D 77 0")
+    write_lines(table, "1 0 c", "-D 2 0", "-D 77 0")
     assert layout(table) == "5: 9-2, 4: 2-1, 3: 3-2"
-    assert rows(table) == ["0 0 a", "1 0 c", *(f"{k} 0 a" for k in range(3, 9)), "9 0 b"]
+    assert lines(table) == ["0 0 a", "1 0 c", *(f"{k} 0 a" for k in range(3, 9)), "9 0 b"]
     kinds = [s.commit_kind for s in table.snapshots()]
     assert kinds == [CommitKind.APPEND, CommitKind.COMPACT] * 3
 
 
 def test_files_of_older_versions_are_not_written_again() -> None:
     table = new_table()
-    put(table, *(f"{k} 0 a" for k in range(9)))
+    write_lines(table, *(f"{k} 0 a" for k in range(9)))
     (before,) = table.scan().live.entries
-    put(table, "1 0 b")
+    write_lines(table, "1 0 b")
     stays = next(e for e in table.scan().live.entries if e.file.level == 5)
     assert stays == before
     moved = next(e.file for e in table.scan().live.entries if e.file.level == 4)
@@ -108,22 +90,22 @@ def test_files_of_older_versions_are_not_written_again() -> None:
 
 def test_rows_that_no_compaction_has_seen_are_shown_on_request() -> None:
     table = new_table(**LAZY)
-    put(table, "1 0 a", "2 0 a")
-    put(table, "2 0 b", "-D 1 0")
-    assert rows(table) == []
+    write_lines(table, "1 0 a", "2 0 a")
+    write_lines(table, "2 0 b", "-D 1 0")
+    assert lines(table) == []
     assert table.get(2) is None
     table.alter(SetOption("deletion-vectors.merge-on-read", "true"))
-    assert rows(table) == ["2 0 b"]
+    assert lines(table) == ["2 0 b"]
     table.alter(RemoveOption("deletion-vectors.merge-on-read"))
     table.compact()
-    assert rows(table) == ["2 0 b"]
+    assert lines(table) == ["2 0 b"]
     assert table.get(2) == {"k": 2, "s": 0, "v": "b"}
 
 
 def test_full_compaction_leaves_no_dead_row() -> None:
     table = new_table()
-    put(table, *(f"{k} 0 a" for k in range(9)))
-    put(table, "1 0 b", "-D 2 0")
+    write_lines(table, *(f"{k} 0 a" for k in range(9)))
+    write_lines(table, "1 0 b", "-D 2 0")
     table.compact(full=True)
     assert layout(table) == "5: 8"
     assert table.metadata.index_files(table.scan().snapshot) == []  # type: ignore[arg-type]
@@ -132,9 +114,9 @@ def test_full_compaction_leaves_no_dead_row() -> None:
 
 def test_values_that_are_put_together_are_written_above_level_0() -> None:
     table = new_table(**SUM)
-    put(table, *(f"{k} 1 a" for k in range(9)))
-    put(table, "20 1 b", "21 1 b")
-    put(table, "1 5 c", "20 5 c")
+    write_lines(table, *(f"{k} 1 a" for k in range(9)))
+    write_lines(table, "20 1 b", "21 1 b")
+    write_lines(table, "1 5 c", "20 5 c")
     assert layout(table) == "5: 9-1, 4: 2-1, 3: 2"
     assert table.get(1) == {"k": 1, "s": 6, "v": "c"}
     assert table.get(20) == {"k": 20, "s": 6, "v": "c"}
@@ -143,33 +125,33 @@ def test_values_that_are_put_together_are_written_above_level_0() -> None:
 def test_engines_that_keep_versions_apart_are_refused() -> None:
     options = {"merge-engine": "partial-update", **BY_SEQUENCE}
     with pytest.raises(kt.UnsupportedError, match=r"hides rows until a compaction.*one position"):
-        put(new_table(**options), "1 0 a")
+        write_lines(new_table(**options), "1 0 a")
 
 
 @pytest.mark.parametrize("wide", ["false", "true"])
 def test_all_vectors_have_the_form_that_the_table_asks_for(wide: str) -> None:
     table = new_table(**{"deletion-vectors.bitmap64": "true" if wide == "false" else "false"})
-    put(table, "1 0 a", "2 0 a", "3 0 a")
-    put(table, "1 0 b")
+    write_lines(table, "1 0 a", "2 0 a", "3 0 a")
+    write_lines(table, "1 0 b")
     table.alter(SetOption("deletion-vectors.bitmap64", wide))
-    put(table, "2 0 b")
-    put(table, "1 0 c")
+    write_lines(table, "2 0 b")
+    write_lines(table, "1 0 c")
     (index,) = table.scan().state.vector_files
     data = table.metadata.store.read(f"index/{index.file_name}")
     magics = {data[place.offset + 4 : place.offset + 8].hex() for place in index.ranges or ()}
     assert magics == ({"d1d33964"} if wide == "true" else {"5e43f2d0"})
-    assert rows(table) == ["1 0 c", "2 0 b", "3 0 a"]
+    assert lines(table) == ["1 0 c", "2 0 b", "3 0 a"]
 
 
 def test_compacted_files_of_the_target_size_hide_their_deletes() -> None:
     table = new_table(**BY_SEQUENCE, **LAZY, **{"target-file-size": "1 kb"})
-    put(table, *(f"{k} 9 v{k}" for k in range(300)))
-    put(table, *(f"-D {k} 9" for k in range(0, 300, 3)))
+    write_lines(table, *(f"{k} 9 v{k}" for k in range(300)))
+    write_lines(table, *(f"-D {k} 9" for k in range(0, 300, 3)))
     table.compact(full=True)
     assert len(table.scan().live.entries) > 1
-    put(table, *(f"{k} 5 late" for k in range(300)))
+    write_lines(table, *(f"{k} 5 late" for k in range(300)))
     table.compact(full=True)
-    assert rows(table) == sorted(f"{k} 9 v{k}" for k in range(300) if k % 3)
+    assert lines(table) == sorted(f"{k} 9 v{k}" for k in range(300) if k % 3)
     assert {e.file.delete_row_count for e in table.scan().live.entries} == {0}
     assert not table.verify().findings
 
@@ -179,42 +161,42 @@ def test_compacted_files_of_the_target_size_hide_their_deletes() -> None:
 
 def test_delete_stays_deleted_for_whatever_comes_late() -> None:
     table = new_table(**BY_SEQUENCE)
-    put(table, "1 10 a", "2 10 a")
-    put(table, "-D 1 30")
+    write_lines(table, "1 10 a", "2 10 a")
+    write_lines(table, "-D 1 30")
     assert layout(table) == "5: 2-1, 4: 1-1"
-    put(table, "1 20 late")
-    assert rows(table) == ["2 10 a"]
+    write_lines(table, "1 20 late")
+    assert lines(table) == ["2 10 a"]
     table.compact(full=True)
     assert layout(table) == "5: 2-1"
-    put(table, "1 25 late")
-    assert rows(table) == ["2 10 a"]
-    put(table, "1 40 new")
-    assert rows(table) == ["1 40 new", "2 10 a"]
+    write_lines(table, "1 25 late")
+    assert lines(table) == ["2 10 a"]
+    write_lines(table, "1 40 new")
+    assert lines(table) == ["1 40 new", "2 10 a"]
     assert not table.verify().findings
 
 
 def test_late_delete_changes_nothing() -> None:
     table = new_table(**BY_SEQUENCE)
-    put(table, "1 10 a", "2 10 a")
-    put(table, "-D 1 5")
+    write_lines(table, "1 10 a", "2 10 a")
+    write_lines(table, "-D 1 5")
     assert layout(table) == "5: 2, 4: 1-1"
-    assert rows(table) == rows(merged(table)) == ["1 10 a", "2 10 a"]
-    put(table, "1 7 b")
-    assert rows(table) == rows(merged(table)) == ["1 10 a", "2 10 a"]
+    assert lines(table) == lines(merged(table)) == ["1 10 a", "2 10 a"]
+    write_lines(table, "1 7 b")
+    assert lines(table) == lines(merged(table)) == ["1 10 a", "2 10 a"]
 
 
 def test_delete_is_forgotten_where_nothing_can_come_late() -> None:
     table = new_table()
-    put(table, "1 0 a", "2 0 a")
-    put(table, "-D 1 0")
+    write_lines(table, "1 0 a", "2 0 a")
+    write_lines(table, "-D 1 0")
     table.compact(full=True)
     assert layout(table) == "5: 1"
 
 
 def test_delete_is_forgotten_after_its_retention() -> None:
     table = new_table(**BY_SEQUENCE, **{"tombstone.retention": "1 h"})
-    put(table, "1 10 a", "2 10 a")
-    put(table, "-D 1 30")
+    write_lines(table, "1 10 a", "2 10 a")
+    write_lines(table, "-D 1 30")
     for hours, left in ((0, "5: 2-1"), (0.5, "5: 2-1"), (2, "5: 1")):
         with mock.patch.object(compaction, "wall_clock_ms", lambda h=hours: int(h * 3_600_000)):
             table.compact(full=True)
@@ -223,10 +205,10 @@ def test_delete_is_forgotten_after_its_retention() -> None:
 
 def test_retract_of_a_sum_waits_for_what_it_is_taken_from() -> None:
     table = new_table(**SUM)
-    put(table, "1 1 a")
-    put(table, "-D 2 5")
-    assert rows(table) == ["1 1 a"]
-    put(table, "2 7 b")
+    write_lines(table, "1 1 a")
+    write_lines(table, "-D 2 5")
+    assert lines(table) == ["1 1 a"]
+    write_lines(table, "2 7 b")
     assert table.get(2) == {"k": 2, "s": 2, "v": "b"}
 
 
@@ -268,11 +250,11 @@ def test_rows_are_those_of_a_table_that_merges(
         for step in data.draw(history(kinds)):
             if isinstance(step, int):
                 event(compact_new(marked, step - 1))
-                assert shown(marked) == shown(merged(marked)) == shown(plain)
+                assert row_bags(marked) == row_bags(merged(marked)) == row_bags(plain)
             else:
                 write(plain, step)
                 write(marked, step)
-        assert shown(merged(marked)) == shown(plain)
+        assert row_bags(merged(marked)) == row_bags(plain)
 
 
 # -- several at once -------------------------------------------------------------------------------
@@ -291,20 +273,20 @@ def test_two_writers_that_mark_rows_of_one_file_lose_no_mark(
     options: dict[str, str], expected: list[str]
 ) -> None:
     table = new_table(**options)
-    put(table, *(f"{k} 1 a" for k in range(9)))
+    write_lines(table, *(f"{k} 1 a" for k in range(9)))
     # The other writer comes between this one's rows and its marks.
-    late = overtaken(table, lambda: None, lambda: put(table, "1 2 b", "2 2 b"))
-    put(late, "2 3 c", "3 3 c")
-    assert rows(table)[1:4] == expected
-    assert len(rows(table)) == 9
+    late = overtaken(table, lambda: None, lambda: write_lines(table, "1 2 b", "2 2 b"))
+    write_lines(late, "2 3 c", "3 3 c")
+    assert lines(table)[1:4] == expected
+    assert len(lines(table)) == 9
     assert not table.verify().findings
 
 
 def test_loser_of_two_compactions_leaves_nothing_behind() -> None:
     table = new_table(**LAZY)
-    put(table, "1 0 a", "2 0 a")
+    write_lines(table, "1 0 a", "2 0 a")
     table.compact()
-    put(table, "-D 1 0")
+    write_lines(table, "-D 1 0")
     late = overtaken(table, lambda: table.compact())
     assert late.compact().overtaken
     assert layout(table) == "5: 2-1, 4: 1-1"
@@ -315,28 +297,28 @@ def test_loser_of_two_compactions_leaves_nothing_behind() -> None:
 
 
 def test_commit_that_was_made_before_its_marks_shows_its_rows_when_it_is_made_again() -> None:
-    store = open_store(f"memory://{uuid4().hex}")
-    put(new_table(store), "1 0 a")
+    store = empty_store()
+    write_lines(new_table(store), "1 0 a")
     faulty = FaultyStore(store, [Fault("create", "*snapshot-4", action="crash")])
     author = Author("me", 7)
     with suppress(Crash):
-        append(kt.connect("", store=faulty).table("t").stored, rows_of("1 0 b"), author)
-    table = kt.connect("", store=store).table("t")
-    assert rows(table) == ["1 0 a"]
-    assert not append(table.stored, rows_of("1 0 b"), author).is_new
-    assert rows(table) == ["1 0 b"]
+        append(table_in(faulty).stored, parsed(SCHEMA, "1 0 b"), author)
+    table = table_in(store)
+    assert lines(table) == ["1 0 a"]
+    assert not append(table.stored, parsed(SCHEMA, "1 0 b"), author).is_new
+    assert lines(table) == ["1 0 b"]
 
 
 @copies_of
 def filled(store: Store) -> None:
     table = new_table(store, **BY_SEQUENCE)
-    put(table, *(f"{k} 5 a" for k in range(4)))
-    put(table, "1 6 b", "-D 2 6")
+    write_lines(table, *(f"{k} 5 a" for k in range(4)))
+    write_lines(table, "1 6 b", "-D 2 6")
 
 
 def changes_of_the_store() -> list[int]:
     store = FaultyStore(filled())
-    put(kt.connect("", store=store).table("t"), "1 7 c", "2 3 late", "-D 3 7")
+    write_lines(table_in(store), "1 7 c", "2 3 late", "-D 3 7")
     changes = [each for each, _ in store.log if each in ("create", "put", "output", "hint")]
     return list(range(1, len(changes) + 1))
 
@@ -350,13 +332,13 @@ def test_failure_anywhere_leaves_the_rows_before_or_after(nth: int, action: Acti
     faulty = FaultyStore(store, [Fault("write", nth=nth, action=action)])
     told = None
     with suppress(kt.DataError, Crash):
-        told = put(kt.connect("", store=faulty).table("t"), "1 7 c", "2 3 late", "-D 3 7")
-    table = kt.connect("", store=store).table("t")
-    assert rows(table) in (before, after)
-    assert rows(merged(table)) == after or told is None
-    is_written = rows(merged(table)) == after
-    put(table, "9 9 z")
-    assert rows(table) == sorted([*(after if is_written else before), "9 9 z"])
+        told = write_lines(table_in(faulty), "1 7 c", "2 3 late", "-D 3 7")
+    table = table_in(store)
+    assert lines(table) in (before, after)
+    assert lines(merged(table)) == after or told is None
+    is_written = lines(merged(table)) == after
+    write_lines(table, "9 9 z")
+    assert lines(table) == sorted([*(after if is_written else before), "9 9 z"])
     assert not table.verify().findings
 
 

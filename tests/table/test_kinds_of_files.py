@@ -37,6 +37,7 @@ from keytide.snapshot.live_files import LiveFiles
 from keytide.snapshot.state import OWN_FILES, TableState, TableView
 from keytide.store import Store, open_store
 from keytide.write.refusals import check_writable
+from new_tables import fields_of
 
 KEY = ["name", "n"]
 TYPES = {"name": "STRING NOT NULL", "n": "INT NOT NULL", "at": "BIGINT", "v": "DOUBLE"}
@@ -95,7 +96,7 @@ class FolderFiles:
 
 
 def definition() -> TableSchema:
-    fields = [kt.Field(-1, name, kt.parse_sql_type(text)) for name, text in TYPES.items()]
+    fields = fields_of(TYPES)
     options = {"sequence.field": "at", "bucket": "1"}
     return TableSchema.create(fields, primary_keys=KEY, options=options)
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from unittest import mock
-from uuid import uuid4
 
 import behind_writers
 import numpy as np
@@ -23,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 import keytide as kt
 from keytide.read import merged_versions as read
-from keytide.store import open_store
+from new_tables import empty_lake
 
 SCHEMA = pa.schema(
     [
@@ -110,7 +109,7 @@ def arrow(batch: Sequence[Event]) -> pa.Table:
 def warehouse(place: str) -> Iterator[kt.Lake]:
     """An empty warehouse, in memory or on disk."""
     if place == "memory":
-        yield kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+        yield empty_lake()
         return
     with tempfile.TemporaryDirectory() as path:
         yield kt.connect(path)

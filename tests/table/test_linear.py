@@ -21,7 +21,7 @@ _COLUMNS = 120
 _GROWTH_MAX = 2.2
 
 
-def table_of(path: Path, columns: int) -> kt.Table:
+def new_table(path: Path, columns: int) -> kt.Table:
     fields = [
         pa.field("id", pa.int64()),
         *(pa.field(f"c{i}", _TYPES[i % 4]) for i in range(columns)),
@@ -55,7 +55,7 @@ STEPS: dict[str, Callable[[kt.Table], object]] = {
 def test_twice_the_columns_take_twice_the_calls(step: str, tmp_path: Path) -> None:
     calls = []
     for columns in (_COLUMNS, 2 * _COLUMNS):
-        table = table_of(tmp_path / str(columns), columns)
+        table = new_table(tmp_path / str(columns), columns)
         table.get(1)  # what is imported or remembered at the first call does not count
         calls.append(calls_of(lambda t=table: STEPS[step](t)))  # type: ignore[misc]
     assert calls[1] <= _GROWTH_MAX * calls[0]

@@ -36,7 +36,7 @@ BUDGET = Path(__file__).parents[2] / "docs" / "requests.md"
 Action: TypeAlias = "Callable[[kt.Lake, kt.Table], object]"
 
 
-def rows(keys: np.ndarray) -> pa.Table:
+def new_rows(keys: np.ndarray) -> pa.Table:
     return pa.table({"k": keys, "v": np.random.default_rng(1).random(len(keys))})
 
 
@@ -52,7 +52,7 @@ def batches(table: kt.Table) -> int:
 KEYS = itertools.count(1_000)  # each is there when it is looked for
 
 ACTIONS: dict[str, Action] = {
-    "`write` of 1,000 rows": lambda _, t: t.write(rows(some_keys(1_000))),
+    "`write` of 1,000 rows": lambda _, t: t.write(new_rows(some_keys(1_000))),
     "`get`": lambda _, t: t.get(17),
     "`get_many` of 100": lambda _, t: t.get_many(some_keys(100).tolist()),
     "`scan`": lambda _, t: t.scan().to_arrow(),
@@ -67,7 +67,7 @@ ACTIONS: dict[str, Action] = {
     "`get` by an index of keys": lambda _, t: t.get(17),
     "`get` of another key by it": lambda _, t: t.get(next(KEYS)),
     "`get_many` of 100 by it": lambda _, t: t.get_many(some_keys(100).tolist()),
-    "`write` of 1,000 rows by it": lambda _, t: t.write(rows(some_keys(1_000))),
+    "`write` of 1,000 rows by it": lambda _, t: t.write(new_rows(some_keys(1_000))),
 }
 
 
@@ -88,11 +88,11 @@ def make_table(store: Store) -> None:
     """Two tables of a million rows and some commits, one of them with an index of keys."""
     lake = kt.connect(store.uri)
     for name, options in (("t", {}), ("indexed", {"upsert.mode": "full"})):
-        schema = rows(np.arange(0)).schema
+        schema = new_rows(np.arange(0)).schema
         table = lake.create_table(name, schema, ["k"], options=OPTIONS | options)
-        table.write(rows(np.arange(ROWS)))
+        table.write(new_rows(np.arange(ROWS)))
         for _ in range(COMMITS):
-            table.write(rows(some_keys(1_000)))
+            table.write(new_rows(some_keys(1_000)))
 
 
 table_copies = copies_of(make_table)

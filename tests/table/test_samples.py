@@ -12,6 +12,7 @@ import pytest
 
 import keytide as kt
 from json_values import arrow_table, rows_as_text
+from table_rows import rows_in_order
 
 SAMPLES = Path(__file__).parents[1] / "data/samples"
 EXPECTED = {
@@ -112,13 +113,13 @@ def test_time_travel_finds_the_snapshot_that_was_newest() -> None:
 
 def test_snapshots_before_an_evolution_keep_their_columns_and_values() -> None:
     table = open_sample("j_evolve")
-    assert [tuple(row.values()) for row in table.scan(snapshot_id=1).to_pylist()] == [
+    assert rows_in_order(table.scan(snapshot_id=1)) == [
         (1, 10, "b1"),
         (2, 20, "b2"),
     ]
     second = table.scan(snapshot_id=2)
     assert second.schema.names == ["id", "a", "b_new", "c"]
-    assert [tuple(row.values()) for row in second.to_pylist()] == [
+    assert rows_in_order(second) == [
         (1, 10, "b1", None),
         (2, 200, "b2x", 2.5),
         (3, 30_000_000_000, "b3", 3.5),

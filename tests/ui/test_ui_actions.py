@@ -15,8 +15,7 @@ ACTIONS = "/table/default.t/actions"
 
 
 @pytest.fixture
-def table(warehouse: str) -> kt.Table:
-    lake = kt.connect(warehouse)
+def table(lake: kt.Lake) -> kt.Table:
     made = lake.create_table("t", pa.schema([("k", pa.int64())]), ["k"], options={"bucket": "1"})
     for number in range(3):
         made.write([{"k": number}])
@@ -24,8 +23,8 @@ def table(warehouse: str) -> kt.Table:
 
 
 @pytest.fixture
-def page(browse: Browse, table: kt.Table, warehouse: str) -> TestClient:
-    return browse(kt.connect(warehouse), allows_changes=True)
+def page(browse: Browse, table: kt.Table, lake: kt.Lake) -> TestClient:
+    return browse(lake, allows_changes=True)
 
 
 def fields(page: str) -> dict[str, str]:

@@ -38,14 +38,14 @@ class Seen(HTMLParser):
         return " ".join(" ".join(self.pieces).split())
 
 
-def seen(client: TestClient, path: str) -> Seen:
+def page_at(client: TestClient, path: str) -> Seen:
     answer = client.get(path)
     assert answer.status_code == 200, answer.text
     return Seen(answer.text)
 
 
 def test_tables_are_listed_with_what_they_are(page: TestClient) -> None:
-    text = seen(page, "/").text
+    text = page_at(page, "/").text
     for told in (
         "3 names",
         "shop.log",
@@ -59,13 +59,13 @@ def test_tables_are_listed_with_what_they_are(page: TestClient) -> None:
 
 
 def test_tables_are_found_by_a_part_of_their_names(page: TestClient) -> None:
-    text = seen(page, "/?search=ORD&database=shop").text
+    text = page_at(page, "/?search=ORD&database=shop").text
     assert "1 name with" in text
     assert "shop.log" not in text
 
 
 def test_overview_tells_columns_schemas_and_figures(page: TestClient) -> None:
-    text = seen(page, "/table/shop.orders").text
+    text = page_at(page, "/table/shop.orders").text
     for told in (
         "what was ordered",
         "BIGINT",
@@ -77,12 +77,12 @@ def test_overview_tells_columns_schemas_and_figures(page: TestClient) -> None:
 
 
 def test_health_is_what_the_doctor_says(page: TestClient, shown: kt.Lake) -> None:
-    text = seen(page, "/table/shop.orders/health").text
+    text = page_at(page, "/table/shop.orders/health").text
     assert all(sign.found in text for sign in shown.table("shop.orders").doctor().signs)
 
 
 def test_timeline_tells_of_every_commit_with_its_tags_and_branches(page: TestClient) -> None:
-    found = seen(page, "/table/shop.orders/timeline")
+    found = page_at(page, "/table/shop.orders/timeline")
     rows = [given["id"] for tag, given in found.elements if tag == "tr" and "id" in given]
     assert rows == ["snapshot-3", "snapshot-2", "snapshot-1"]
     assert "first" in found.text
@@ -91,34 +91,32 @@ def test_timeline_tells_of_every_commit_with_its_tags_and_branches(page: TestCli
 
 
 def test_branch_has_a_timeline_of_its_own(page: TestClient) -> None:
-    found = seen(page, "/table/shop.orders%24branch_trial/timeline")
+    found = page_at(page, "/table/shop.orders%24branch_trial/timeline")
     assert "snapshot-3" not in {given.get("id") for _, given in found.elements}
 
 
 def test_layout_draws_the_runs_and_lists_the_files(page: TestClient, shown: kt.Lake) -> None:
-    found = seen(page, "/table/shop.orders/layout")
+    found = page_at(page, "/table/shop.orders/layout")
     files = shown.sql("SELECT file_path FROM shop.orders$files").to_pylist()
     assert files
     assert all(file["file_path"].rpartition("/")[2] in found.text for file in files)
 
 
-def test_next_compaction_is_marked(browse: Browse, warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_next_compaction_is_marked(browse: Browse, lake: kt.Lake) -> None:
     options = {"bucket": "1", "write-only": "true"}
     table = lake.create_table("t", pa.schema([("k", pa.int64())]), ["k"], options=options)
     for start in range(6):
         table.write([{"k": start * 10 + n} for n in range(10)])
-    text = seen(browse(lake), "/table/default.t/layout").text
+    text = page_at(browse(lake), "/table/default.t/layout").text
     assert "Due: the framed runs move to level 5" in text
 
 
-def test_dead_rows_are_counted(browse: Browse, warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_dead_rows_are_counted(browse: Browse, lake: kt.Lake) -> None:
     options = {"bucket": "1", "deletion-vectors.enabled": "true"}
     table = lake.create_table("t", pa.schema([("k", pa.int64())]), ["k"], options=options)
     table.write([{"k": n} for n in range(100)])
     table.write([{"k": n} for n in range(7)])
-    text = seen(browse(lake), "/table/default.t/layout").text
+    text = page_at(browse(lake), "/table/default.t/layout").text
     assert re.search(r"level 5.* 100 7 0 ", text) or "7 dead" in text
 
 
@@ -130,19 +128,21 @@ def test_changes_show_both_images_and_mark_what_differs(page: TestClient) -> Non
 
 
 def test_story_tells_of_every_version_and_where_values_are_from(page: TestClient) -> None:
-    text = seen(page, "/table/shop.orders/why?key=2").text
+    text = page_at(page, "/table/shop.orders/why?key=2").text
     assert "2 stored versions" in text
     assert "status paid version 2" in text
 
 
 def test_story_of_the_past_and_of_a_key_that_was_deleted(page: TestClient) -> None:
-    assert "status new version 1" in seen(page, "/table/shop.orders/why?key=2&snapshot=first").text
-    assert "There is no row" in seen(page, "/table/shop.orders/why?key=3").text
-    assert "No version of this key is stored" in seen(page, "/table/shop.orders/why?key=77").text
+    assert (
+        "status new version 1" in page_at(page, "/table/shop.orders/why?key=2&snapshot=first").text
+    )
+    assert "There is no row" in page_at(page, "/table/shop.orders/why?key=3").text
+    assert "No version of this key is stored" in page_at(page, "/table/shop.orders/why?key=77").text
 
 
 def test_streams_tell_of_consumers(page: TestClient) -> None:
-    text = seen(page, "/table/shop.orders/streams").text
+    text = page_at(page, "/table/shop.orders/streams").text
     assert "reader 3 1 snapshot" in text
 
 
@@ -157,7 +157,7 @@ def test_streams_tell_the_offsets_of_topics_without_a_broker(
         kt.connect(warehouse).ingest(
             "t", "kafka://localhost:9092/prices", format="json", primary_key=["sku"]
         )
-    text = seen(browse(kt.connect(warehouse)), "/table/default.t/streams").text
+    text = page_at(browse(kt.connect(warehouse)), "/table/default.t/streams").text
     assert "prices 0 1" in text
 
 
@@ -173,14 +173,14 @@ def test_table_of_another_engine_is_listed_and_read_by_sql(
         options={"upsert.on-tie": "error"},
     )  # fmt: skip
     client = browse(lake)
-    assert "x.theirs external k" in seen(client, "/").text
+    assert "x.theirs external k" in page_at(client, "/").text
     assert "another engine writes its rows" in client.get("/table/x.theirs/timeline").text
     assert "2 rows" in client.post("/sql", data=form(text="SELECT * FROM x.theirs")).text
 
 
 def test_every_page_has_landmarks_labels_and_scopes(page: TestClient) -> None:
     for path in ("/", "/table/shop.orders", "/table/shop.orders/timeline", "/sql"):
-        found = seen(page, path).elements
+        found = page_at(page, path).elements
         tags = [tag for tag, _ in found]
         assert tags.count("main") == tags.count("h1") == tags.count("header") == 1
         assert all("scope" in given for tag, given in found if tag == "th")
@@ -192,9 +192,8 @@ def test_every_page_has_landmarks_labels_and_scopes(page: TestClient) -> None:
 
 
 def test_part_that_follows_is_answered_only_when_something_changed(
-    browse: Browse, warehouse: str
+    browse: Browse, lake: kt.Lake
 ) -> None:
-    lake = kt.connect(warehouse)
     table = lake.create_table("t", pa.schema([("k", pa.int64())]), ["k"])
     client, path = browse(lake), "/table/default.t/timeline/now"
     first = client.get(path)
@@ -209,8 +208,7 @@ def test_part_that_follows_is_answered_only_when_something_changed(
     assert tagged.status_code == 200
 
 
-def test_table_that_is_written_to_and_dropped_meanwhile(browse: Browse, warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_table_that_is_written_to_and_dropped_meanwhile(browse: Browse, lake: kt.Lake) -> None:
     table = lake.create_table("t", pa.schema([("k", pa.int64())]), ["k"])
     client = browse(lake)
     for number in range(1, 4):
@@ -233,9 +231,8 @@ NAMES = [
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize("name", NAMES)
 def test_names_and_values_that_look_like_markup_are_shown_as_they_are(
-    browse: Browse, warehouse: str, name: str
+    browse: Browse, lake: kt.Lake, name: str
 ) -> None:
-    lake = kt.connect(warehouse)
     table = lake.create_table(
         f"d{name.replace('.', '').replace('/', '')}.t{name.replace('.', '').replace('/', '')}",
         pa.schema([("k", pa.string()), (name, pa.string())]), ["k"], comment=name,

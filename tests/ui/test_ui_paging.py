@@ -94,8 +94,7 @@ def add_snapshots(folder: Path, like: Snapshot, count: int) -> None:
     (folder / "LATEST").write_text(str(count))
 
 
-def test_pages_of_a_timeline_join_without_a_gap(warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_pages_of_a_timeline_join_without_a_gap(lake: kt.Lake) -> None:
     table = lake.create_table("t", pa.schema([("k", pa.int64())]), ["k"])
     for number in range(7):
         table.write([{"k": number}])

@@ -103,8 +103,7 @@ def test_query_that_cannot_be_stopped_is_left_behind(
     assert bounded.cancel("x") == 0
 
 
-def test_statement_that_changes_something_has_no_limit(browse: Browse, warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_statement_that_changes_something_has_no_limit(browse: Browse, lake: kt.Lake) -> None:
     table = lake.create_table("t", pa.schema([("k", pa.int64())]), ["k"])
     page = browse(lake, allows_changes=True, runs=Runs(1e-9))
     assert (

@@ -145,8 +145,7 @@ def test_files_of_the_machine_are_not_read(page: TestClient) -> None:
     assert "root:" not in answer.text
 
 
-def test_changes_run_where_they_are_allowed(browse: Browse, warehouse: str) -> None:
-    lake = kt.connect(warehouse)
+def test_changes_run_where_they_are_allowed(browse: Browse, lake: kt.Lake) -> None:
     table = lake.create_table("t", pa.schema([("k", pa.int64())]), ["k"])
     answer = browse(lake, allows_changes=True).post(
         "/sql", data=form(text="INSERT INTO t VALUES (1), (2)")

@@ -12,6 +12,7 @@ import pytest
 
 import keytide as kt
 from keytide.store import LocalStore, Store
+from new_tables import table_in
 
 SCHEMA = pa.schema(
     [
@@ -33,7 +34,7 @@ class Remote(LocalStore):
         """None."""
 
 
-def rows(count: int, seed: int) -> pa.Table:
+def new_rows(count: int, seed: int) -> pa.Table:
     """Columns of every encoding: plain, with a dictionary, nested, INT96."""
     dice = random.Random(seed)
     return pa.table(
@@ -54,13 +55,13 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A table of two overlapping runs, so that reads merge."""
     folder = tmp_path_factory.mktemp("rot")
     table = kt.connect(folder).create_table("t", SCHEMA, ["k"])
-    table.write(rows(3_000, 1))
-    table.write(rows(1_000, 2))
+    table.write(new_rows(3_000, 1))
+    table.write(new_rows(1_000, 2))
     return folder
 
 
 def read(store: Store) -> pa.Table:
-    return kt.connect("", store=store).table("t").scan().to_arrow().sort_by("k")
+    return table_in(store).scan().to_arrow().sort_by("k")
 
 
 FILES = {

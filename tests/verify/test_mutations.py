@@ -14,6 +14,7 @@ import pytest
 import keytide as kt
 import mutations
 from keytide.store import Store
+from new_tables import table_in
 
 KEY = {"p": "a", "k": 2}
 READS: dict[str, Callable[[kt.Table], Any]] = {
@@ -46,7 +47,7 @@ SEED = int(os.environ.get("KEYTIDE_SEED", "1"))
 def outcome(store: Store, call: Callable[[kt.Table], Any]) -> Any:
     """What a call gives, or its error, which has to be one of Keytide's."""
     try:
-        return call(kt.connect("", store=store).table("t"))
+        return call(table_in(store))
     except kt.KeytideError as error:
         return error
 

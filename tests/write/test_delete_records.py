@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from decimal import Decimal
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.definition.schema_evolution import RenameColumn
-from keytide.store import open_store
+from new_tables import empty_table
 
 DELETES, KEEPS = True, False
 
@@ -42,13 +41,12 @@ MARKS: list[tuple[str, Any, bool]] = [
 
 
 def table_with(type_: str, **options: str) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     fields = [
         kt.Field(-1, name, kt.parse_sql_type(text))
         for name, text in (("k", "INT"), ("ts", "INT"), ("gone", type_))
     ]
     indexed = {"upsert.mode": "full", "sequence.field": "ts", "upsert.delete-record-column": "gone"}
-    return lake.create_table("t", fields, ["k"], options={**indexed, **options})
+    return empty_table(fields, ["k"], options={**indexed, **options})
 
 
 def keys_of(table: kt.Table) -> list[int]:

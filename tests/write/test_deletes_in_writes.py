@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.store import open_store
+from new_tables import empty_table
 from overtaking import overtaken
+from table_rows import lines, parsed, reopened, write_lines
 
 SUM = {"merge-engine": "aggregation", "fields.n.aggregate-function": "sum"}
 REMOVING_SUM = SUM | {"aggregation.remove-record-on-delete": "true"}
@@ -26,28 +26,8 @@ DECIDING_GROUP = PARTIAL | {
 COLUMNS = {"k": "INT NOT NULL", "s": "INT", "n": "BIGINT", "m": "BIGINT"}
 
 
-def made(options: dict[str, str]) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    fields = [kt.Field(-1, name, kt.parse_sql_type(kind)) for name, kind in COLUMNS.items()]
-    return lake.create_table("t", fields, ["k"], options=options)
-
-
-def rows(*texts: str) -> list[dict[str, Any]]:
-    """Rows such as '+I 1 0 5 -': kind, key, sequence and two values, '-' for NULL."""
-    names = ("_row_kind", *COLUMNS)
-    cells = (text.split() for text in texts)
-    return [
-        {
-            name: cell if name == "_row_kind" else None if cell == "-" else int(cell)
-            for name, cell in zip(names, row, strict=True)
-        }
-        for row in cells
-    ]
-
-
-def shown(table: kt.Table) -> list[str]:
-    found = sorted(tuple(row.values()) for row in table.scan().to_pylist())
-    return [" ".join("-" if value is None else str(value) for value in row) for row in found]
+def new_table(options: dict[str, str]) -> kt.Table:
+    return empty_table(COLUMNS, ["k"], options=options)
 
 
 def numbers(table: kt.Table) -> list[int]:
@@ -69,12 +49,12 @@ DELETED_AND_BEGUN_ANEW = {
 @pytest.mark.parametrize("cut", [1, 2], ids=["one write", "two writes"])
 def test_delete_and_what_follows_in_any_writes(name: str, cut: int) -> None:
     options, expected = DELETED_AND_BEGUN_ANEW[name]
-    table = made(options)
-    table.write(rows("+I 1 0 5 8", "+I 2 0 1 1"))
-    news = rows("-D 1 1 5 8", "+I 1 2 7 -", "+I 3 2 1 1")
+    table = new_table(options)
+    write_lines(table, "+I 1 0 5 8", "+I 2 0 1 1")
+    news = parsed(table.schema, "-D 1 1 5 8", "+I 1 2 7 -", "+I 3 2 1 1")
     for part in [news] if cut == 1 else [news[:1], news[1:]]:
         table.write(part)
-    assert shown(table) == [expected, "2 0 1 1", "3 2 1 1"]
+    assert lines(table) == [expected, "2 0 1 1", "3 2 1 1"]
     why = table.why(1)
     assert why.row == table.get(1)
     assert why.taken["n"] == (3,)
@@ -83,39 +63,39 @@ def test_delete_and_what_follows_in_any_writes(name: str, cut: int) -> None:
 
 def test_usual_writes_make_one_run() -> None:
     for options in (SUM, REMOVING_SUM, PARTIAL, REMOVING_PARTIAL, DECIDING_GROUP):
-        table = made(options)
-        table.write(rows("+I 1 0 5 8", "+U 1 1 1 1", "+I 2 0 1 1"))
+        table = new_table(options)
+        write_lines(table, "+I 1 0 5 8", "+U 1 1 1 1", "+I 2 0 1 1")
         assert numbers(table) == [0]
-    table = made(SUM)
-    table.write(rows("-U 1 0 5 8", "+U 1 0 7 8"))
+    table = new_table(SUM)
+    write_lines(table, "-U 1 0 5 8", "+U 1 0 7 8")
     assert numbers(table) == [0]
 
 
 def test_busy_key_of_a_group_that_decides_makes_one_run() -> None:
-    table = made(DECIDING_GROUP | {"fields.n.aggregate-function": "sum"})
-    table.write(rows(*(f"+I 1 {s} 1 8" for s in range(50))))
-    assert (numbers(table), shown(table)) == ([0], ["1 49 50 8"])
+    table = new_table(DECIDING_GROUP | {"fields.n.aggregate-function": "sum"})
+    write_lines(table, *(f"+I 1 {s} 1 8" for s in range(50)))
+    assert (numbers(table), lines(table)) == ([0], ["1 49 50 8"])
 
 
 def test_retract_that_says_nothing_about_a_group_takes_nothing_back() -> None:
     for cut in (1, 2):
-        table = made(
+        table = new_table(
             PARTIAL | {"fields.s.sequence-group": "n", "fields.n.aggregate-function": "sum"}
         )
-        table.write(rows("+I 1 1 7 8"))
-        news = rows("-U 1 2 - 8", "-U 1 - 5 8")
+        write_lines(table, "+I 1 1 7 8")
+        news = parsed(table.schema, "-U 1 2 - 8", "-U 1 - 5 8")
         for part in [news] if cut == 1 else [news[:1], news[1:]]:
             table.write(part)
-        assert shown(table) == ["1 2 7 8"]
+        assert lines(table) == ["1 2 7 8"]
 
 
 def test_writer_who_lost_the_race_keeps_its_layers_apart() -> None:
-    table = made(REMOVING_SUM)
-    table.write(rows("+I 1 0 5 8"))
-    other = kt.Table(table.metadata.store, table.name)
-    late = overtaken(table, lambda: other.write(rows("+I 1 0 100 8")))
-    late.write(rows("-D 1 0 5 8", "+I 1 0 7 8"))
-    assert shown(table) == ["1 0 7 8"]
+    table = new_table(REMOVING_SUM)
+    write_lines(table, "+I 1 0 5 8")
+    other = reopened(table)
+    late = overtaken(table, lambda: write_lines(other, "+I 1 0 100 8"))
+    write_lines(late, "-D 1 0 5 8", "+I 1 0 7 8")
+    assert lines(table) == ["1 0 7 8"]
     assert numbers(table) == [0, 1, 2, 3]
 
 
@@ -168,7 +148,7 @@ def test_removed_rows_agree_with_a_dict(
     if oracle is sums:  # a -U of a key that has no row yet is merged with what comes later
         seen = {key for kind, key, _ in found if kind == "-U"}
         found = [("-D", key, None) for key in sorted(seen)] + found
-    table = made(options | {"bucket": str(buckets)})
+    table = new_table(options | {"bucket": str(buckets)})
     places = [0, *sorted(min(cut, len(found)) for cut in cuts), len(found)]
     for start, end in itertools.pairwise(places):
         batch = [

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +20,10 @@ import keytide as kt
 from keytide.definition.schema_evolution import RemoveOption, SetOption
 from keytide.format.bucket import row_hashes
 from keytide.snapshot.dynamic_buckets import KeyPlaces, hash_files, load_places
-from keytide.store import open_store
 from keytide.store.faults import Crash, Fault, FaultyStore
+from new_tables import empty_table
 from overtaking import overtaken
+from table_rows import lines, parsed, write_lines
 
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int32()), ("v", pa.string())])
 KINDS = ("+I", "+U", "-U", "-D")
@@ -31,29 +31,14 @@ KINDS = ("+I", "+U", "-U", "-D")
 
 def new_table(**options: Any) -> kt.Table:
     """A table whose buckets are full with three keys, unless the options say otherwise."""
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     settings = {"bucket": "-1", "dynamic-bucket.target-row-num": "3"}
     given = {name.replace("_", "-"): str(value) for name, value in options.items()}
     settings |= {f"dynamic-bucket.{name}": value for name, value in given.items()}
-    return lake.create_table("t", SCHEMA, ["p", "k"], ["p"], options=settings)
-
-
-def rows(*lines: str) -> list[dict[str, Any]]:
-    """Rows of lines such as `1 5 a`, or `-D 1 5`."""
-    found = []
-    for line in lines:
-        kind, *cells = line.split() if line[0] in "+-" else ["+I", *line.split()]
-        p, k, v = [*cells, None][:3]
-        found.append({"p": int(p or 0), "k": int(k or 0), "v": v, "_row_kind": kind})
-    return found
+    return empty_table(SCHEMA, ["p", "k"], ["p"], options=settings)
 
 
 def some(partition: int, keys: Iterable[int], value: str = "a") -> list[dict[str, Any]]:
-    return rows(*(f"{partition} {key} {value}" for key in keys))
-
-
-def shown(table: kt.Table) -> list[str]:
-    return sorted(f"{row['p']} {row['k']} {row['v']}" for row in table.scan().to_pylist())
+    return parsed(SCHEMA, *(f"{partition} {key} {value}" for key in keys))
 
 
 def places(table: kt.Table) -> dict[tuple[int, int], set[int]]:
@@ -111,7 +96,7 @@ def test_key_goes_to_the_first_bucket_with_room_and_stays_there() -> None:
     table.write(some(1, range(5, 9)))
     assert bucket_sizes(table) == {0: 3, 1: 3, 2: 3}
     assert {key: places(table)[key] for key in before} == before
-    assert shown(table)[0] == "1 0 b"
+    assert lines(table)[0] == "1 0 b"
     assert_index_is_whole(table)
 
 
@@ -125,9 +110,9 @@ def test_each_partition_has_buckets_of_its_own() -> None:
 def test_deleted_key_keeps_its_place() -> None:
     table = new_table()
     table.write(some(1, range(3)))
-    table.write(rows("-D 1 0", "-D 1 1", "-D 1 2"))
+    write_lines(table, "-D 1 0", "-D 1 1", "-D 1 2")
     table.write([*some(1, [3]), *some(1, [0], "back")])
-    assert shown(table) == ["1 0 back", "1 3 a"]
+    assert lines(table) == ["1 0 back", "1 3 a"]
     assert bucket_sizes(table) == {0: 3, 1: 1}
 
 
@@ -198,8 +183,8 @@ def test_overwritten_partition_is_laid_out_anew() -> None:
 def test_update_and_delete_find_their_buckets() -> None:
     table = new_table()
     table.write(some(1, range(7)))
-    table.write(rows("-D 1 6", "1 4 new"))
-    assert shown(table) == ["1 0 a", "1 1 a", "1 2 a", "1 3 a", "1 4 new", "1 5 a"]
+    write_lines(table, "-D 1 6", "1 4 new")
+    assert lines(table) == ["1 0 a", "1 1 a", "1 2 a", "1 3 a", "1 4 new", "1 5 a"]
     assert table.get({"p": 1, "k": 4}) == {"p": 1, "k": 4, "v": "new"}
     assert table.get({"p": 1, "k": 6}) is None
 
@@ -214,7 +199,7 @@ def test_key_that_two_writers_bring_at_once_is_in_one_bucket() -> None:
     slow = overtaken(table, lambda: table.write(some(1, [5, 9], "fast")))
     slow.write(some(1, [9], "slow"))
     assert places(table)[(1, 9)] == {1}
-    assert "1 9 slow" in shown(table)
+    assert "1 9 slow" in lines(table)
     assert_index_is_whole(table)
 
 
@@ -224,7 +209,7 @@ def test_writers_of_different_keys_do_not_redo_each_other() -> None:
     table.alter(SetOption("commit.max-retries", "1"))
     slow = overtaken(table, lambda: table.write(some(1, range(5), "fast")))
     slow.write(some(1, range(5, 9), "slow"))
-    assert len(shown(table)) == 9
+    assert len(lines(table)) == 9
     assert sum(len(each.hashes[0]) for each in index(table)) == 9
     assert_index_is_whole(table)
 
@@ -238,7 +223,7 @@ def test_write_is_made_again_when_its_partition_was_overwritten(others: int) -> 
         table.overwrite(some(1, [7]), partition={"p": 1})
 
     overtaken(table, *[overwrite] * others).write(some(1, [7, 8], "after"))
-    assert shown(table) == ["1 7 after", "1 8 after"]
+    assert lines(table) == ["1 7 after", "1 8 after"]
     assert places(table) == {(1, 7): {0}, (1, 8): {0}}
     assert_index_is_whole(table)
 
@@ -274,10 +259,10 @@ def test_write_that_fails_at_any_step_leaves_the_index_whole(action: Any) -> Non
         except (kt.DataError, Crash):
             failed = True
         assert_index_is_whole(table)
-        keys = len(shown(table))
+        keys = len(lines(table))
         if not failed and len(store.log) and step > 12:
             break
-    assert shown(table) == [f"1 {key} a" for key in sorted(range(keys), key=str)]
+    assert lines(table) == [f"1 {key} a" for key in sorted(range(keys), key=str)]
 
 
 def test_torn_index_is_named_and_nothing_is_written() -> None:
@@ -300,7 +285,7 @@ def test_bucket_without_an_index_is_refused_until_it_is_overwritten() -> None:
         table.write(some(1, [9]))
     table.overwrite(table.scan().to_arrow())
     table.write(some(1, [9]))
-    assert len(shown(table)) == 5
+    assert len(lines(table)) == 5
     assert_index_is_whole(table)
 
 
@@ -324,9 +309,8 @@ def strip_index(table: kt.Table) -> None:
     ],
 )
 def test_definition_that_cannot_work_is_refused(
-    warehouse: str, options: dict[str, str], message: str
+    lake: kt.Lake, options: dict[str, str], message: str
 ) -> None:
-    lake = kt.connect(warehouse)
     with pytest.raises(kt.KeytideError, match=message):
         lake.create_table("t", SCHEMA, ["p", "k"], ["p"], options=options)
     assert lake.tables() == []
@@ -340,8 +324,7 @@ def test_definition_that_cannot_work_is_refused(
         ("2", RemoveOption("bucket"), "Cannot reset bucket"),
     ],
 )
-def test_bucket_mode_cannot_change(warehouse: str, before: str, change: Any, message: str) -> None:
-    lake = kt.connect(warehouse)
+def test_bucket_mode_cannot_change(lake: kt.Lake, before: str, change: Any, message: str) -> None:
     table = lake.create_table("t", SCHEMA, ["p", "k"], ["p"], options={"bucket": before})
     table.write(some(1, [1]))
     with pytest.raises(kt.InvalidError, match=message):
@@ -380,22 +363,22 @@ def test_any_history_gives_the_rows_of_a_dict_and_no_key_two_buckets(
     oracle: dict[tuple[int, int], str] = {}
     for number, (first, second, replaces) in enumerate(history):
         if replaces and first:
-            table.overwrite(lines(first, f"{number}o", kinds=False))
+            table.overwrite(frame_of(first, f"{number}o", kinds=False))
             for p in {p for p, *_ in first}:
                 oracle = {key: value for key, value in oracle.items() if key[0] != p}
             learn(oracle, first, f"{number}o", kinds=False)
             continue
         # The second commits while the first is about to.
-        acts = [lambda s=second, n=number: table.write(lines(s, f"{n}f"))] if second else []
-        overtaken(table, *acts).write(lines(first, f"{number}s"))
+        acts = [lambda s=second, n=number: table.write(frame_of(s, f"{n}f"))] if second else []
+        overtaken(table, *acts).write(frame_of(first, f"{number}s"))
         if first or not second:
             learn(oracle, second or [], f"{number}f") if first else None
             learn(oracle, first, f"{number}s")
-    assert shown(table) == sorted(f"{p} {k} {v}" for (p, k), v in oracle.items())
+    assert lines(table) == sorted(f"{p} {k} {v}" for (p, k), v in oracle.items())
     assert_index_is_whole(table)
 
 
-def lines(found: list[tuple[Any, ...]], value: str, kinds: bool = True) -> pa.Table:
+def frame_of(found: list[tuple[Any, ...]], value: str, kinds: bool = True) -> pa.Table:
     schema = SCHEMA.append(pa.field("_row_kind", pa.string()))
     given = [
         {"p": p, "k": k, "v": value, "_row_kind": kind if kinds else "+I"} for p, k, kind in found

@@ -17,6 +17,7 @@ from keytide.format.data_file.parquet_footer import remote_file
 from keytide.snapshot.lineage import last_seen
 from keytide.store import ObjectStore
 from keytide.store.interface import Uploads
+from new_tables import fields_of
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def client() -> Iterator[FarClient]:
 
 def new_table(**options: str) -> kt.Table:
     lake = kt.connect(f"memory://{uuid.uuid4().hex}/lake")
-    fields = [kt.Field(-1, name, kt.parse_sql_type("INT")) for name in "kv"]
+    fields = fields_of("k INT, v INT")
     table = lake.create_table("t", fields, ["k"], options={"bucket": "1", **options})
     table.write([{"k": 1, "v": 0}])
     return table

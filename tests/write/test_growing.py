@@ -19,14 +19,16 @@ from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
 from keytide.types import parse_sql_type
 from keytide.types.logical import common_type
+from new_tables import dotted, table_in
 from other_readers import FORMS, READERS, published_as
+from table_rows import rows, rows_in_order
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int32())])
 
 
-def table_of(warehouse: str, columns: str = "k BIGINT, v INT", **options: str) -> kt.Table:
+def new_table(warehouse: str, columns: str = "k BIGINT, v INT", **options: str) -> kt.Table:
     row: Any = parse_sql_type(f"ROW<{columns}>")
-    given = {name.replace("__", "."): value for name, value in options.items()}
+    given = dotted(options)
     return kt.connect(warehouse).create_table("t", row.fields, ["k"], options=given)
 
 
@@ -34,26 +36,22 @@ def columns_of(table: kt.Table) -> str:
     return ", ".join(f"{f.name} {f.type.sql()}" for f in table.table_schema.fields).replace("`", "")
 
 
-def rows_of(table: kt.Table) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row.values()) for row in table.scan().to_pylist())
-
-
 # -- what grows ----------------------------------------------------------------------------------
 
 
 def test_new_columns_are_added_last_and_are_null_in_rows_of_before(warehouse: str) -> None:
-    t = table_of(warehouse)
+    t = new_table(warehouse)
     t.write([{"k": 1, "v": 1}])
     t.write([{"w": "new", "k": 2, "v": 2, "x": 1.5}], merge_schema=True)
     assert columns_of(t) == "k BIGINT NOT NULL, v INT, w STRING, x DOUBLE"
-    assert rows_of(t) == [(1, 1, None, None), (2, 2, "new", 1.5)]
+    assert rows(t) == [(1, 1, None, None), (2, 2, "new", 1.5)]
 
 
 def test_columns_that_the_rows_lack_are_null_in_them(warehouse: str) -> None:
-    t = table_of(warehouse, "k BIGINT, v INT, w STRING")
+    t = new_table(warehouse, "k BIGINT, v INT, w STRING")
     t.write([{"k": 1, "v": 1, "w": "a"}])
     t.write([{"k": 1, "v": 2}], merge_schema=True)
-    assert rows_of(t) == [(1, 2, None)]
+    assert rows(t) == [(1, 2, None)]
 
 
 @pytest.mark.one_in(14)
@@ -77,7 +75,7 @@ def test_columns_that_the_rows_lack_are_null_in_them(warehouse: str) -> None:
 def test_types_widen_to_what_holds_the_values_of_both(
     warehouse: str, old: str, values: Any, new: str
 ) -> None:
-    t = table_of(warehouse, f"k BIGINT, v {old}")
+    t = new_table(warehouse, f"k BIGINT, v {old}")
     before = None if "ROW" in old else t.schema.field("v").type
     t.write([{"k": 1, "v": None}])
     rows = pa.table({"k": [2], "v": values}) if isinstance(values, pa.Array) else [
@@ -105,7 +103,7 @@ def test_common_types_are_the_same_from_both_sides() -> None:
 
 
 def test_members_are_added_to_rows_in_lists_and_maps(warehouse: str) -> None:
-    t = table_of(warehouse, "k BIGINT, l ARRAY<ROW<a INT>>, m MAP<STRING, ROW<a INT>>")
+    t = new_table(warehouse, "k BIGINT, l ARRAY<ROW<a INT>>, m MAP<STRING, ROW<a INT>>")
     t.write([{"k": 1, "l": [{"a": 1}], "m": {"x": {"a": 1}}}])
     member = pa.struct({"b": pa.string(), "a": pa.int64()})
     new = pa.table(
@@ -126,21 +124,21 @@ def test_members_are_added_to_rows_in_lists_and_maps(warehouse: str) -> None:
 
 @pytest.mark.parametrize("make", [pa.Table.from_pylist, pl.DataFrame, pd.DataFrame, list])
 def test_every_container_makes_the_same_table(warehouse: str, make: Any) -> None:
-    t = table_of(warehouse)
+    t = new_table(warehouse)
     t.write(make([{"k": 1, "v": 1 << 40, "w": "a"}]), merge_schema=True)
     assert columns_of(t) == "k BIGINT NOT NULL, v BIGINT, w STRING"
-    assert rows_of(t) == [(1, 1 << 40, "a")]
+    assert rows(t) == [(1, 1 << 40, "a")]
 
 
 def test_a_column_of_nothing_but_null_has_no_type_and_is_left_out(warehouse: str) -> None:
-    t = table_of(warehouse)
+    t = new_table(warehouse)
     t.write([{"k": 1, "v": 1, "w": None}], merge_schema=True)
-    assert rows_of(t) == [(1, 1)]
+    assert rows(t) == [(1, 1)]
 
 
 def test_a_column_of_another_letter_case_is_refused(warehouse: str) -> None:
     with pytest.raises(kt.AlreadyExistsError, match=r"table default\.t: column 'v' already exists"):
-        table_of(warehouse).write([{"k": 1, "V": 1}], merge_schema=True)
+        new_table(warehouse).write([{"k": 1, "V": 1}], merge_schema=True)
 
 
 # -- what does not -------------------------------------------------------------------------------
@@ -159,7 +157,7 @@ def test_a_column_of_another_letter_case_is_refused(warehouse: str) -> None:
 def test_what_cannot_be_is_refused_before_anything_is_changed(
     warehouse: str, row: dict[str, Any], says: str
 ) -> None:
-    t = table_of(warehouse)
+    t = new_table(warehouse)
     before = t.table_schema
     with pytest.raises(kt.InvalidError, match=says):
         t.write([row], merge_schema=True)
@@ -168,7 +166,7 @@ def test_what_cannot_be_is_refused_before_anything_is_changed(
 
 
 def test_without_merge_schema_refusals_name_it(warehouse: str) -> None:
-    t = table_of(warehouse, "k BIGINT, v INT, r ROW<a INT>")
+    t = new_table(warehouse, "k BIGINT, v INT, r ROW<a INT>")
     way = "write with merge_schema=True"
     with pytest.raises(kt.NotFoundError, match=way):
         t.write([{"k": 1, "v": 1, "r": None, "w": 1}])
@@ -179,13 +177,13 @@ def test_without_merge_schema_refusals_name_it(warehouse: str) -> None:
 
 
 def test_a_key_of_a_narrower_type_is_written_as_it_is(warehouse: str) -> None:
-    t = table_of(warehouse, "k INT, v INT")
+    t = new_table(warehouse, "k INT, v INT")
     t.write(pa.table({"k": [1], "v": pa.array([1], pa.int32())}), merge_schema=True)
     assert columns_of(t) == "k INT NOT NULL, v INT"
 
 
 def test_a_sequence_field_is_not_left_out_for_want_of_a_column(warehouse: str) -> None:
-    t = table_of(warehouse, sequence__field="v")
+    t = new_table(warehouse, sequence__field="v")
     with pytest.raises(kt.InvalidError, match="lack the column 'v'"):
         t.write([{"k": 1, "w": 1}], merge_schema=True)
 
@@ -211,21 +209,21 @@ def test_a_sequence_field_is_not_left_out_for_want_of_a_column(warehouse: str) -
     ids=["partial-update", "aggregation", "index", "partial index", "deletion vectors"],
 )
 def test_tables_of_every_engine_grow(
-    warehouse: str, options: dict[str, str], expected: list[Any]
+    lake: kt.Lake, options: dict[str, str], expected: list[Any]
 ) -> None:
-    t = kt.connect(warehouse).create_table("t", SCHEMA, ["k"], options=options)
+    t = lake.create_table("t", SCHEMA, ["k"], options=options)
     t.write([{"k": 1, "v": 1, "w": "a"}], merge_schema=True)
     t.write([{"k": 1, "v": 2}], merge_schema=True)
     t.compact(full=True)
-    assert rows_of(t) == expected
+    assert rows(t) == expected
     assert t.verify().is_healthy
 
 
-def test_append_tables_grow(warehouse: str) -> None:
-    t = kt.connect(warehouse).create_table("t", SCHEMA, [])
+def test_append_tables_grow(lake: kt.Lake) -> None:
+    t = lake.create_table("t", SCHEMA, [])
     t.write([{"k": 1, "v": 1}])
     t.write([{"k": 1, "v": 1 << 40, "w": 1}], merge_schema=True)
-    assert [tuple(r.values()) for r in t.scan().to_pylist()] == [(1, 1, None), (1, 1 << 40, 1)]
+    assert rows_in_order(t) == [(1, 1, None), (1, 1 << 40, 1)]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -245,17 +243,17 @@ def test_overwrite_of_a_partition_grows_the_table(warehouse: str) -> None:
     t = kt.connect(warehouse).create_table("t", schema, ["k", "p"], ["p"])
     t.write([{"k": 1, "p": "a", "v": 1}, {"k": 1, "p": "b", "v": 1}])
     t.overwrite([{"k": 2, "w": 1 << 40}], {"p": "a"}, merge_schema=True)
-    assert rows_of(t) == [(1, "b", 1, None), (2, "a", None, 1 << 40)]
+    assert rows(t) == [(1, "b", 1, None), (2, "a", None, 1 << 40)]
 
 
 def test_a_merge_takes_the_columns_of_its_source_and_leaves_others(warehouse: str) -> None:
-    t = table_of(warehouse, "k BIGINT, v INT, w STRING")
+    t = new_table(warehouse, "k BIGINT, v INT, w STRING")
     t.write([{"k": 1, "v": 1, "w": "stays"}])
     source = [{"k": 1, "v": 1 << 40, "x": "new"}, {"k": 2, "v": 2, "x": "new"}]
     merge = t.merge(source, "target.k = source.k", merge_schema=True)
     merge.when_matched_update_all().when_not_matched_insert_all().execute()
     assert columns_of(t) == "k BIGINT NOT NULL, v BIGINT, w STRING, x STRING"
-    assert rows_of(t) == [(1, 1 << 40, "stays", "new"), (2, 2, None, "new")]
+    assert rows(t) == [(1, 1 << 40, "stays", "new"), (2, 2, None, "new")]
     with pytest.raises(kt.InvalidError, match="neither is used"):
         merge.when_matched_delete().execute()
     with pytest.raises(kt.InvalidError, match="the text of a query"):
@@ -267,7 +265,7 @@ def test_a_merge_takes_the_columns_of_its_source_and_leaves_others(warehouse: st
 
 
 def test_writers_that_add_columns_at_the_same_time_all_have_their_rows(warehouse: str) -> None:
-    table_of(warehouse, **{"commit.max-retries": "50"})
+    new_table(warehouse, **{"commit.max-retries": "50"})
 
     def write(number: int) -> None:
         wide = number if number % 2 else number + (1 << 40)
@@ -283,7 +281,7 @@ def test_writers_that_add_columns_at_the_same_time_all_have_their_rows(warehouse
 
 
 def test_a_write_that_was_made_before_changes_no_schema(warehouse: str) -> None:
-    t = table_of(warehouse)
+    t = new_table(warehouse)
     t.write([{"k": 1, "v": 1}], commit_user="job", commit_identifier=1)
     again = t.write(
         pa.table({"k": [1], "v": [1], "w": [1]}),
@@ -303,7 +301,7 @@ def test_a_crash_at_any_write_leaves_a_table_with_the_rows_or_without(tmp_path: 
     rows = [{"k": 1, "v": 1 << 40, "w": "new"}]
 
     def write(store: Store) -> None:
-        kt.connect("", store=store).table("t").write(rows, merge_schema=True)
+        table_in(store).write(rows, merge_schema=True)
 
     whole = FaultyStore(a_table())
     write(whole)
@@ -316,7 +314,7 @@ def test_a_crash_at_any_write_leaves_a_table_with_the_rows_or_without(tmp_path: 
             break  # there is no such write any more
         except Crash:
             pass
-        t = kt.connect("", store=store).table("t")
+        t = table_in(store)
         [row] = t.scan().to_pylist()
         seen.add((len(row), row["v"]))
         write(store)

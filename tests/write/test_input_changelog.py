@@ -7,7 +7,6 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -17,8 +16,9 @@ from hypothesis import strategies as st
 import keytide as kt
 from copies import copies_of
 from keytide.definition.schema_evolution import SetOption
-from keytide.store import Store, open_store
+from keytide.store import Store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
+from new_tables import empty_lake, table_in
 from overtaking import overtaken
 from stops import stops_of
 
@@ -36,14 +36,10 @@ ENGINES: dict[str, dict[str, str]] = {
 Row = dict[str, Any]
 
 
-def make_table(lake: kt.Lake, name: str = "t", **options: str) -> kt.Table:
+def new_table(lake: kt.Lake, name: str = "t", **options: str) -> kt.Table:
     return lake.create_table(
         name, SCHEMA, ["p", "k"], ["p"], options={"changelog-producer": "input", **options}
     )
-
-
-def empty_lake() -> kt.Lake:
-    return kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
 
 
 def logged(table: kt.Table, start: int, end: int | None = None) -> list[Row]:
@@ -77,7 +73,7 @@ def test_changelog_has_what_was_written_and_the_table_is_the_same_without_it(
 ) -> None:
     lake = empty_lake()
     options = {"bucket": str(buckets), **ENGINES[engine]}
-    table, plain = make_table(lake, **options), make_table(lake, "plain", **options)
+    table, plain = new_table(lake, **options), new_table(lake, "plain", **options)
     plain.alter(SetOption("changelog-producer", "none"))
     chance = random.Random(seed)
     for batch in writes:
@@ -92,7 +88,7 @@ def test_changelog_has_what_was_written_and_the_table_is_the_same_without_it(
 
 
 def test_versions_of_a_key_come_from_the_older_to_the_newer() -> None:
-    table = make_table(empty_lake(), **{"sequence.field": "s"})
+    table = new_table(empty_lake(), **{"sequence.field": "s"})
     kinds = {3: "-D", 1: "+I", 2: "-U"}
     table.write([{"p": "a", "k": 1, "s": s, "v": "x", "_row_kind": k} for s, k in kinds.items()])
     assert [row["_row_kind"] for row in logged(table, 0)] == ["+I", "-U", "-D"]
@@ -101,7 +97,7 @@ def test_versions_of_a_key_come_from_the_older_to_the_newer() -> None:
 
 def test_updates_and_deletes_by_sql_are_logged_and_overwrites_are_not() -> None:
     lake = empty_lake()
-    table = make_table(lake)
+    table = new_table(lake)
     table.write([{"p": "a", "k": k, "s": 0, "v": "x"} for k in range(3)])
     lake.sql("UPDATE t SET v = 'y' WHERE k = 1; DELETE FROM t WHERE k = 2")
     assert [(row["k"], row["v"]) for row in logged(table, 1, 2)] == [(1, "y")]
@@ -126,7 +122,7 @@ def named_files(table: kt.Table) -> set[str]:
 
 
 def test_options_of_changelog_files_are_acted_on() -> None:
-    table = make_table(
+    table = new_table(
         empty_lake(),
         **{
             "changelog-file.format": "orc",
@@ -144,7 +140,7 @@ def test_options_of_changelog_files_are_acted_on() -> None:
 
 
 def test_commit_without_changelog_is_named_where_one_was_to_be_told() -> None:
-    table = make_table(empty_lake())
+    table = new_table(empty_lake())
     table.alter(SetOption("changelog-producer", "none"))
     table.write([{"p": "a", "k": 1, "s": 0, "v": "x"}])
     table.alter(SetOption("changelog-producer", "input"))
@@ -162,11 +158,11 @@ NEW = [{"p": p, "k": 0, "s": 1, "v": "new"} for p in "ab"]
 
 @copies_of
 def filled_store(store: Store) -> None:
-    make_table(kt.connect("", store=store)).write(OLD)
+    new_table(kt.connect("", store=store)).write(OLD)
 
 
 def writes_of(store: FaultyStore) -> list[tuple[str, int]]:
-    kt.connect("", store=store).table("t").write(NEW)
+    table_in(store).write(NEW)
     return stops_of(store.log, "put", "output", "create")
 
 
@@ -176,8 +172,8 @@ def test_a_commit_that_fails_anywhere_tells_all_of_its_rows_or_none(action: Acti
         store = filled_store()
         faulty = FaultyStore(store, [Fault(operation, nth=nth, action=action)])
         with suppress(Crash, kt.DataError):
-            kt.connect("", store=faulty).table("t").write(NEW)
-        table = kt.connect("", store=store).table("t")
+            table_in(faulty).write(NEW)
+        table = table_in(store)
         told = logged(table, 1) if len(table.snapshots()) == 2 else []
         assert told in ([], [{"_row_kind": "+I", **row} for row in NEW])
         assert (told != []) == (table.get({"p": "a", "k": 0})["v"] == "new")
@@ -187,8 +183,8 @@ def test_a_commit_that_fails_anywhere_tells_all_of_its_rows_or_none(action: Acti
 
 def test_a_lost_race_tells_each_row_once_and_leaves_no_file_behind() -> None:
     store = filled_store()
-    table = kt.connect("", store=store).table("t")
-    late = overtaken(table, lambda: kt.connect("", store=store).table("t").write(NEW))
+    table = table_in(store)
+    late = overtaken(table, lambda: table_in(store).write(NEW))
     late.write([{**row, "v": "newer"} for row in NEW])
     assert [[row["v"] for row in logged(table, n, n + 1)] for n in (1, 2)] == [
         ["new", "new"],

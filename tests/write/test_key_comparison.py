@@ -9,7 +9,6 @@ import warnings
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -19,9 +18,10 @@ import keytide as kt
 from key_indexes import assert_index_is_that_of_the_rows
 from keytide.commit.transaction import Transaction
 from keytide.definition.schema_evolution import ChangeColumnType
-from keytide.store import open_store
 from keytide.write.input_rows import to_arrow_table
 from keytide.write.refusals import writable_view
+from new_tables import empty_table
+from table_rows import rows_by_key
 
 TYPES: dict[str, tuple[str, list[Any]]] = {
     "text": ("STRING", ["", "a", "aaaaaaaa", "aaaaaaaab", "aaaaaaaac", "é"]),
@@ -40,21 +40,12 @@ def new_table(**options: str) -> kt.Table:
     columns |= {
         name: options.pop(f"type_of_{name}") for name in columns if f"type_of_{name}" in options
     }
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in columns.items()]
-    return lake.create_table("t", fields, ["k"], options={"upsert.mode": "full", **options})
+    return empty_table(columns, ["k"], options={"upsert.mode": "full", **options})
 
 
 def write(table: kt.Table, rows: list[dict[str, Any]]) -> kt.WriteResult:
     names = ("k", "ts", "a", "b", "v")
     return table.write([dict.fromkeys(names) | row for row in rows])
-
-
-def shown(table: kt.Table) -> dict[int, dict[str, Any]]:
-    rows = table.scan().to_pylist()
-    found = {row["k"]: row for row in rows}
-    assert len(found) == len(rows), "one row of a key"
-    return found
 
 
 # -- one column of any type ------------------------------------------------------------------------
@@ -96,7 +87,7 @@ def test_values_of_any_type_order_rows_exactly(name: str, order: str, steps: lis
                 if row[1] not in newest or rank(row, order) >= rank(newest[row[1]], order):
                     newest[row[1]] = row
         assert {
-            k: (values_at(values, table, r["ts"]), r["v"]) for k, r in shown(table).items()
+            k: (values_at(values, table, r["ts"]), r["v"]) for k, r in rows_by_key(table).items()
         } == {k: (place, v) for kind, k, place, v in newest.values() if kind != "-D"}
         assert_index_is_that_of_the_rows(table)
     assert not table.verify().findings
@@ -155,7 +146,7 @@ def test_late_row_stays_late_where_the_column_gets_a_wider_type(
     write(table, [{"k": k, "ts": values[1], "v": "x"} for k in (1, 2)])
     table.alter(ChangeColumnType(("ts",), kt.parse_sql_type(wide)))
     write(table, [{"k": 1, "ts": values[0], "v": "late"}, {"k": 2, "ts": values[2], "v": "new"}])
-    assert {k: row["v"] for k, row in shown(table).items()} == {1: "x", 2: "new"}
+    assert {k: row["v"] for k, row in rows_by_key(table).items()} == {1: "x", 2: "new"}
     assert_index_is_that_of_the_rows(table)
 
 
@@ -220,7 +211,7 @@ def produced(kind: str, key: int, producer: str, clock: int, value: str) -> dict
 
 
 def shown_of_producers(table: kt.Table) -> dict[int, tuple[int, int, str]]:
-    return {k: (r["a"] or 0, CLOCKS.index(r["b"]), r["v"]) for k, r in shown(table).items()}
+    return {k: (r["a"] or 0, CLOCKS.index(r["b"]), r["v"]) for k, r in rows_by_key(table).items()}
 
 
 @given(
@@ -266,7 +257,7 @@ def test_order_among_the_rows_of_one_producer_does_not_matter(rows: list[Any], o
         order.shuffle(rows)
         for row in rows:
             write(other, [produced(*row)])
-    assert shown(one) == shown(other)
+    assert rows_by_key(one) == rows_by_key(other)
 
 
 @pytest.mark.parametrize(

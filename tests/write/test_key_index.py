@@ -13,7 +13,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -29,10 +28,12 @@ from keytide.definition.schema_evolution import SetOption
 from keytide.format.cache import forget_files
 from keytide.key_index.indexed_keys import KeyHashes
 from keytide.snapshot.bucket_key_index import KeyIndex
-from keytide.store import Store, open_store
+from keytide.store import Store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
 from keytide.write.input_rows import to_arrow_table
 from keytide.write.refusals import writable_view
+from new_tables import empty_store, empty_table, table_in
+from table_rows import by_key
 
 Row: TypeAlias = "tuple[str, int, int | None, str]"
 """Kind, key, what it is compared by, and value."""
@@ -40,14 +41,9 @@ Row: TypeAlias = "tuple[str, int, int | None, str]"
 INDEXED = {"upsert.mode": "full", "sequence.field": "ts"}
 
 
-def new_store() -> Store:
-    return open_store(f"memory://{uuid4().hex}")
-
-
 def new_table(store: Store | None = None, **options: str) -> kt.Table:
-    lake = kt.connect("", store=store or new_store())
     schema = pa.schema([pa.field("k", pa.int64(), False), ("ts", pa.int32()), ("v", pa.string())])
-    return lake.create_table("t", schema, ["k"], options={**INDEXED, **options})
+    return empty_table(schema, ["k"], options={**INDEXED, **options}, store=store)
 
 
 def rows_of(*lines: str) -> list[Row]:
@@ -59,13 +55,6 @@ def rows_of(*lines: str) -> list[Row]:
 def write(table: kt.Table, *rows: Row) -> kt.WriteResult:
     names = ("_row_kind", "k", "ts", "v")
     return table.write([dict(zip(names, row, strict=True)) for row in rows])
-
-
-def shown(table: kt.Table) -> dict[int, tuple[int | None, str]]:
-    rows = table.scan().to_pylist()
-    found = {row["k"]: (row["ts"], row["v"]) for row in rows}
-    assert len(found) == len(rows), "one row of a key"
-    return found
 
 
 # -- the model -------------------------------------------------------------------------------------
@@ -132,7 +121,7 @@ def test_rows_and_index_are_those_of_the_model(
         with warnings.catch_warnings(action="error"):
             write(table, *rows)
         model.take(rows)
-        assert shown(table) == model.shown()
+        assert by_key(table, "ts", "v") == model.shown()
         assert_index_is_that_of_the_rows(table)
     assert not table.verify().findings
 
@@ -154,7 +143,7 @@ def test_order_does_not_matter(commits: list[list[Row]], order: Any) -> None:
     order.shuffle(distinct)
     for start in range(0, len(distinct), 3):
         write(other, *distinct[start : start + 3])
-    assert shown(one) == shown(other)
+    assert by_key(one, "ts", "v") == by_key(other, "ts", "v")
 
 
 STEPS = st.one_of(
@@ -174,7 +163,7 @@ def test_any_history_gives_the_rows_and_the_index_of_the_model(
     for step in steps:
         with warnings.catch_warnings(action="error"):
             take(table, model, step)
-        assert shown(table) == model.shown()
+        assert by_key(table, "ts", "v") == model.shown()
         assert_index_is_that_of_the_rows(table)
     assert not table.verify().findings
 
@@ -229,7 +218,7 @@ def test_compaction_leaves_current_rows_and_deletes_alone() -> None:
     (entry,) = table.scan().live.entries
     assert entry.file.row_count == 2 + 6
     write(table, *rows_of("+I 3 4 late", "+I 1 4 late"))
-    assert shown(table) == {1: (5, "a"), 2: (5, "b")}
+    assert by_key(table, "ts", "v") == {1: (5, "a"), 2: (5, "b")}
 
 
 @copies_of
@@ -243,7 +232,7 @@ def in_six_files(store: Store) -> None:
 def test_compaction_beside_a_write_loses_neither() -> None:
     for request in itertools.count(1):
         store = in_six_files()
-        other = kt.connect("", store=store).table("t")
+        other = table_in(store)
         others = Others(partial(write, other, *rows_of("+I 1 9 new", "+I 20 1 new")))
         table = kt.connect("", store=busy_store(store, others)).table("t")
         others.requests.clear()
@@ -252,42 +241,39 @@ def test_compaction_beside_a_write_loses_neither() -> None:
         others.before = lambda _: False
         if request > len(others.requests):
             return
-        assert shown(table)[1] == (9, "new"), request
-        assert shown(table)[20] == (1, "new"), request
+        assert by_key(table, "ts", "v")[1] == (9, "new"), request
+        assert by_key(table, "ts", "v")[20] == (1, "new"), request
         assert_index_is_that_of_the_rows(table)
 
 
 def test_row_that_ties_replaces_the_one_before() -> None:
     table = new_table()
     write(table, *rows_of("+I 1 5 a", "+I 1 5 b"))
-    assert shown(table) == {1: (5, "b")}
+    assert by_key(table, "ts", "v") == {1: (5, "b")}
     write(table, *rows_of("+I 1 5 c"))
-    assert shown(table) == {1: (5, "c")}
+    assert by_key(table, "ts", "v") == {1: (5, "c")}
 
 
 def test_delete_stays_deleted_until_something_newer_comes() -> None:
     table = new_table()
     write(table, *rows_of("+I 1 5 a", "-D 1 7 a"))
     write(table, *rows_of("+I 1 6 late"))
-    assert shown(table) == {}
+    assert by_key(table, "ts", "v") == {}
     write(table, *rows_of("+I 1 7 back"))
-    assert shown(table) == {1: (7, "back")}
+    assert by_key(table, "ts", "v") == {1: (7, "back")}
 
 
 @pytest.mark.parametrize("descending", [False, True])
 def test_rows_are_compared_as_tables_that_merge_do(descending: bool) -> None:
     order = {"sequence.field.sort-order": "descending"} if descending else {}
     table = new_table(**order)
-    lake = kt.connect("", store=new_store())
-    merged = lake.create_table(
-        "t", table.scan().schema, ["k"], options={"sequence.field": "ts", **order}
-    )
+    merged = empty_table(table.scan().schema, ["k"], options={"sequence.field": "ts", **order})
     values = [None, -(2**31), -1, 0, 7, 2**31 - 1]
     pairs = [(one, other) for one in values for other in values]
     for each in (table, merged):
         write(each, *(("+I", key, one, "a") for key, (one, _) in enumerate(pairs)))
         write(each, *(("+I", key, other, "b") for key, (_, other) in enumerate(pairs)))
-    assert shown(table) == shown(merged)
+    assert by_key(table, "ts", "v") == by_key(merged, "ts", "v")
 
 
 # -- several writers, and others -------------------------------------------------------------------
@@ -296,14 +282,14 @@ def test_rows_are_compared_as_tables_that_merge_do(descending: bool) -> None:
 @pytest.mark.takes_turns
 def test_two_writers_leave_one_row_of_a_key_whenever_the_other_comes() -> None:
     for request in itertools.count(1):
-        store, model = new_store(), Model()
+        store, model = empty_store(), Model()
         steps = [rows_of(*texts) for texts in (
             ("+I 1 1 a", "+I 2 1 a", "+I 4 1 a"),
             ("+I 1 3 b", "+I 3 1 b", "-D 4 2 b"),
             ("+I 1 2 c", "+I 3 2 c", "+I 4 1 c"),
         )]  # fmt: skip
         write(new_table(store), *steps[0])
-        other = kt.connect("", store=store).table("t")
+        other = table_in(store)
         others = Others(partial(write, other, *steps[1]))
         table = kt.connect("", store=busy_store(store, others)).table("t")
         others.requests.clear()
@@ -314,7 +300,7 @@ def test_two_writers_leave_one_row_of_a_key_whenever_the_other_comes() -> None:
             model.take(rows)
         if request > len(others.requests):
             return
-        assert shown(table) == model.shown(), request
+        assert by_key(table, "ts", "v") == model.shown(), request
         assert_index_is_that_of_the_rows(table)
 
 
@@ -347,12 +333,12 @@ def test_after_other_changes_writes_go_on(name: str) -> None:
     write(table, *rows_of("+I 1 5 a", "+I 2 5 a", "+I 3 5 a"))
     write(table, *rows_of("+I 2 6 b", "-D 3 6 b"))
     CHANGES[name](table)
-    before = shown(table)
+    before = by_key(table, "ts", "v")
     write(table, *rows_of("+I 2 4 late", "+I 1 9 new", "+I 8 1 new"))
     expected = before | {1: (9, "new"), 8: (1, "new")}
     if 2 not in before:
         expected |= {2: (4, "late")}
-    assert shown(table) == expected
+    assert by_key(table, "ts", "v") == expected
     assert_index_is_that_of_the_rows(table)
     assert not table.verify().findings
 
@@ -362,14 +348,14 @@ def test_row_that_sql_deletes_stays_deleted() -> None:
     write(table, *rows_of("+I 1 5 a"))
     table.delete("k = 1")
     write(table, *rows_of("+I 1 4 late"))
-    assert shown(table) == {}
+    assert by_key(table, "ts", "v") == {}
     write(table, *rows_of("+I 1 5 again"))
-    assert shown(table) == {1: (5, "again")}
+    assert by_key(table, "ts", "v") == {1: (5, "again")}
 
 
 @pytest.mark.parametrize("harm", ["gone", "torn", "rotten", "newer"])
 def test_index_that_cannot_be_read_is_built_anew(harm: str) -> None:
-    store = new_store()
+    store = empty_store()
     table = new_table(store)
     write(table, *rows_of("+I 1 5 a", "-D 2 5 a"))
     for name in store.list_names("default.db/t/index"):
@@ -385,14 +371,14 @@ def test_index_that_cannot_be_read_is_built_anew(harm: str) -> None:
         elif harm == "newer":
             store.put(path, data.replace(b'"version": 1', b'"version": 9'))
     forget_files()
-    fresh = kt.connect("", store=store).table("t")
+    fresh = table_in(store)
     if harm == "newer":
         with pytest.raises(kt.UnsupportedError, match=r"version 9.*use a newer release"):
             write(fresh, *rows_of("+I 1 4 late"))
         return
     with pytest.warns(kt.KeytideWarning, match="rebuilt"):
         write(fresh, *rows_of("+I 1 4 late", "+I 2 4 late"))
-    assert shown(fresh) == {1: (5, "a")}
+    assert by_key(fresh, "ts", "v") == {1: (5, "a")}
     assert_index_is_that_of_the_rows(fresh)
 
 
@@ -417,7 +403,7 @@ def places(index: KeyIndex, asked: KeyHashes) -> tuple[Any, Any]:
 
 
 def test_rotten_run_that_a_write_need_not_look_into_is_not_copied_into_a_sound_one() -> None:
-    store = new_store()
+    store = empty_store()
     table = new_table(store)
     write(table, *rows_of("+I 1 5 a", "+I 2 5 a"))
     (run,) = (
@@ -430,7 +416,7 @@ def test_rotten_run_that_a_write_need_not_look_into_is_not_copied_into_a_sound_o
     store.delete([path])
     store.put(path, data[:9] + bytes([data[9] ^ 1]) + data[10:])
     forget_files()
-    fresh = kt.connect("", store=store).table("t")
+    fresh = table_in(store)
     write(fresh, *rows_of("+I 0 5 below"))
     snapshot = fresh.metadata.latest_snapshot()
     assert snapshot is not None
@@ -438,7 +424,7 @@ def test_rotten_run_that_a_write_need_not_look_into_is_not_copied_into_a_sound_o
     assert run in [each.data_file_name for each in named]
     with pytest.warns(kt.KeytideWarning, match="damaged"):
         write(fresh, *rows_of("+I 1 6 b"))
-    assert shown(fresh) == {0: (5, "below"), 1: (6, "b"), 2: (5, "a")}
+    assert by_key(fresh, "ts", "v") == {0: (5, "below"), 1: (6, "b"), 2: (5, "a")}
     assert_index_is_that_of_the_rows(fresh)
 
 
@@ -457,7 +443,7 @@ LATER = rows_of("+I 2 5 late", "+I 1 7 c", "+I 3 7 back", "+I 4 1 new")
 
 def changes_of_the_store() -> list[int]:
     store = FaultyStore(filled())
-    write(kt.connect("", store=store).table("t"), *LATER)
+    write(table_in(store), *LATER)
     changes = [each for each, _ in store.log if each in ("create", "put", "output", "hint")]
     return list(range(1, len(changes) + 1))
 
@@ -471,14 +457,16 @@ def test_failure_anywhere_leaves_rows_and_index_before_or_after(nth: int, action
     store, told = filled(), None
     faulty = FaultyStore(store, [Fault("write", nth=nth, action=action)])
     with suppress(kt.DataError, Crash):
-        told = write(kt.connect("", store=faulty).table("t"), *LATER)
-    table = kt.connect("", store=store).table("t")
-    assert shown(table) in (before, after)
-    assert shown(table) == after or told is None
+        told = write(table_in(faulty), *LATER)
+    table = table_in(store)
+    assert by_key(table, "ts", "v") in (before, after)
+    assert by_key(table, "ts", "v") == after or told is None
     assert_index_is_that_of_the_rows(table)
     write(table, *rows_of("+I 1 6 late", "+I 9 9 z"))
-    expected = after if (7, "c") in shown(table).values() else {**before, 1: (6, "late")}
-    assert shown(table) == expected | {9: (9, "z")}
+    expected = (
+        after if (7, "c") in by_key(table, "ts", "v").values() else {**before, 1: (6, "late")}
+    )
+    assert by_key(table, "ts", "v") == expected | {9: (9, "z")}
     assert_index_is_that_of_the_rows(table)
     assert not table.verify().findings
 
@@ -549,10 +537,10 @@ def test_tasks_that_know_of_none_other_leave_one_row_of_a_key(
             transaction.collect(made)
             model.take(rows)
         transaction.commit()
-    assert shown(table) == model.shown()
+    assert by_key(table, "ts", "v") == model.shown()
     assert_index_is_that_of_the_rows(table)
     if after:
         write(table, *after)
         model.take(after)
-        assert shown(table) == model.shown()
+        assert by_key(table, "ts", "v") == model.shown()
         assert_index_is_that_of_the_rows(table)

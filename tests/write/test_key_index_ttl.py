@@ -17,10 +17,8 @@ from test_key_index import (
     STEPS,
     Model,
     Row,
-    new_store,
     new_table,
     rows_of,
-    shown,
     take,
     write,
 )
@@ -28,6 +26,8 @@ from test_key_index import (
 import keytide as kt
 from key_indexes import assert_index_is_that_of_the_rows
 from keytide.definition.schema_evolution import RemoveOption, SetOption
+from new_tables import empty_table
+from table_rows import by_key
 
 TTLS = {
     "late rows": {"upsert.metadata-ttl": "1"},
@@ -49,7 +49,7 @@ def test_any_history_gives_the_rows_and_the_index_of_a_model_that_forgets_nothin
     for step in steps:
         with warnings.catch_warnings(action="error"):
             take(table, model, step)
-        assert shown(table) == model.shown()
+        assert by_key(table, "ts", "v") == model.shown()
         assert_index_is_that_of_the_rows(table)
     assert not table.verify().findings
 
@@ -60,7 +60,7 @@ def test_where_writes_end_does_not_matter_for_what_is_too_old(rows: list[Row], s
     late = write(one, *rows).out_of_order
     parts = [rows[start : start + size] for start in range(0, len(rows), size)]
     assert sum(write(other, *part).out_of_order or 0 for part in parts) == late
-    assert shown(one) == shown(other)
+    assert by_key(one, "ts", "v") == by_key(other, "ts", "v")
 
 
 @given(commits=COMMITS, order=st.randoms(use_true_random=False))
@@ -76,7 +76,7 @@ def test_order_does_not_matter_for_rows_that_are_not_too_old(
         write(one, *distinct[start : start + 3])
         write(other, *distinct[start : start + 3])
         other.compact(full=True)
-    assert shown(one) == shown(other)
+    assert by_key(one, "ts", "v") == by_key(other, "ts", "v")
 
 
 def stored_rows(table: kt.Table) -> set[tuple[int, int | None]]:
@@ -92,9 +92,9 @@ def test_compaction_forgets_deletes_that_lie_further_behind() -> None:
     assert stored_rows(table) == {(2, 90), (4, 100)}
     assert_index_is_that_of_the_rows(table)
     late = write(table, *rows_of("+I 1 89 late", "+I 2 89 late", "+I 7 89 late"))
-    assert (late.out_of_order, shown(table)) == (3, {4: (100, "a")})
+    assert (late.out_of_order, by_key(table, "ts", "v")) == (3, {4: (100, "a")})
     write(table, *rows_of("+I 1 90 back", "+I 2 90 back"))
-    assert shown(table) == {1: (90, "back"), 2: (90, "back"), 4: (100, "a")}
+    assert by_key(table, "ts", "v") == {1: (90, "back"), 2: (90, "back"), 4: (100, "a")}
     assert_index_is_that_of_the_rows(table)
 
 
@@ -102,7 +102,7 @@ def test_delete_is_taken_however_late_it_comes() -> None:
     table = new_table(**DELETES_GO)
     write(table, *rows_of("+I 1 5 a", "+I 2 7 a", "+I 3 100 a", "+I 1 50 late", "-D 1 6 x"))
     write(table, *rows_of("-D 2 6 late", "-D 9 6 unknown"))
-    assert shown(table) == {2: (7, "a"), 3: (100, "a")}
+    assert by_key(table, "ts", "v") == {2: (7, "a"), 3: (100, "a")}
     assert_index_is_that_of_the_rows(table)
     table.compact(full=True)
     assert stored_rows(table) == {(2, 7), (3, 100)}
@@ -146,7 +146,7 @@ def test_key_that_is_forgotten_is_not_taken_for_a_row_of_a_later_file() -> None:
     assert not {1, 2} & {key for key, _ in stored_rows(table)}
     write(table, *rows_of("+I 3 100 c"))
     write(table, *rows_of("+I 1 100 a"))
-    assert {1: (100, "a"), 3: (100, "c")}.items() <= shown(table).items()
+    assert {1: (100, "a"), 3: (100, "c")}.items() <= by_key(table, "ts", "v").items()
     assert table.get(2) is None
     assert_index_is_that_of_the_rows(table)
 
@@ -155,7 +155,7 @@ def test_delete_by_sql_is_forgotten_as_others_are() -> None:
     table = new_table(**DELETES_GO)
     write(table, *rows_of("+I 1 5 a", "+I 2 100 a"))
     table.delete("k = 1")
-    assert shown(table) == {2: (100, "a")}
+    assert by_key(table, "ts", "v") == {2: (100, "a")}
     table.compact(full=True)
     assert stored_rows(table) == {(2, 100)}
     assert_index_is_that_of_the_rows(table)
@@ -165,12 +165,12 @@ def test_statement_may_change_a_row_that_is_too_old_and_make_none() -> None:
     table = new_table(**DELETES_GO)
     write(table, *rows_of("+I 1 5 a", "+I 2 5 a", "+I 3 100 a"))
     table.update({"v": "'b'"}, "k = 1")
-    assert shown(table)[1] == (5, "b")
+    assert by_key(table, "ts", "v")[1] == (5, "b")
     with pytest.raises(kt.InvalidError, match=r"upsert.deleted-keys-ttl' = '10'.*k = 9.*ts is 5"):
         table.update({"k": "9"}, "k = 2")
-    assert shown(table)[2] == (5, "a")
+    assert by_key(table, "ts", "v")[2] == (5, "a")
     table.update({"k": "9", "ts": "99"}, "k = 2")
-    assert shown(table) == {1: (5, "b"), 9: (99, "a"), 3: (100, "a")}
+    assert by_key(table, "ts", "v") == {1: (5, "b"), 9: (99, "a"), 3: (100, "a")}
     assert_index_is_that_of_the_rows(table)
 
 
@@ -187,7 +187,7 @@ def test_overwrite_takes_rows_in_any_order() -> None:
     table = new_table(**DELETES_GO)
     write(table, *rows_of("+I 1 500 a"))
     table.overwrite([{"k": 1, "ts": 100, "v": "o"}, {"k": 2, "ts": 5, "v": "o"}])
-    assert shown(table) == {1: (100, "o"), 2: (5, "o")}
+    assert by_key(table, "ts", "v") == {1: (100, "o"), 2: (5, "o")}
 
 
 @pytest.mark.parametrize(
@@ -206,10 +206,9 @@ def test_overwrite_takes_rows_in_any_order() -> None:
 def test_row_is_too_old_that_lies_further_behind_than_the_ttl(
     type_: pa.DataType, ttl: str, mark: int, edge: int
 ) -> None:
-    lake = kt.connect("", store=new_store())
     schema = pa.schema([pa.field("k", pa.int64(), False), ("ts", type_)])
     options = {**INDEXED, "upsert.metadata-ttl": ttl}
-    table = lake.create_table("t", schema, ["k"], options=options)
+    table = empty_table(schema, ["k"], options=options)
     numbers = pa.array([mark, edge, edge - 1], pa.int32() if type_.bit_width == 32 else pa.int64())
     table.write(pa.table({"k": [1, 2, 3], "ts": numbers.cast(type_)}, schema))
     is_lowest = edge - 1 <= -(2**63) + 1  # which there is nothing below
@@ -221,7 +220,7 @@ def test_row_is_too_old_that_lies_further_behind_than_the_ttl(
 def test_where_the_least_is_the_freshest_greater_ones_are_too_old() -> None:
     table = new_table(**DELETES_GO, **{"sequence.field.sort-order": "descending"})
     write(table, *rows_of("+I 1 50 a", "+I 2 60 a", "+I 3 61 a", "+I 4 - a"))
-    assert shown(table) == {1: (50, "a"), 2: (60, "a")}
+    assert by_key(table, "ts", "v") == {1: (50, "a"), 2: (60, "a")}
 
 
 @pytest.mark.parametrize("ttl", ["upsert.metadata-ttl", "upsert.deleted-keys-ttl"])
@@ -265,7 +264,7 @@ def test_row_that_is_too_old_is_not_merged() -> None:
     assert write(dropping, *rows).out_of_order == 1
     for table in (refusing, dropping):
         write(table, *rows[:2], *rows_of("-D 2 90 b"))
-        assert shown(table) == {1: (100, "a")}
+        assert by_key(table, "ts", "v") == {1: (100, "a")}
     assert_index_is_that_of_the_rows(dropping)
 
 
@@ -274,9 +273,9 @@ def test_rescaling_keeps_rows_that_would_be_too_old_if_they_came_now() -> None:
     for k in range(12):
         write(table, ("+I", k, 5 * k, "a"))
     table.delete("k = 3")
-    before = shown(table)
+    before = by_key(table, "ts", "v")
     table.alter(SetOption("bucket", "1"))
     table.rescale()
-    assert shown(table) == before
+    assert by_key(table, "ts", "v") == before
     assert len(before) == 11
     assert_index_is_that_of_the_rows(table)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -12,25 +11,23 @@ from hypothesis import given, settings
 import keytide as kt
 from another_engine import append_as_another_engine
 from key_indexes import assert_index_is_that_of_the_rows
-from key_lives import KEYS, SCHEMA, TABLES, Model, act, shown, steps, table_of
+from key_lives import KEYS, SCHEMA, TABLES, Model, act, steps, table_of
 from keytide.read.scan import Scan
-from keytide.store import open_store
 from keytide.write.refusals import writable_view
+from new_tables import empty_table
+from table_rows import rows_by_key
 
 
 def new_table(options: dict[str, str]) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    return lake.create_table(
-        "t", SCHEMA, ["k"], options={"upsert.mode": "full", "bucket": "1", **options}
-    )
+    return empty_table(SCHEMA, ["k"], options={"upsert.mode": "full", "bucket": "1", **options})
 
 
 def assert_is(table: kt.Table, model: Model) -> None:
-    assert shown(table.scan().to_arrow()) == model.rows
+    assert rows_by_key(table.scan().to_arrow()) == model.rows
     assert table.scan().count() == len(model.rows)
     assert table.get_many(KEYS).to_pylist() == [row for k, row in model.rows.items() if k in KEYS]
     assert table.get(0) == model.rows.get(0)
-    assert shown(table.scan(where="s >= 1").to_arrow()) == {
+    assert rows_by_key(table.scan(where="s >= 1").to_arrow()) == {
         k: row
         for k, row in model.rows.items()
         if row["s"] >= 1  # type: ignore[operator]
@@ -40,7 +37,7 @@ def assert_is(table: kt.Table, model: Model) -> None:
 def assert_others_see(table: kt.Table, model: Model) -> None:
     """What is stored gives one row per key to readers that know of no index."""
     state = table.stored.state_to_write(writable_view(table.stored))
-    assert shown(Scan(state, tuple(SCHEMA.names)).to_arrow()) == model.rows
+    assert rows_by_key(Scan(state, tuple(SCHEMA.names)).to_arrow()) == model.rows
 
 
 @pytest.mark.filterwarnings("ignore:.*is rebuilt from its rows:keytide.KeytideWarning")
@@ -84,10 +81,7 @@ def replayed(rows: dict[int, dict[str, object]], changes: pa.Table) -> dict[int,
 
 
 def test_nothing_is_published_until_keys_are_settled() -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    table = lake.create_table(
-        "t", SCHEMA, ["k"], options={"upsert.mode": "full", "publish": "delta"}
-    )
+    table = empty_table(SCHEMA, ["k"], options={"upsert.mode": "full", "publish": "delta"})
     model = Model({})
     table.write(table_of([model.row(1, 1)]))
     append_as_another_engine(table, table_of([model.row(1, 2)]))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -15,33 +14,19 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from key_indexes import assert_index_is_that_of_the_rows
-from keytide.store import open_store
+from new_tables import empty_table
+from table_rows import rows, write_lines
 
 DROPS = {"upsert.drop-out-of-order-record": "true"}
 MARKS = {"upsert.out-of-order-record-column": "late"}
 
 
 def new_table(**options: str) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     columns = {
         "k": "INT NOT NULL", "ts": "INT", "v": "STRING", "late": "BOOLEAN", "is_gone": "BOOLEAN",
     }  # fmt: skip
-    fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in columns.items()]
     indexed = {"upsert.mode": "full", "sequence.field": "ts"}
-    return lake.create_table("t", fields, ["k"], options={**indexed, **options})
-
-
-def rows_of(*lines: str) -> list[dict[str, Any]]:
-    """Rows of texts such as `+I 1 5 a`."""
-    found = (line.split() for line in lines)
-    return [
-        {"_row_kind": kind, "k": int(k), "ts": int(ts), "v": v, "late": None, "is_gone": None}
-        for kind, k, ts, v in found
-    ]
-
-
-def shown(table: kt.Table) -> list[tuple[int, int, str]]:
-    return sorted((row["k"], row["ts"], row["v"]) for row in table.scan().to_pylist())
+    return empty_table(columns, ["k"], options={**indexed, **options})
 
 
 ROWS = st.lists(
@@ -66,9 +51,9 @@ def test_rows_that_are_shown_and_counted_are_those_of_a_table_that_stores_all(
     one, other = new_table(**options), new_table(**{"write.count-out-of-order": "true"})
     for lines in commits:
         with warnings.catch_warnings(action="error"):
-            late = one.write(rows_of(*lines)).out_of_order
-        assert late == other.write(rows_of(*lines)).out_of_order
-        assert shown(one) == shown(other)
+            late = write_lines(one, *lines).out_of_order
+        assert late == write_lines(other, *lines).out_of_order
+        assert rows(one.scan(["k", "ts", "v"])) == rows(other.scan(["k", "ts", "v"]))
         assert_index_is_that_of_the_rows(one)
     assert not one.verify().findings
 
@@ -78,27 +63,27 @@ def test_rows_that_are_shown_and_counted_are_those_of_a_table_that_stores_all(
 def test_order_does_not_matter(options: dict[str, str], lines: list[str], order: Any) -> None:
     distinct = [*{tuple(line.split()[1:3]): line for line in lines}.values()]
     one, other = new_table(**options), new_table(**options)
-    one.write(rows_of(*distinct))
+    write_lines(one, *distinct)
     order.shuffle(distinct)
     for line in distinct:
-        other.write(rows_of(line))
-    assert shown(one) == shown(other)
+        write_lines(other, line)
+    assert rows(one.scan(["k", "ts", "v"])) == rows(other.scan(["k", "ts", "v"]))
     assert one.scan(where="late").count() == other.scan(where="late").count() == 0
 
 
 def test_dropped_row_is_not_stored() -> None:
     table = new_table(**DROPS)
-    result = table.write(rows_of("+I 1 5 a", "+I 1 4 late", "+I 2 5 b"))
+    result = write_lines(table, "+I 1 5 a", "+I 1 4 late", "+I 2 5 b")
     assert (result.rows, result.rows_stored, result.out_of_order) == (3, 2, 1)
-    result = table.write(rows_of("+I 1 4 late", "-D 2 4 late"))
+    result = write_lines(table, "+I 1 4 late", "-D 2 4 late")
     assert (result.snapshot_id, result.rows_stored, result.out_of_order) == (None, 0, 2)
-    assert shown(table) == [(1, 5, "a"), (2, 5, "b")]
+    assert rows(table.scan(["k", "ts", "v"])) == [(1, 5, "a"), (2, 5, "b")]
     assert table.why(1).versions["v"].to_pylist() == ["a"]
 
 
 def test_marked_row_is_stored_and_shown_to_nobody_but_who_asks_for_versions() -> None:
     table = new_table(**MARKS)
-    result = table.write(rows_of("+I 1 5 a", "+I 1 4 late"))
+    result = write_lines(table, "+I 1 5 a", "+I 1 4 late")
     assert (result.rows_stored, result.out_of_order) == (2, 1)
     versions = table.why(1).versions.to_pylist()
     assert [(row["v"], row["late"]) for row in versions] == [("a", False), ("late", True)]
@@ -113,7 +98,7 @@ def test_write_alone_says_which_row_is_late() -> None:
     with pytest.raises(kt.InvalidError, match="cannot set 'late', in which each write records"):
         table.update({"late": "true"}, "k = 1")
     table.update({"v": "'b'"}, "k = 1")
-    assert shown(table) == [(1, 5, "b"), (2, 5, "a")]
+    assert rows(table.scan(["k", "ts", "v"])) == [(1, 5, "b"), (2, 5, "a")]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -11,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.store import open_store
+from new_tables import empty_table
 from overtaking import overtaken
+from table_rows import lines, parsed, write_lines
 
 SCHEMA = pa.schema([("p", pa.int32()), ("k", pa.int32()), ("v", pa.int64()), ("w", pa.int64())])
 PARTIAL = {"merge-engine": "partial-update", "partial-update.remove-record-on-delete": "true"}
@@ -21,24 +21,8 @@ FIRST = {"merge-engine": "first-row", "ignore-delete": "true"}
 
 
 def new_table(options: dict[str, str] | None = None, **more: str) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     given = {"bucket": "-1", "dynamic-bucket.target-row-num": "3", **(options or {}), **more}
-    return lake.create_table("t", SCHEMA, ["k"], ["p"], options=given)
-
-
-def rows(*lines: str) -> pa.Table:
-    """Rows of lines such as `1 5 10 20` or `-D 1 5`: partition (`_` is NULL), key, values."""
-    found = []
-    for line in lines:
-        kind, *cells = line.split() if line[0] in "+-" else ["+I", *line.split()]
-        p, k, v, w = [None if c == "_" else int(c) for c in [*cells, "_", "_"][:4]]
-        found.append({"p": p, "k": k, "v": v, "w": w, "_row_kind": kind})
-    return pa.Table.from_pylist(found, SCHEMA.append(pa.field("_row_kind", pa.string())))
-
-
-def shown(table: kt.Table) -> list[str]:
-    values = (row.values() for row in table.scan().to_pylist())
-    return sorted(" ".join("_" if v is None else str(v) for v in each) for each in values)
+    return empty_table(SCHEMA, ["k"], ["p"], options=given)
 
 
 # -- each engine -----------------------------------------------------------------------------------
@@ -46,30 +30,30 @@ def shown(table: kt.Table) -> list[str]:
 
 def test_key_leaves_the_partition_that_it_was_in() -> None:
     table = new_table()
-    table.write(rows("1 1 10 _", "1 2 20 _"))
-    table.write(rows("2 1 11 _", "_ 2 21 _"))
-    assert shown(table) == ["2 1 11 _", "_ 2 21 _"]
-    table.write(rows("1 1 12 _"))
-    assert shown(table) == ["1 1 12 _", "_ 2 21 _"]
+    write_lines(table, "1 1 10 -", "1 2 20 -")
+    write_lines(table, "2 1 11 -", "- 2 21 -")
+    assert lines(table) == ["- 2 21 -", "2 1 11 -"]
+    write_lines(table, "1 1 12 -")
+    assert lines(table) == ["- 2 21 -", "1 1 12 -"]
     assert table.get(2) == {"p": None, "k": 2, "v": 21, "w": None}
 
 
 def test_delete_finds_its_key_in_whatever_partition() -> None:
     table = new_table()
-    table.write(rows("1 1 10 _", "1 2 20 _"))
-    table.write(rows("-D 7 1", "-D 1 9"))
-    assert shown(table) == ["1 2 20 _"]
-    table.write(rows("3 1 12 _"))
-    assert shown(table) == ["1 2 20 _", "3 1 12 _"]
+    write_lines(table, "1 1 10 -", "1 2 20 -")
+    write_lines(table, "-D 7 1", "-D 1 9")
+    assert lines(table) == ["1 2 20 -"]
+    write_lines(table, "3 1 12 -")
+    assert lines(table) == ["1 2 20 -", "3 1 12 -"]
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, ["2 1 _ 5"]),
+        ({}, ["2 1 - 5"]),
         (PARTIAL, ["1 1 4 5"]),
         (SUMS, ["1 1 5 5"]),
-        (FIRST, ["1 1 1 _"]),
+        (FIRST, ["1 1 1 -"]),
     ],
     ids=["deduplicate", "partial-update", "aggregation", "first-row"],
 )
@@ -77,10 +61,10 @@ def test_engine_says_what_becomes_of_a_key_that_comes_elsewhere(
     options: dict[str, str], expected: list[str]
 ) -> None:
     once, apart = new_table(options), new_table(options)
-    once.write(rows("1 1 1 _", "3 1 4 _", "2 1 _ 5"))
-    for line in ("1 1 1 _", "3 1 4 _", "2 1 _ 5"):
-        apart.write(rows(line))
-    assert shown(once) == shown(apart) == expected
+    write_lines(once, "1 1 1 -", "3 1 4 -", "2 1 - 5")
+    for line in ("1 1 1 -", "3 1 4 -", "2 1 - 5"):
+        write_lines(apart, line)
+    assert lines(once) == lines(apart) == expected
 
 
 @pytest.mark.one_in(14)
@@ -104,13 +88,13 @@ def test_no_option_shows_a_key_in_two_partitions(
 ) -> None:
     try:
         table = new_table({**engine, **more})
-        for line in ("1 1 10 _", "2 1 11 _", "3 1 12 _", "1 1 13 _"):
-            table.write(rows(line))
+        for line in ("1 1 10 -", "2 1 11 -", "3 1 12 -", "1 1 13 -"):
+            write_lines(table, line)
     except (kt.UnsupportedError, kt.InvalidError):
         return
-    assert len(shown(table)) <= 1
+    assert len(lines(table)) <= 1
     table.compact(full=True)
-    assert len(shown(table)) == 1
+    assert len(lines(table)) == 1
 
 
 @pytest.mark.parametrize("options", [PARTIAL, SUMS], ids=["partial-update", "aggregation"])
@@ -121,12 +105,12 @@ def test_deleted_key_stays_where_it_was_whatever_is_compacted_in_between(
         options = {**SUMS, "aggregation.remove-record-on-delete": "true"}
     left, compacted = new_table(options), new_table(options)
     for table in (left, compacted):
-        table.write(rows("1 1 10 _"))
-        table.write(rows("-D 1 1"))
+        write_lines(table, "1 1 10 -")
+        write_lines(table, "-D 1 1")
         if table is compacted:
             table.compact(full=True)
-        table.write(rows("2 1 11 _"))
-    assert shown(left) == shown(compacted) == ["1 1 11 _"]
+        write_lines(table, "2 1 11 -")
+    assert lines(left) == lines(compacted) == ["1 1 11 -"]
 
 
 # -- several writers, overwrites, refusals ---------------------------------------------------------
@@ -134,22 +118,22 @@ def test_deleted_key_stays_where_it_was_whatever_is_compacted_in_between(
 
 def test_key_that_two_writers_bring_in_two_partitions_is_in_one() -> None:
     table = new_table()
-    table.write(rows("1 1 10 _"))
-    overtaken(table, lambda: table.write(rows("2 1 11 _", "2 5 50 _"))).write(
-        rows("3 1 12 _", "3 5 51 _")
+    write_lines(table, "1 1 10 -")
+    write_lines(
+        overtaken(table, lambda: write_lines(table, "2 1 11 -", "2 5 50 -")), "3 1 12 -", "3 5 51 -"
     )
-    assert shown(table) == ["3 1 12 _", "3 5 51 _"]
+    assert lines(table) == ["3 1 12 -", "3 5 51 -"]
 
 
 def test_whole_table_is_overwritten_and_parts_of_it_are_not() -> None:
     table = new_table(**{"dynamic-partition-overwrite": "false"})
-    table.write(rows("1 1 10 _", "2 2 20 _"))
+    write_lines(table, "1 1 10 -", "2 2 20 -")
     with pytest.raises(kt.UnsupportedError, match="can exist in other partitions"):
-        table.overwrite(rows("1 2 5 _"), partition={"p": 1})
-    table.overwrite(rows("3 1 5 _", "1 1 6 _"))
-    assert shown(table) == ["1 1 6 _"]
+        table.overwrite(parsed(SCHEMA, "1 2 5 -"), partition={"p": 1})
+    table.overwrite(parsed(SCHEMA, "3 1 5 -", "1 1 6 -"))
+    assert lines(table) == ["1 1 6 -"]
     with pytest.raises(kt.UnsupportedError, match="dynamic-partition-overwrite"):
-        new_table().overwrite(rows("1 1 6 _"))
+        new_table().overwrite(parsed(SCHEMA, "1 1 6 -"))
 
 
 @pytest.mark.parametrize(
@@ -165,15 +149,14 @@ def test_whole_table_is_overwritten_and_parts_of_it_are_not() -> None:
 def test_definition_that_cannot_work_is_refused(
     key: list[str], partition: list[str], options: dict[str, str], message: str
 ) -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
     with pytest.raises(kt.KeytideError, match=message):
-        lake.create_table("t", SCHEMA, key, partition, options=options)
+        empty_table(SCHEMA, key, partition, options=options)
 
 
 def test_changes_tell_of_a_move() -> None:
     table = new_table()
-    table.write(rows("1 1 10 _", "1 2 20 _"))
-    table.write(rows("2 1 11 _"))
+    write_lines(table, "1 1 10 -", "1 2 20 -")
+    write_lines(table, "2 1 11 -")
     found = table.changes(1).to_arrow().to_pylist()
     assert [(row["_row_kind"], row["p"], row["k"], row["v"]) for row in found] == [
         ("-U", 1, 1, 10), ("+U", 2, 1, 11),
@@ -209,20 +192,20 @@ def test_any_history_gives_the_rows_of_a_dict(
         arrived = list(slow)
 
         def overtake(rows: Any = fast, arrived: list[Any] = arrived) -> None:
-            table.write(lines(rows))
+            table.write(as_dicts(rows))
             arrived[:0] = rows  # before those of the slow write, if that has anything to commit
 
-        overtaken(table, *([overtake] if fast else [])).write(lines(slow))
+        overtaken(table, *([overtake] if fast else [])).write(as_dicts(slow))
         for kind, p, k, v in arrived:
             learn(options, oracle, homes, kind, p, k, v)
-    assert shown(table) == sorted(
-        f"{'_' if p is None else p} {k} {'_' if v is None else v} _" for k, (p, v) in oracle.items()
+    assert lines(table) == sorted(
+        f"{'-' if p is None else p} {k} {'-' if v is None else v} -" for k, (p, v) in oracle.items()
     )
 
 
-def lines(found: list[tuple[Any, ...]]) -> pa.Table:
-    cells = (["_" if cell is None else str(cell) for cell in each] for each in found)
-    return rows(*(" ".join(each) for each in cells))
+def as_dicts(found: list[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    cells = (["-" if cell is None else str(cell) for cell in each] for each in found)
+    return parsed(SCHEMA, *(" ".join(each) for each in cells))
 
 
 def learn(

@@ -30,8 +30,8 @@ NOTHING: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", NOTHING)
-def test_writing_nothing_makes_no_snapshot(name: str, warehouse: str) -> None:
-    table = kt.connect(warehouse).create_table("t", SCHEMA, ["k"])
+def test_writing_nothing_makes_no_snapshot(name: str, lake: kt.Lake) -> None:
+    table = lake.create_table("t", SCHEMA, ["k"])
     table.write([{"k": 1, "v": "a"}])
     assert table.write(NOTHING[name]()) == kt.WriteResult(None, 0, 0, 0)
     assert table.scan().count() == 1
@@ -39,22 +39,22 @@ def test_writing_nothing_makes_no_snapshot(name: str, warehouse: str) -> None:
 
 
 @pytest.mark.parametrize("name", NOTHING)
-def test_overwriting_with_nothing_empties_the_table(name: str, warehouse: str) -> None:
-    table = kt.connect(warehouse).create_table("t", SCHEMA, ["k"])
+def test_overwriting_with_nothing_empties_the_table(name: str, lake: kt.Lake) -> None:
+    table = lake.create_table("t", SCHEMA, ["k"])
     table.write([{"k": 1, "v": "a"}])
     assert table.overwrite(NOTHING[name]()).snapshot_id == 2
     assert table.scan().count() == 0
 
 
-def test_unknown_column_without_rows_is_refused(warehouse: str) -> None:
-    table = kt.connect(warehouse).create_table("t", SCHEMA, ["k"])
+def test_unknown_column_without_rows_is_refused(lake: kt.Lake) -> None:
+    table = lake.create_table("t", SCHEMA, ["k"])
     with pytest.raises(kt.KeytideError, match="'x'"):
         table.write(pd.DataFrame({"k": [], "v": [], "x": []}))
 
 
 @pytest.mark.parametrize("where", [None, "k > 15", "k < 0"])
-def test_chunks_and_batches_of_a_scan_hold_rows(warehouse: str, where: str | None) -> None:
-    table = kt.connect(warehouse).create_table("t", SCHEMA, ["k"], options={"bucket": "3"})
+def test_chunks_and_batches_of_a_scan_hold_rows(lake: kt.Lake, where: str | None) -> None:
+    table = lake.create_table("t", SCHEMA, ["k"], options={"bucket": "3"})
     table.write([{"k": key, "v": "a"} for key in range(20)])
     table.write([{"k": key, "v": "b", "_row_kind": "-D"} for key in range(0, 16, 2)])
     scan = table.scan(where=where)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -15,9 +14,11 @@ from hypothesis import strategies as st
 import keytide as kt
 from keytide.definition.schema_evolution import SetOption
 from keytide.format.snapshot import CommitKind
-from keytide.store import Store, open_store
+from keytide.store import Store
 from keytide.store.faults import Action, Crash, Fault, FaultyStore
+from new_tables import empty_store
 from overtaking import overtaken
+from table_rows import reopened
 
 SCHEMA = pa.schema([("d", pa.string()), ("h", pa.int32()), ("k", pa.int64()), ("v", pa.string())])
 OLD = "a1:1=old a1:2=old a2:1=old b1:1=old"
@@ -36,15 +37,15 @@ def parsed(text: str) -> list[dict[str, Any]]:
     return found
 
 
-def shown(table: kt.Table, **travel: Any) -> str:
+def words_of(table: kt.Table, **travel: Any) -> str:
     """What a reader sees who has seen nothing before."""
-    fresh = kt.Table(table.metadata.store, table.name)
+    fresh = reopened(table)
     rows = fresh.scan(**travel).to_pylist()
     return " ".join(sorted(f"{r['d']}{r['h']}:{r['k']}={r['v']}" for r in rows))
 
 
 def new_table(*partition_by: str, store: Store | None = None, **options: str) -> kt.Table:
-    store = store or open_store(f"memory://{uuid4().hex}")
+    store = store or empty_store()
     table = kt.connect("", store=store).create_table("t", SCHEMA, KEYS, partition_by, options)
     table.write(parsed(OLD))
     return table
@@ -75,8 +76,8 @@ def test_overwrite_replaces_the_table_or_the_partitions_meant(
 ) -> None:
     table = new_table(*partition_by)
     result = table.overwrite(parsed(data), partition)
-    assert shown(table) == after
-    assert shown(table, snapshot_id=1) == OLD
+    assert words_of(table) == after
+    assert words_of(table, snapshot_id=1) == OLD
     assert result.snapshot_id == (None if after == OLD else 2)
     assert (result.rows, result.rows_stored) == (len(data.split()),) * 2
 
@@ -84,7 +85,7 @@ def test_overwrite_replaces_the_table_or_the_partitions_meant(
 def test_without_dynamic_overwrite_the_whole_table_is_replaced() -> None:
     table = new_table("d", **{"dynamic-partition-overwrite": "false"})
     table.overwrite(parsed("a1:3=new"))
-    assert shown(table) == "a1:3=new"
+    assert words_of(table) == "a1:3=new"
 
 
 def test_overwrite_is_one_commit_that_deletes_and_adds_files() -> None:
@@ -106,26 +107,26 @@ def test_rows_of_a_static_partition_may_leave_its_columns_out() -> None:
     table = new_table("d", "h")
     table.overwrite([{"k": 9, "v": "new"}], {"d": "a", "h": 1})
     table.overwrite(pa.table({"k": [8], "h": [2], "v": ["new"]}), {"d": "b"})
-    assert shown(table) == "a1:9=new a2:1=old b2:8=new"
+    assert words_of(table) == "a1:9=new a2:1=old b2:8=new"
 
 
 def test_versions_in_an_overwrite_are_merged_and_deletes_delete() -> None:
     table = new_table()
     result = table.overwrite(parsed("a1:1=x a1:1=y a1:2=x -a1:2=x"))
-    assert shown(table) == "a1:1=y"
+    assert words_of(table) == "a1:1=y"
     assert (result.rows, result.rows_stored) == (4, 2)
     table.write(parsed("a1:2=back"))
-    assert shown(table) == "a1:1=y a1:2=back"
+    assert words_of(table) == "a1:1=y a1:2=back"
 
 
 def test_truncated_table_is_empty_and_can_be_written() -> None:
     table = new_table("d")
     result = table.truncate()
-    assert (result.snapshot_id, shown(table), table.scan().count()) == (2, "", 0)
+    assert (result.snapshot_id, words_of(table), table.scan().count()) == (2, "", 0)
     assert table.truncate().snapshot_id is None
     table.write(parsed("a1:1=new"))
-    assert shown(table) == "a1:1=new"
-    assert shown(table, snapshot_id=1) == OLD
+    assert words_of(table) == "a1:1=new"
+    assert words_of(table, snapshot_id=1) == OLD
 
 
 def test_overwrite_lays_partitions_out_with_the_new_number_of_buckets() -> None:
@@ -139,11 +140,11 @@ def test_overwrite_lays_partitions_out_with_the_new_number_of_buckets() -> None:
     table.write(parsed("a1:1=newer"))
     assert {e.total_buckets for e in table.stored.newest_files().entries} == {1, 3}
     assert len({e.bucket for e in table.stored.newest_files().entries}) == 3
-    assert "a1:1=newer" in shown(table)
+    assert "a1:1=newer" in words_of(table)
     assert table.get({"d": "a", "h": 1, "k": 7}) is not None
     table.overwrite([], {"d": "b"})
     table.write(parsed("b1:1=new"))  # nothing of the old layout is left
-    assert shown(table).endswith("b1:1=new")
+    assert words_of(table).endswith("b1:1=new")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,7 @@ def test_rows_outside_the_partition_and_wrong_partitions_are_refused(
     table = new_table("d", "h")
     with pytest.raises(kt.InvalidError, match=message):
         table.overwrite(parsed(data), partition)
-    assert shown(table) == OLD
+    assert words_of(table) == OLD
 
 
 def test_partition_of_a_table_without_partitions_is_refused() -> None:
@@ -207,7 +208,9 @@ def test_any_writes_and_overwrites_agree_with_a_model(
             touched = {key[:depth] for key in given_rows}
             model = {key: v for key, v in model.items() if depth and key[:depth] not in touched}
         model |= given_rows
-        assert shown(table) == " ".join(sorted(f"{d}{h}:{k}={v}" for (d, h, k), v in model.items()))
+        assert words_of(table) == " ".join(
+            sorted(f"{d}{h}:{k}={v}" for (d, h, k), v in model.items())
+        )
 
 
 # -- races ---------------------------------------------------------------------------------------
@@ -226,7 +229,7 @@ def test_overwrite_replaces_what_was_committed_just_before_it(
 ) -> None:
     table = new_table(*partition_by)
     overtaken(table, lambda: table.write(parsed(faster))).overwrite(parsed(overwrite))
-    assert shown(table) == after
+    assert words_of(table) == after
     assert [s.commit_kind.value for s in table.snapshots()] == ["APPEND", "APPEND", "OVERWRITE"]
 
 
@@ -235,14 +238,14 @@ def test_of_two_overwrites_at_once_the_later_one_stays_alone() -> None:
     overtaken(table, lambda: table.overwrite(parsed("a1:1=first a1:2=first"))).overwrite(
         parsed("a1:2=second")
     )
-    assert shown(table) == "a1:2=second"
-    assert shown(table, snapshot_id=2) == "a1:1=first a1:2=first"
+    assert words_of(table) == "a1:2=second"
+    assert words_of(table, snapshot_id=2) == "a1:1=first a1:2=first"
 
 
 def test_overwrite_of_a_table_truncated_meanwhile_only_adds() -> None:
     table = new_table()
     overtaken(table, table.truncate).overwrite(parsed("a1:3=new"))
-    assert shown(table) == "a1:3=new"
+    assert words_of(table) == "a1:3=new"
     assert table.snapshots()[-1].delta_record_count == 1
 
 
@@ -251,7 +254,7 @@ def test_write_that_an_overwrite_overtakes_lands_on_top() -> None:
     overtaken(table, lambda: table.overwrite(parsed("a1:1=over a1:2=over"))).write(
         parsed("a1:1=written")
     )
-    assert shown(table) == "a1:1=written a1:2=over"
+    assert words_of(table) == "a1:1=written a1:2=over"
 
 
 def test_write_in_the_old_layout_that_a_rescaling_overwrite_overtakes_is_a_conflict() -> None:
@@ -263,7 +266,7 @@ def test_write_in_the_old_layout_that_a_rescaling_overwrite_overtakes_is_a_confl
 
     with pytest.raises(kt.ConflictError, match="created the partition meanwhile"):
         overtaken(table, rescale).write(parsed("a1:1=written"))
-    assert shown(table) == "a1:1=over"
+    assert words_of(table) == "a1:1=over"
     data = [info.path for info in table.metadata.store.list() if "/data-" in info.path]
     assert len(data) == 2  # of the first write and of the overwrite, none of the conflict
 
@@ -279,7 +282,7 @@ def test_overwrites_and_writes_in_any_number_keep_one_row_per_key() -> None:
         for n in range(6)
     ]
     overtaken(table, *acts).overwrite(parsed("a1:0=last a1:9=last"))
-    assert shown(table) == "a1:0=last a1:9=last"
+    assert words_of(table) == "a1:0=last a1:9=last"
     assert len(table.snapshots()) == 8
 
 
@@ -295,6 +298,6 @@ def test_overwrite_that_fails_anywhere_leaves_the_old_or_the_new_state(
     store = FaultyStore(table.metadata.store, [Fault("write", nth=nth, action=action)])
     with suppress(kt.DataError, Crash):
         kt.Table(store, "t").overwrite(parsed("a1:3=new"))
-    assert shown(table) in (OLD, "a1:3=new b1:1=old")
+    assert words_of(table) in (OLD, "a1:3=new b1:1=old")
     table.overwrite(parsed("a1:4=again"), {"d": "a"})
-    assert shown(table) == "a1:4=again b1:1=old"
+    assert words_of(table) == "a1:4=again b1:1=old"

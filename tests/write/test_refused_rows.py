@@ -17,6 +17,7 @@ from keytide.write.input_rows import to_arrow_table
 from keytide.write.layout import FixedLayout
 from keytide.write.refusals import writable_view
 from keytide.write.task import WriteTask
+from new_tables import fields_of
 from publishing import publish
 
 Row = dict[str, Any]
@@ -27,8 +28,8 @@ REMOVING = {"merge-engine": "aggregation", "aggregation.remove-record-on-delete"
 DELETE: Row = {"k": 2, "v": None, "_row_kind": "-D"}
 
 
-def table_of(warehouse: str, kind: str, options: dict[str, str]) -> kt.Table:
-    fields = [kt.Field(-1, n, kt.parse_sql_type(t)) for n, t in {"k": "INT", "v": kind}.items()]
+def new_table(warehouse: str, kind: str, options: dict[str, str]) -> kt.Table:
+    fields = fields_of({"k": "INT", "v": kind})
     return kt.connect(warehouse).create_table("t", fields, ["k"], options=options)
 
 
@@ -50,7 +51,7 @@ def files_below(table: kt.Table) -> list[str]:
 def test_row_that_cannot_be_merged_is_refused_before_anything_is_written(
     warehouse: str, kind: str, options: dict[str, str], row: Row, reason: str
 ) -> None:
-    table = table_of(warehouse, kind, options)
+    table = new_table(warehouse, kind, options)
     before = files_below(table)
     sound = {"k": 1, "v": None if kind != "INT NOT NULL" else 1, "_row_kind": "+I"}
     for write in (table.write, table.overwrite):
@@ -63,14 +64,14 @@ def test_row_that_cannot_be_merged_is_refused_before_anything_is_written(
 
 def test_ignored_retracts_are_no_reason_to_refuse(warehouse: str) -> None:
     ignoring = {"merge-engine": "first-row", "ignore-update-before": "true"}
-    table = table_of(warehouse, "INT", ignoring)
+    table = new_table(warehouse, "INT", ignoring)
     table.write([{"k": 1, "v": 1, "_row_kind": "+I"}, {"k": 1, "v": 1, "_row_kind": "-U"}])
     assert table.scan().to_pylist() == [{"k": 1, "v": 1}]
 
 
 def test_insert_of_sql_is_refused_too(warehouse: str) -> None:
     lake = kt.connect(warehouse)
-    table_of(warehouse, "BYTES", BITMAP)
+    new_table(warehouse, "BYTES", BITMAP)
     with pytest.raises(kt.InvalidError, match=r"k = 1: column 'v'.* no serialized roaring bitmap"):
         lake.sql("INSERT INTO t VALUES (1, X'00')")
 
@@ -124,7 +125,7 @@ def test_rows_that_cannot_be_merged_are_named_with_what_works(
     warehouse: str, options: dict[str, str], bad: Row, delete_helps: bool
 ) -> None:
     columns = {"k": "INT", "v": "BYTES", "g": "INT", "w": "INT"}
-    fields = [kt.Field(-1, n, kt.parse_sql_type(t)) for n, t in columns.items()]
+    fields = fields_of(columns)
     table = kt.connect(warehouse).create_table("t", fields, ["k"], options=options)
     sound = {"v": None, "g": 1, "w": 1}
     write_unchecked(table, [{"k": key, **sound} for key in (1, 2, 3)])
@@ -149,7 +150,7 @@ def test_rows_that_cannot_be_merged_are_named_with_what_works(
 
 
 def test_kinds_in_two_columns_are_refused(warehouse: str) -> None:
-    table = table_of(warehouse, "STRING", {"rowkind.field": "v"})
+    table = new_table(warehouse, "STRING", {"rowkind.field": "v"})
     table.write([{"k": 1, "v": "+I"}])
     for write in (table.write, table.overwrite):
         with pytest.raises(kt.InvalidError, match=r"'rowkind\.field' reads them from column 'v'"):
@@ -162,7 +163,7 @@ def test_key_whose_versions_in_one_write_cannot_be_merged_is_named_alone(
     warehouse: str, buckets: str
 ) -> None:
     options = {"merge-engine": "aggregation", "fields.v.aggregate-function": "sum"}
-    table = table_of(warehouse, "TINYINT", {**options, "bucket": buckets})
+    table = new_table(warehouse, "TINYINT", {**options, "bucket": buckets})
     rows = [{"k": k, "v": 100} for k in (*range(10), 7)]
     with pytest.raises(kt.InvalidError, match="the versions with k = 7 cannot be merged"):
         table.write(rows)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -16,7 +15,8 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.definition.schema_evolution import SetOption
-from keytide.store import open_store
+from new_tables import empty_lake, empty_table
+from table_rows import dicts
 
 COUNTS = {"upsert.row-errors": "count"}
 MODES: dict[str, dict[str, str]] = {
@@ -31,9 +31,7 @@ COLUMNS = {"k": "INT", "a": "INT", "b": "BIGINT", "n": "INT NOT NULL", "v": "STR
 
 
 def new_table(mode: str, **options: str) -> kt.Table:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    fields = [kt.Field(-1, name, kt.parse_sql_type(type_)) for name, type_ in COLUMNS.items()]
-    return lake.create_table("t", fields, ["k"], options={"bucket": "2", **MODES[mode], **options})
+    return empty_table(COLUMNS, ["k"], options={"bucket": "2", **MODES[mode], **options})
 
 
 def row(k: int | None, a: int | None, b: int | None, n: int | None, **more: Any) -> dict[str, Any]:
@@ -50,10 +48,6 @@ def error_of(row: dict[str, Any], mode: str) -> str | None:
     if mode == "full" or values == 1:
         return None
     return "several-comparison-values" if values else "no-comparison-value"
-
-
-def shown(table: kt.Table) -> list[dict[str, Any]]:
-    return sorted(table.scan().to_pylist(), key=lambda row: row["k"])
 
 
 SMALL = st.none() | st.integers(0, 3)
@@ -78,7 +72,7 @@ def test_write_is_one_of_the_rows_that_can_be_taken(
         assert result.errors == dict(Counter(error for error in found if error is not None))
         assert (result.rows, result.rows_stored) == (len(rows), alone.rows_stored)
         assert (result.out_of_order, alone.errors) == (alone.out_of_order, None)
-        assert shown(counting) == shown(other)
+        assert dicts(counting) == dicts(other)
     assert not counting.verify().findings
 
 
@@ -108,7 +102,7 @@ def test_column_that_no_row_of_a_write_brings_is_null_however_rows_are_cut_into_
     found = Counter({name: 1 for row in rows for name in cut.write([row]).errors or {}})
     assert whole.write(rows).errors == dict(found)
     assert [*found] == ["null-primary-key", "null-in-not-null-column"]
-    assert shown(cut) == shown(whole) == [{"k": 1, "a": 5, "b": 7, "n": 0, "v": "x"}]
+    assert dicts(cut) == dicts(whole) == [{"k": 1, "a": 5, "b": 7, "n": 0, "v": "x"}]
     with pytest.raises(kt.InvalidError, match="the rows lack the column 'b'"):
         new_table("producers").write(rows[:1])
 
@@ -125,7 +119,7 @@ def test_overwrite_counts_too() -> None:
     table.write([row(7, 1, None, 0)])
     result = table.overwrite([row(None, 1, None, 0), row(1, 1, None, 0)])
     assert result.errors == {"null-primary-key": 1}
-    assert [each["k"] for each in shown(table)] == [1]
+    assert [each["k"] for each in dicts(table)] == [1]
 
 
 def test_table_without_errors_says_that_there_were_none() -> None:
@@ -133,7 +127,7 @@ def test_table_without_errors_says_that_there_were_none() -> None:
 
 
 def test_insert_warns_of_what_it_left_out() -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
+    lake = empty_lake()
     lake.sql(
         "CREATE TABLE t (k INT, n INT NOT NULL, PRIMARY KEY (k) NOT ENFORCED) "
         "WITH ('upsert.mode' = 'full', 'upsert.row-errors' = 'count')"
@@ -149,7 +143,7 @@ def test_statement_that_makes_such_a_row_is_refused_all_the_same() -> None:
     table.write([row(1, 1, None, 0)])
     with pytest.raises(kt.InvalidError, match="NOT NULL column: n"):
         table.update({"n": None})
-    assert [each["n"] for each in shown(table)] == [0]
+    assert [each["n"] for each in dicts(table)] == [0]
 
 
 def test_option_can_be_set_and_taken_back() -> None:
@@ -159,7 +153,5 @@ def test_option_can_be_set_and_taken_back() -> None:
 
 
 def test_table_that_merges_on_reading_refuses_the_option() -> None:
-    lake = kt.connect("", store=open_store(f"memory://{uuid4().hex}"))
-    fields = [kt.Field(-1, "k", kt.parse_sql_type("INT"))]
     with pytest.raises(kt.InvalidError, match=r"'upsert\.row-errors'.*'upsert\.mode'"):
-        lake.create_table("t", fields, ["k"], options=COUNTS)
+        empty_table("k INT", ["k"], options=COUNTS)

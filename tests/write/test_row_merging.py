@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -22,9 +21,11 @@ from far import far_away
 from key_indexes import assert_index_is_that_of_the_rows
 from keytide.commit.transaction import Transaction
 from keytide.definition.schema_evolution import AddColumn
-from keytide.store import Store, open_store
+from keytide.store import Store
 from keytide.write.input_rows import to_arrow_table
 from keytide.write.refusals import writable_view
+from new_tables import empty_store, empty_table, table_in
+from table_rows import dicts, rows_by_key
 
 Row: TypeAlias = "dict[str, Any]"
 
@@ -43,12 +44,7 @@ TYPES = {"each": "ARRAY<STRING>", "all": "ARRAY<STRING>", "is_gone": "BOOLEAN", 
 COLUMNS = ("k", "ts", *STRATEGIES, "forced", "v")
 
 
-def new_store() -> Store:
-    return open_store(f"memory://{uuid4().hex}")
-
-
 def new_table(store: Store | None = None, *more: str, **options: str) -> kt.Table:
-    lake = kt.connect("", store=store or new_store())
     fields = [
         kt.Field(-1, n, kt.parse_sql_type("INT NOT NULL" if n == "k" else TYPES.get(n, "INT")))
         for n in (*COLUMNS, *more)
@@ -63,14 +59,7 @@ def new_table(store: Store | None = None, *more: str, **options: str) -> kt.Tabl
         **functions,
     }
     with warnings.catch_warnings(action="error"):
-        return lake.create_table("t", fields, ["k"], options={**merging, **options})
-
-
-def shown(table: kt.Table) -> dict[int, Row]:
-    rows = table.scan().to_pylist()
-    found = {row["k"]: row for row in rows}
-    assert len(found) == len(rows), "one row of a key"
-    return found
+        return empty_table(fields, ["k"], options={**merging, **options}, store=store)
 
 
 # -- the model -------------------------------------------------------------------------------------
@@ -175,7 +164,7 @@ def test_any_history_gives_the_rows_and_the_index_of_the_model(
     for step in steps:
         with warnings.catch_warnings(action="error"):
             take(table, model, step)
-        assert shown(table) == model.shown()
+        assert rows_by_key(table) == model.shown()
         assert_index_is_that_of_the_rows(table)
     assert not table.verify().findings
 
@@ -192,7 +181,7 @@ def test_order_of_arrival_gives_the_same_rows_or_is_refused(rows: list[Row], ord
     except kt.InvalidError as error:
         assert "are older than the stored rows" in str(error)  # noqa: PT017  # a row may be refused
         return
-    assert shown(one) == shown(other)
+    assert rows_by_key(one) == rows_by_key(other)
 
 
 @given(rows=st.lists(ROWS, min_size=2, max_size=8), cuts=st.sets(st.integers(1, 7)))
@@ -203,7 +192,7 @@ def test_a_history_in_order_may_be_cut_into_any_writes(rows: list[Row], cuts: se
     for start, end in itertools.pairwise([0, *sorted(cuts), len(rows)]):
         if rows[start:end]:
             other.write(rows[start:end])
-    assert shown(one) == shown(other)
+    assert rows_by_key(one) == rows_by_key(other)
 
 
 # -- what a row is -------------------------------------------------------------------------------
@@ -228,9 +217,9 @@ def test_revived_row_begins_anew() -> None:
     table.write([{"k": 1, "ts": 1, "sum": 5, "v": "a"}])
     table.write([{"k": 1, "ts": 3, "is_gone": True, "sum": 50, "v": "b"}])
     table.write([{"k": 1, "ts": 2, "sum": 100}])  # late, and what it adds to is gone
-    assert shown(table) == {}
+    assert rows_by_key(table) == {}
     table.write([{"k": 1, "ts": 3, "sum": 2}])
-    (row,) = shown(table).values()
+    (row,) = rows_by_key(table).values()
     assert (row["sum"], row["v"], row["is_gone"]) == (2, None, None)
 
 
@@ -238,7 +227,7 @@ def test_rows_of_an_overwrite_are_merged_with_one_another_alone() -> None:
     table = new_table()
     table.write([{"k": 1, "ts": 5, "sum": 5}, {"k": 2, "ts": 5, "sum": 5}])
     table.overwrite([{"k": 1, "ts": 2, "sum": 1}, {"k": 1, "ts": 1, "sum": 2}])
-    assert {k: (row["ts"], row["sum"]) for k, row in shown(table).items()} == {1: (2, 3)}
+    assert {k: (row["ts"], row["sum"]) for k, row in rows_by_key(table).items()} == {1: (2, 3)}
     assert_index_is_that_of_the_rows(table)
 
 
@@ -247,15 +236,15 @@ def test_batch_that_is_delivered_again_doubles_nothing() -> None:
     for is_new in (True, False):
         rows = [{"k": 1, "ts": 1, "sum": 5, "each": ["a"]}]
         assert table.write(rows, commit_user="u", commit_identifier=1).is_new == is_new
-    assert [(row["sum"], row["each"]) for row in shown(table).values()] == [(5, ["a"])]
+    assert [(row["sum"], row["each"]) for row in rows_by_key(table).values()] == [(5, ["a"])]
 
 
 @pytest.mark.takes_turns
 def test_two_writers_lose_no_increment_whenever_the_other_comes() -> None:
     for request in itertools.count(1):
-        store = new_store()
+        store = empty_store()
         new_table(store).write([{"k": 1, "ts": 1, "sum": 1}])
-        other = kt.connect("", store=store).table("t")
+        other = table_in(store)
         others = Others(partial(other.write, [{"k": 1, "ts": 1, "sum": 10}]))
         table = kt.connect("", store=busy_store(store, others)).table("t")
         others.requests.clear()
@@ -264,19 +253,14 @@ def test_two_writers_lose_no_increment_whenever_the_other_comes() -> None:
         others.before = lambda _: False
         if request > len(others.requests):
             return
-        assert [row["sum"] for row in shown(table).values()] == [111], request
+        assert [row["sum"] for row in rows_by_key(table).values()] == [111], request
         assert_index_is_that_of_the_rows(table)
 
 
 @pytest.mark.takes_turns
 def test_a_look_at_the_current_rows_of_all_files_is_one_wait() -> None:
     def waits(**options: str) -> int:
-        lake = kt.connect("", store=new_store())
-        fields = [
-            kt.Field(-1, "k", kt.parse_sql_type("INT NOT NULL")),
-            kt.Field(-1, "n", kt.parse_sql_type("INT")),
-        ]
-        table = lake.create_table("t", fields, ["k"], options=options)
+        table = empty_table("k INT NOT NULL, n INT", ["k"], options=options)
         for k in range(3):
             table.write([{"k": k, "n": 1}])
         with far_away(0.1) as far, far.counted() as requests:
@@ -291,17 +275,12 @@ def test_a_look_at_the_current_rows_of_all_files_is_one_wait() -> None:
 
 
 def test_texts_that_spell_one_uuid_are_one_row() -> None:
-    lake = kt.connect("", store=new_store())
-    fields = [
-        kt.Field(-1, "k", kt.parse_sql_type("STRING NOT NULL")),
-        kt.Field(-1, "n", kt.parse_sql_type("INT")),
-    ]
     options = {
         "upsert.mode": "partial",
         "upsert.hash-function": "uuid",
         "fields.default-aggregate-function": "sum",
     }
-    table = lake.create_table("t", fields, ["k"], options=options)
+    table = empty_table("k STRING NOT NULL, n INT", ["k"], options=options)
     low = "0f14d0ab-9605-4a62-a9e4-5ed26688389b"
     table.write([{"k": low, "n": 1}, {"k": low.upper(), "n": 2}])
     table.write([{"k": low, "n": 4}])
@@ -340,7 +319,7 @@ def test_late_rows_that_are_left_out_are_the_same_in_one_write_and_in_many(
         one, other = new_table(None, "is_late", **options), new_table(None, "is_late", **options)
     late = one.write(rows).out_of_order
     assert late == sum(other.write([row]).out_of_order or 0 for row in rows)
-    assert shown(one) == shown(other)
+    assert rows_by_key(one) == rows_by_key(other)
     for table in (one, other):
         assert_index_is_that_of_the_rows(table)
 
@@ -382,7 +361,7 @@ def test_rows_of_each_producer_are_merged_in_the_order_of_its_clock(
             clocks[place] = max(row["clock"], clocks.get(place, 0))
             old = sums.get(row["k"])
             sums[row["k"]] = old if row["sum"] is None else row["sum"] + (old or 0)
-        found = {k: (r["a"], r["b"], r["sum"]) for k, r in shown(table).items()}
+        found = {k: (r["a"], r["b"], r["sum"]) for k, r in rows_by_key(table).items()}
         assert found == {
             k: (clocks.get((k, "a")), shown_stamp(clocks.get((k, "b"))), n) for k, n in sums.items()
         }
@@ -408,13 +387,13 @@ def test_statements_state_what_a_row_is() -> None:
     merge = merge.when_matched_update({"sum": "source.n"})
     merge.when_not_matched_insert({"k": "source.k", "ts": "1", "sum": "source.n"}).execute()
     table.delete("k = 3")
-    assert {k: (r["sum"], r["all"], r["v"]) for k, r in shown(table).items()} == {
+    assert {k: (r["sum"], r["all"], r["v"]) for k, r in rows_by_key(table).items()} == {
         1: (1, ["a"], None),
         2: (7, ["a"], "x"),
         4: (8, None, None),
     }
     table.write([{"k": k, "ts": 1, "sum": 1} for k in (1, 2, 3, 4)])
-    assert {k: r["sum"] for k, r in shown(table).items()} == {1: 2, 2: 8, 3: 1, 4: 9}
+    assert {k: r["sum"] for k, r in rows_by_key(table).items()} == {1: 2, 2: 8, 3: 1, 4: 9}
     assert_index_is_that_of_the_rows(table)
 
 
@@ -443,7 +422,7 @@ def test_runs_of_one_task_are_merged_with_those_before() -> None:
     with Transaction.begin(table.stored, writable_view(table.stored)) as transaction:
         transaction.collect(transaction.task().feed(runs, 0))
         transaction.commit()
-    assert {k: row["sum"] for k, row in shown(table).items()} == {1: 111, 2: 7}
+    assert {k: row["sum"] for k, row in rows_by_key(table).items()} == {1: 111, 2: 7}
     assert_index_is_that_of_the_rows(table)
 
 
@@ -452,23 +431,23 @@ def test_keys_that_an_update_hands_on_have_the_rows_that_come_to_them() -> None:
     table.write([{"k": k, "ts": 1, "sum": k} for k in (1, 2, 3)])
     table.update({"k": "k + 10"}, "k = 1")
     table.update({"k": "k + 1"}, "k < 4")
-    assert {k: row["sum"] for k, row in shown(table).items()} == {3: 2, 4: 3, 11: 1}
+    assert {k: row["sum"] for k, row in rows_by_key(table).items()} == {3: 2, 4: 3, 11: 1}
     assert_index_is_that_of_the_rows(table)
 
 
 def test_rows_of_partitions_are_merged_where_they_are() -> None:
-    lake = kt.connect("", store=new_store())
-    fields = [
-        kt.Field(-1, name, kt.parse_sql_type(type_))
-        for name, type_ in {"p": "STRING NOT NULL", "k": "INT NOT NULL", "n": "INT"}.items()
-    ]
     options = {"upsert.mode": "partial", "fields.n.aggregate-function": "INCREMENT"}
-    table = lake.create_table("t", fields, ["p", "k"], partition_by=["p"], options=options)
+    table = empty_table(
+        "p STRING NOT NULL, k INT NOT NULL, n INT",
+        ["p", "k"],
+        partition_by=["p"],
+        options=options,
+    )
     for _ in range(2):
         table.write([{"p": p, "k": 1, "n": n} for p, n in (("a", 1), ("b", 10))])
     table.alter(AddColumn(("m",), kt.parse_sql_type("INT")))
     table.write([{"p": "a", "k": 1, "m": 5}])
-    found = sorted(table.scan().to_pylist(), key=lambda row: row["p"])
+    found = dicts(table, by="p")
     assert found == [{"p": "a", "k": 1, "n": 2, "m": 5}, {"p": "b", "k": 1, "n": 20, "m": None}]
     assert_index_is_that_of_the_rows(table)
 
