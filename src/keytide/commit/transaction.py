@@ -27,7 +27,7 @@ from keytide.errors import ConflictError, DataError, SetupError
 from keytide.format.manifest_entry import FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind, Operation, Snapshot
 from keytide.options import keys
-from keytide.read.lookup import create_lookup_file, creates_lookup_files
+from keytide.read.lookup import create_lookup_file
 from keytide.snapshot.live_files import LiveFiles
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.state import Statement, TableState, TableView
@@ -265,7 +265,7 @@ class Transaction:
         The commit waits for them.
         """
         view = replace(task.view, store=self._uploading)
-        seen = create_lookup_file if creates_lookup_files(view) else None
+        seen = create_lookup_file if view.creates_lookup_files else None
         return replace(task, view=view, confirm=self._table.confirm, seen=seen)
 
     def settle(self) -> None:

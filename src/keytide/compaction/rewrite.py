@@ -42,7 +42,6 @@ from keytide.merge.order import sorted_by_key
 from keytide.read.lookup import (
     PartitionLookupFiles,
     create_lookup_file,
-    creates_lookup_files,
     forget,
 )
 from keytide.read.merged_versions import Lifetime, MergedVersions, drops_expired
@@ -379,7 +378,7 @@ class CompactTask:
             rows, path, level=self.unit.output_level, source=FileSource.COMPACT
         )
         rows_done(rows.num_rows)
-        if creates_lookup_files(self.view):
+        if self.view.creates_lookup_files:
             total = self.unit.files[0].total_buckets
             create_lookup_file(self.view, added_file(self.bucket, total, meta), rows)
         if not self._marks_rows:

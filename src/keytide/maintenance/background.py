@@ -113,7 +113,11 @@ FOLLOW_UPS = [
     FollowUp(
         "publishing it",
         "Table.publish",
-        lambda made: publish_after(made.table, made.view, made.newest_id),
+        lambda made: (
+            publish_after(made.table, made.view, made.newest_id)
+            if made.view.options.publish
+            else None
+        ),
         is_upkeep=False,
     ),
     FollowUp(

@@ -227,6 +227,12 @@ class TableOptions:
         return self.upsert_mode == "partial"
 
     @property
+    def names_functions(self) -> bool:
+        """Whether a function aggregates any column."""
+        default = self.default_aggregate_function
+        return default is not None or bool(self.by_columns(keys.AGGREGATE_FUNCTION))
+
+    @property
     def counts_row_errors(self) -> bool:
         """Whether invalid rows are skipped and counted."""
         return self.row_errors == "count"

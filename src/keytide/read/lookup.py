@@ -27,7 +27,6 @@ from keytide.format.arrow import from_arrow
 from keytide.format.data_file import IS_DEAD, POSITION, VALUE_KIND
 from keytide.format.index_files import dead_positions
 from keytide.format.manifest_entry import ManifestEntry
-from keytide.merge.engines import compacts_by_lookup
 from keytide.predicate.predicate import Comparison, Predicate, conjunction
 from keytide.read.lookup_files import LOOKUP_FILES, LookupFile, searched
 from keytide.read.runs import (
@@ -140,19 +139,10 @@ class PartitionLookupFiles:
         return StoredVersions(self.view, self.partition, self.columns)
 
 
-def creates_lookup_files(view: TableView) -> bool:
-    """Whether lookup files are created for written files: compactions look up by keys alone."""
-    # With deletion vectors, compactions also need the positions of rows, which are unknown in
-    # memory.
-    options = view.options
-    is_looked_up = view.kind.keeps_versions and compacts_by_lookup(options)
-    return is_looked_up and not options.deletion_vectors_enabled and not options.write_only
-
-
 def create_lookup_file(view: TableView, entry: ManifestEntry, rows: pa.Table) -> None:
     """Create a lookup file from the sorted rows of a data file that this process has written.
 
-    Very large files are skipped. Never raises an error. REQUIRES: `creates_lookup_files`.
+    Very large files are skipped. Never raises an error. REQUIRES: the view `creates_lookup_files`.
     """
     if rows.num_rows <= _WRITTEN_ROWS_MAX:
         with suppress(DataError):  # a file that does not exist yet is read later
@@ -163,7 +153,7 @@ def create_lookup_file(view: TableView, entry: ManifestEntry, rows: pa.Table) ->
 
 def forget(view: TableView, entries: Iterable[ManifestEntry]) -> None:
     """Drop the lookup files of data files whose rows were compacted into other files."""
-    if not creates_lookup_files(view):
+    if not view.creates_lookup_files:
         return
     for entry in entries:
         with suppress(DataError):

@@ -83,7 +83,8 @@ def scan_table(
     selected = selected_columns(table.name, schema, columns)
     which = which_rows(schema, table.name, skip_upsert, skip_upsert_delete)
     state = table.newest_state(schema) if snapshot is None else table.state(schema, snapshot)
-    state = settled_state(state)
+    if schema.is_indexed:
+        state = settled_state(state)
     return replace(_scan(state, selected, predicate), which=which, limit=limit)
 
 
@@ -183,7 +184,8 @@ def _state_to_look_up(table: StoredTable, schema: TableSchema) -> TableState:
     """The latest state. A remote key index is read in parallel with the manifests."""
     if schema.is_indexed and table.store.local_path(paths.INDEX_DIR) is None:
         table.store.begin(partial(_open_index, table, schema))
-    return settled_state(table.newest_state(schema))
+    state = table.newest_state(schema)
+    return settled_state(state) if schema.is_indexed else state
 
 
 def _open_index(table: StoredTable, schema: TableSchema) -> None:

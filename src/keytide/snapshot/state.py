@@ -38,7 +38,7 @@ from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.key_index.indexed_keys import Comparison
 from keytide.merge.engine import MergeEngine, PartitionChangePolicy
-from keytide.merge.engines import engine_of
+from keytide.merge.engines import compacts_by_lookup, engine_of
 from keytide.merge.functions.user import MergeFunction
 from keytide.merge.order import MergeOrder, order_of
 from keytide.options import TableOptions, keys
@@ -284,8 +284,19 @@ class TableView:
             functions=self.functions,
         )
 
+    @cached_property
+    def creates_lookup_files(self) -> bool:
+        """Whether lookup files are created for written files: compactions look up by keys alone."""
+        # With deletion vectors, compactions also need the positions of rows, which are unknown in
+        # memory.
+        options = self.options
+        is_looked_up = self.kind.keeps_versions and compacts_by_lookup(options)
+        return is_looked_up and not options.deletion_vectors_enabled and not options.write_only
+
     def defaults(self, columns: Iterable[str]) -> dict[str, pa.Scalar]:
         """The values that replace NULL, for those columns that have a default."""
+        if not self.options.by_columns(keys.DEFAULT_VALUE):
+            return {}
         wanted = frozenset(columns)
         every = read_defaults(self.schema, self.options)
         return {name: value for name, value in every.items() if name in wanted}

@@ -255,7 +255,7 @@ class StoredTable:
         if known is not None and (known.schema != schema or known.schemas != schemas):
             known = None
         options = _options_of(self.name, schema) if known is None else known.options
-        functions = registered_functions(options)
+        functions = registered_functions(options) if options.names_functions else {}
         if known is not None and known.functions == functions:
             return known
         refuse_readers(schema, options, self.name)
