@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 import keytide
 from keytide.base.process import require
 from keytide.base.text import counted
+from keytide.cli import maintenance
 from keytide.cli.common_options import (
     CACHE_ARGUMENTS,
     FormatOption,
@@ -30,21 +31,6 @@ from keytide.cli.common_options import (
 )
 from keytide.cli.feeds import ingest, lag
 from keytide.cli.inspection import describe, explain, get, history, ls, scan, snapshots, why
-from keytide.cli.maintenance import (
-    compact,
-    convert,
-    doctor,
-    expire,
-    expire_partitions,
-    orphans,
-    publish,
-    purge_files,
-    restore,
-    rewrite_file_index,
-    rollback,
-    upsert_estimate,
-    verify,
-)
 from keytide.cli.output import Format, note, unwritable, write_rows
 from keytide.cli.tags_and_branches import branch, consumer, tag
 from keytide.errors import InvalidError, KeytideError
@@ -256,9 +242,11 @@ def _keytide(
 
 
 for _command in (
-    ls, describe, scan, get, why, snapshots, history, rollback, restore, expire, expire_partitions,
-    orphans, publish, purge_files, rewrite_file_index, explain, compact, convert, verify, doctor,
-    upsert_estimate, sql, ingest, lag, ui,
+    ls, describe, scan, get, why, snapshots, history, maintenance.rollback, maintenance.restore,
+    maintenance.expire, maintenance.expire_partitions, maintenance.orphans, maintenance.publish,
+    maintenance.purge_files, maintenance.rewrite_file_index, explain, maintenance.compact,
+    maintenance.convert, maintenance.verify, maintenance.doctor, maintenance.upsert_estimate, sql,
+    ingest, lag, ui,
 ):  # fmt: skip
     app.command()(_command)
 app.add_typer(tag)

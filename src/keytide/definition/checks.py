@@ -8,13 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from keytide.base.row_kind import ROW_KIND
-from keytide.definition.column_rules import (
-    check_counted,
-    check_generated,
-    read_defaults,
-    with_stored_counts,
-    write_default,
-)
+from keytide.definition import column_rules
 from keytide.definition.kind import check_distribution, check_post_merge, kind_of
 from keytide.definition.times import PartitionTimes, TagPeriod
 from keytide.errors import InvalidError, UnsupportedError
@@ -85,7 +79,7 @@ def why_read_otherwise(schema: TableSchema, options: TableOptions, form: str) ->
         reason = _WHY_NO_COLUMN[form](field)
         if reason is not None:
             return f"column {field.name!r} is {field.type.sql()}, and {reason}"
-    defaults = read_defaults(schema, options)
+    defaults = column_rules.read_defaults(schema, options)
     if defaults:
         return (
             f"column {next(iter(defaults))!r} has a '{keys.DEFAULT_VALUE}', which other readers "
@@ -118,7 +112,8 @@ def complete_options(schema: TableSchema) -> dict[str, str]:
     every engine knows.
     """
     kind = kind_of(schema)
-    named = with_stored_names(with_stored_counts(schema.options)) | kind.implied(schema)
+    given = column_rules.with_stored_counts(schema.options)
+    named = with_stored_names(given) | kind.implied(schema)
     stored = {keys.BUCKET: kind.default_bucket, keys.FILE_FORMAT: "parquet", **named}
     options = TableOptions.parse(stored)
     if options.watermark_key:
@@ -147,7 +142,7 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
     validate_merge_options(schema.fields, schema.primary_keys, schema.partition_keys, options)
     kind_of(schema).check(schema, options)
     check_post_merge(schema, options)
-    check_generated(schema, options)
+    column_rules.check_generated(schema, options)
     _check_file_formats(schema, options)
 
     for name in options.bloom_filter_columns:
@@ -162,11 +157,11 @@ def validate_definition(schema: TableSchema, options: TableOptions) -> list[str]
                 f"{schema.field(name).type.sql()}; bloom filters support only strings, bytes, "
                 "integers, floating-point numbers, dates and times"
             )
-    read_defaults(schema, options)
+    column_rules.read_defaults(schema, options)
     for field in schema.fields:
         if field.default_value is not None:
-            write_default(field)
-    check_counted(schema, options)
+            column_rules.write_default(field)
+    column_rules.check_counted(schema, options)
     check_distribution(schema, options)
     _check_retention(schema, options)
     TagPeriod.of(options)

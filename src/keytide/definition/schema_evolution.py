@@ -27,18 +27,9 @@ import pyarrow as pa
 
 from keytide.base.arguments import checked, checked_members
 from keytide.base.row_kind import ROW_KIND
+from keytide.definition import option_changes
 from keytide.definition.checks import refuse_same_names, validate_definition
 from keytide.definition.column_rules import generations_in
-from keytide.definition.option_changes import (
-    completed_options,
-    orders_versions,
-    refuse_bucket_change,
-    refuse_changes,
-    refuse_dropping_named,
-    refuse_losing_read,
-    renamed_options,
-    with_option,
-)
 from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError
 from keytide.format.schema import (
     TableSchema,
@@ -206,15 +197,15 @@ def evolve(
     evolved = schema
     for change in changes:
         evolved = _apply(evolved, _as_stored(evolved, change))
-    refuse_losing_read(schema, evolved, generations_in(schema))
-    options = completed_options(evolved)
+    option_changes.refuse_losing_read(schema, evolved, generations_in(schema))
+    options = option_changes.completed_options(evolved)
     evolved = replace(evolved, id=schema.id + 1, options=options)
     validate_schema(evolved)
     if has_rows:
-        refuse_bucket_change(schema, evolved)
+        option_changes.refuse_bucket_change(schema, evolved)
     validate_definition(evolved, TableOptions.parse(evolved.options))
     # Last: a definition that cannot work is reported as such, not as a forbidden change.
-    refuse_changes(schema, evolved, has_rows=has_rows)
+    option_changes.refuse_changes(schema, evolved, has_rows=has_rows)
     return evolved
 
 
@@ -235,9 +226,10 @@ def _as_stored(schema: TableSchema, change: SchemaChange) -> SchemaChange:
 
 def _apply(schema: TableSchema, change: SchemaChange) -> TableSchema:
     if isinstance(change, SetOption):
-        return replace(schema, options=with_option(schema.options, change.key, change.value))
+        options = option_changes.with_option(schema.options, change.key, change.value)
+        return replace(schema, options=options)
     if isinstance(change, RemoveOption):
-        options = with_option(schema.options, change.key, None)
+        options = option_changes.with_option(schema.options, change.key, None)
         if options == schema.options:
             there = ", ".join(sorted(schema.options)) or "none"
             raise NotFoundError(f"option {change.key!r} is not set; options that are set: {there}")
@@ -273,7 +265,7 @@ def _add(schema: TableSchema, change: AddColumn) -> TableSchema:
 def _drop(schema: TableSchema, change: DropColumn) -> TableSchema:
     _refuse_key(schema, change.path, "dropped", schema.primary_keys)
     if len(change.path) == 1:
-        refuse_dropping_named(schema.options, change.path[0])
+        option_changes.refuse_dropping_named(schema.options, change.path[0])
 
     siblings = _siblings(schema.fields, change.path)
     index = _index(siblings, change.path)
@@ -306,7 +298,7 @@ def _rename(schema: TableSchema, change: RenameColumn) -> TableSchema:
         schema,
         fields=fields,
         primary_keys=tuple(new if name == old else name for name in schema.primary_keys),
-        options=renamed_options(schema.options, old, new),
+        options=option_changes.renamed_options(schema.options, old, new),
     )
 
 
@@ -315,8 +307,8 @@ def _retype(schema: TableSchema, change: ChangeColumnType) -> TableSchema:
 
     path, new, old = change.path, change.type, _type_at(schema.fields, change.path)
     # Refuse CHAR to VARCHAR: trailing blanks count there, so the order of versions would change.
-    roots = old.root, new.root
-    if len(path) == 1 and roots == ("CHAR", "VARCHAR") and orders_versions(schema, path[0]):
+    is_freed = (old.root, new.root) == ("CHAR", "VARCHAR")
+    if len(path) == 1 and is_freed and option_changes.orders_versions(schema, path[0]):
         raise InvalidError(
             f"column {path[0]!r} is {old.sql()} and orders versions, so it cannot become "
             f"{new.sql()}, in which trailing blanks are significant; use a longer CHAR"

@@ -30,10 +30,8 @@ from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.placement import delete_host_of, engine_of
 from keytide.lake.scan import Changes, FallbackScan, Scan
 from keytide.lake.table_methods import MergeBuilder, member, member_with_result
-from keytide.maintenance import actions, orphans, repair
-from keytide.maintenance import actions as ended_branches
+from keytide.maintenance import actions, expiry, orphans, repair
 from keytide.maintenance import branches as branch_verbs
-from keytide.maintenance import expiry as expiry
 from keytide.maintenance import history as consumer_verbs
 from keytide.maintenance import tags as tag_verbs
 from keytide.maintenance.actions import compact
@@ -837,8 +835,8 @@ class Table:
         return _branch_table(self, open_branch(self._stored, name))
 
     create_branch = member_with_result(branch_verbs.create_branch, _branch_table)
-    delete_branch = member(ended_branches.delete_branch)
-    rename_branch = member_with_result(ended_branches.rename_branch, _branch_table)
+    delete_branch = member(actions.delete_branch)
+    rename_branch = member_with_result(actions.rename_branch, _branch_table)
     fast_forward = member(actions.fast_forward)
 
 

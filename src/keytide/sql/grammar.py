@@ -20,8 +20,7 @@ from typing import Literal, TypeAlias
 from sqlglot import Token, TokenType, exp
 
 from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError, UnsupportedError
-from keytide.maintenance import actions as ended_branches
-from keytide.maintenance import branches, tags
+from keytide.maintenance import actions, branches, tags
 from keytide.snapshot.stored_table import StoredTable
 from keytide.sql import statements
 from keytide.sql.cursor import Cursor, error_at, tokenize
@@ -582,7 +581,7 @@ def create_version_name(table: StoredTable, wanted: statements.CreateVersionName
 
 def drop_version_name(table: StoredTable, wanted: statements.DropVersionName) -> None:
     """Drop a tag or a branch. Raises `NotFoundError` unless it may be missing."""
-    drop = tags.delete_tag if wanted.kind == "TAG" else ended_branches.delete_branch
+    drop = tags.delete_tag if wanted.kind == "TAG" else actions.delete_branch
     try:
         drop(table, wanted.name)
     except NotFoundError:

@@ -24,7 +24,6 @@ from keytide.dml.attachments import table_of
 from keytide.errors import InvalidError
 from keytide.format.snapshot import Snapshot
 from keytide.maintenance import actions, branches, restore, tags
-from keytide.maintenance import actions as ended_branches
 from keytide.maintenance.rollback import RollbackResult
 from keytide.options import TableOptions
 from keytide.snapshot.branch_tables import has_branch
@@ -288,7 +287,7 @@ def delete_branch(table: StoredTable, branch: str) -> None:
     for name in names:
         branches.refuse_deletion(table, name)
     for name in names:
-        ended_branches.delete_branch(table, name)
+        actions.delete_branch(table, name)
 
 
 _TAG = {"tag": "name", "snapshot": "snapshot_id", "time_retained": "time_retained"}
@@ -307,7 +306,7 @@ HISTORY: Mapping[str, Procedure] = {
     ),
     "fast_forward": procedure(fast_forward, success_result),
     "rename_branch": procedure(
-        ended_branches.rename_branch, success_result, from_branch="name", to_branch="new_name"
+        actions.rename_branch, success_result, from_branch="name", to_branch="new_name"
     ),
     "rename_tag": procedure(tags.rename_tag, success_result, tag="name", target_tag="new_name"),
     "replace_tag": procedure(tags.replace_tag, success_result, **_TAG),

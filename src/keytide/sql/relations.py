@@ -30,6 +30,7 @@ from keytide.snapshot.branch_tables import has_branch, open_branch
 from keytide.snapshot.stored_table import StoredTable
 from keytide.sources.scan import EXTERNAL_TABLES, ExternalHandle
 from keytide.sources.source_state import pin_external
+from keytide.sql import from_clause, pushdown
 from keytide.sql.cursor import Keytide, error_at, schema_of
 from keytide.sql.engine_text import (
     LostClauseError,
@@ -38,23 +39,7 @@ from keytide.sql.engine_text import (
     outside_error,
     refuse_outside_functions,
 )
-from keytide.sql.from_clause import (
-    drop_databases,
-    lake_name,
-    name_of,
-    prepare,
-    resolve_unnests,
-    start_of,
-    table_nodes,
-    with_views,
-)
 from keytide.sql.procedures import FUNCTIONS_ELSEWHERE
-from keytide.sql.pushdown import (
-    balanced_chains,
-    marked_conditions,
-    pushed_predicate,
-    refused_condition,
-)
 from keytide.sql.relation import (
     AttachedRelation,
     ExternalRelation,
@@ -114,7 +99,7 @@ class BoundQuery:
                 f"'{keys.READ_MEMORY}' of the table allows: increase it, or change the rows in "
                 "several steps"
             )
-        condition = refused_condition(self.tree, message, self.text)
+        condition = pushdown.refused_condition(self.tree, message, self.text)
         if condition is not None:
             return condition
         words = re.findall(r"[\"`']([^\"`']+)[\"`']", message)
@@ -135,15 +120,15 @@ def bind(query: Query, catalog: AttachedCatalog) -> BoundQuery:
     read option and for a condition that is not BOOLEAN.
     """
     catalog = catalog.pinned()
-    tree = balanced_chains(query.tree.copy())
+    tree = pushdown.balanced_chains(query.tree.copy())
     if not isinstance(tree, exp.Query):
         if not tree.find(exp.Table):
-            return BoundQuery(marked_conditions(tree, {}, query.text), (), query.text)
+            return BoundQuery(pushdown.marked_conditions(tree, {}, query.text), (), query.text)
         tree = exp.select("*").from_(tree)  # VALUES with queries inside
-    prepare(tree)
-    drop_databases(tree, catalog.database)
-    query = with_views(tree, query, catalog)
-    names, local = table_nodes(tree, query.text)
+    from_clause.prepare(tree)
+    from_clause.drop_databases(tree, catalog.database)
+    query = from_clause.with_views(tree, query, catalog)
+    names, local = from_clause.table_nodes(tree, query.text)
     _check_mentions(tree, names, local, query)
     for node in local:
         if node.args.get("version") is not None:
@@ -165,9 +150,9 @@ def bind(query: Query, catalog: AttachedCatalog) -> BoundQuery:
             raise error_at(query.text, node.this.meta["start"], message) from error
         _rename(node, relation.view)
     fields = {relation.view: relation.fields for relation in relations}
-    resolve_unnests(tree, fields, query.text)
+    from_clause.resolve_unnests(tree, fields, query.text)
     narrowed = _narrowed(tree, relations)
-    return BoundQuery(marked_conditions(tree, fields, query.text), narrowed, query.text)
+    return BoundQuery(pushdown.marked_conditions(tree, fields, query.text), narrowed, query.text)
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -208,26 +193,30 @@ def _relation(node: exp.Table, view: str, query: Query, catalog: AttachedCatalog
     if given is not None:
         return replace(given, view=view)
 
-    name, hint = name_of(node), query.hints.get(node.this.meta["end"] + 1)
+    name, hint = from_clause.name_of(node), query.hints.get(node.this.meta["end"] + 1)
     session: ConnectorSession = catalog.statement or ConnectorSession()
     if catalog.find_attached(name) is not None:
         if hint:
             message = f"{name} is attached and does not support OPTIONS"
-            raise error_at(query.text, start_of(node), message)
+            raise error_at(query.text, from_clause.start_of(node), message)
         version = _version_number(node.args.get("version"), name)
         try:
             target = target_of(catalog, name, session, version)
         except NotFoundError as error:
-            raise NotFoundError(str(error_at(query.text, start_of(node), str(error)))) from error
+            raise NotFoundError(
+                str(error_at(query.text, from_clause.start_of(node), str(error)))
+            ) from error
         assert target is not None
         return AttachedRelation(view, *target, session, name.partition(".")[0])
 
     # A table of the lake, which can be an external one.
-    name, system = lake_name(node, catalog)
+    name, system = from_clause.lake_name(node, catalog)
     try:
         entry = entry_of(catalog, name)
     except NotFoundError as error:
-        raise NotFoundError(str(error_at(query.text, start_of(node), str(error)))) from error
+        raise NotFoundError(
+            str(error_at(query.text, from_clause.start_of(node), str(error)))
+        ) from error
     if not is_external(entry.schema):
         return _stored(node, view, query, catalog)
     if system is not None or hint:
@@ -253,7 +242,7 @@ def _version_number(given: exp.Version | None, table: str) -> str | None:
 def _stored(
     node: exp.Table, view: str, query: Query, catalog: AttachedCatalog
 ) -> StoredRelation | FallbackRelation | SystemRelation:
-    name, system = lake_name(node, catalog)
+    name, system = from_clause.lake_name(node, catalog)
     place = node.this.meta
     given, version = query.hints.get(place["end"] + 1, {}), node.args.get("version")
     hint = {key: value for key, value in given.items() if _stored_option_name(key) != keys.BRANCH}
@@ -394,11 +383,11 @@ def _version(value: str, table: StoredTable) -> dict[str, Any]:
 
 def _is_in_lake(node: exp.Table, query: Query, catalog: AttachedCatalog) -> bool:
     """Whether a name that may mean a file is a table. A file must be allowed."""
-    name = name_of(node)
+    name = from_clause.name_of(node)
     if catalog.find_attached(name) is not None:
         return True
     with suppress(NotFoundError, InvalidError):
-        entry_of(catalog, lake_name(node, catalog)[0])
+        entry_of(catalog, from_clause.lake_name(node, catalog)[0])
         return True
     if catalog.allows_external_files:
         return False
@@ -504,7 +493,7 @@ def _terms(scope: Scope, source: exp.Table, fields: Mapping[str, Field]) -> Iter
         columns = list(term.find_all(exp.Column))
         is_own = all(c.table == source.alias_or_name for c in columns)
         if columns and is_own and not term.find(exp.Query):
-            found = pushed_predicate(term, fields)
+            found = pushdown.pushed_predicate(term, fields)
             if found is not None:
                 yield found
 
