@@ -46,33 +46,9 @@ from keytide.tasks import TaskRunner
 # -- the log of Spark's own messages ---------------------------------------------------------------
 
 
-class SparkLog:
-    """A file for the standard error of Spark's processes."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @contextmanager
-    def standard_error(self) -> Iterator[None]:
-        """Within the block, this process and all processes that it starts write to the file.
-
-        Spark's driver and its Python workers inherit standard error. No setting of Spark covers
-        what they write before the setting is read, or outside of Spark's log.
-        """
-        kept = os.dup(2)
-        file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
-        try:
-            os.dup2(file, 2)
-            yield
-        finally:
-            os.dup2(kept, 2)
-            os.close(file)
-            os.close(kept)
-
-
 @contextmanager
-def spark_log() -> Iterator[SparkLog]:
-    """A log that is kept, and named on standard error, if a command ends unexpectedly.
+def spark_log() -> Iterator[Path]:
+    """The file of a log that is kept, and named on standard error, if a command ends unexpectedly.
 
     A `KeytideError` does not need it: its message says what happened and what to do.
     """
@@ -81,7 +57,7 @@ def spark_log() -> Iterator[SparkLog]:
     path = Path(name)
     is_wanted = False
     try:
-        yield SparkLog(path)
+        yield path
     except KeytideError:
         raise
     except Exception:
@@ -392,15 +368,22 @@ def task_runner(on_spark: str | None, what: str) -> Iterator[TaskRunner]:
         yield Cluster(spark_session(on_spark, log))
 
 
-def spark_session(master: str | None, log: SparkLog) -> SparkSession:
-    """A session on a master, or a local one. Raises `SetupError` if Spark does not start."""
+def spark_session(master: str | None, log: Path) -> SparkSession:
+    """A session on a master, or a local one. Raises `SetupError` if Spark does not start.
+
+    While it starts, this process and all processes that it starts write their standard error to the
+    log. Spark's driver and its Python workers inherit it. No setting of Spark covers what they
+    write before the setting is read, or outside of Spark's log.
+    """
     from pyspark.errors import PySparkException
 
     from keytide.spark.error_translation import on_driver
     from keytide.spark.sessions import session
 
+    kept, file = os.dup(2), os.open(log, os.O_WRONLY | os.O_APPEND)
     try:
-        with log.standard_error(), on_driver():
+        os.dup2(file, 2)
+        with on_driver():
             if master is None:
                 return session()
             return session({"remote" if master.startswith("sc://") else "master": master})
@@ -408,3 +391,7 @@ def spark_session(master: str | None, log: SparkLog) -> SparkSession:
         raise SetupError(
             f"Spark could not start with --spark {master or 'local[*]'}: {error}"
         ) from error
+    finally:
+        os.dup2(kept, 2)
+        os.close(file)
+        os.close(kept)

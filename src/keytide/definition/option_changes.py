@@ -376,27 +376,20 @@ def as_kind_of(schema: TableSchema, other: TableSchema) -> TableSchema:
 
 def _definition_of_kind(schema: TableSchema, upsert_mode: str) -> TableSchema:
     if upsert_mode == NO_UPSERTS:
-        options = _merging(schema)
+        parsed, gone = TableOptions.parse(schema.options), {*_OF_INDEXES, *_IMPLIED}
+        rest = [name for name in schema.primary_keys if name not in schema.partition_keys]
+        if list(parsed.bucket_key) != rest:
+            gone.remove(keys.BUCKET_KEY)
+        options = {key: value for key, value in schema.options.items() if key not in gone}
+        if parsed.delete_record_column is not None and parsed.sequence_field:
+            options[keys.WATERMARK_KEY] = ",".join(parsed.sequence_field)
+            options[keys.TOMBSTONE_KEY] = parsed.delete_record_column
     else:
-        gone = (*_OF_VERSIONS, keys.DELETION_VECTORS_ENABLED, keys.UPSERT_MODE)
+        gone = {*_OF_VERSIONS, keys.DELETION_VECTORS_ENABLED, keys.UPSERT_MODE}
         options = {key: value for key, value in schema.options.items() if key not in gone}
         options[keys.UPSERT_MODE] = "full"
     named = replace(schema, options=options)
     return replace(named, options=complete_options(named))
-
-
-def _merging(schema: TableSchema) -> dict[str, str]:
-    options = TableOptions.parse(schema.options)
-    gone = {*_OF_INDEXES, *_IMPLIED} - {keys.BUCKET_KEY}
-    if list(options.bucket_key) == [
-        name for name in schema.primary_keys if name not in schema.partition_keys
-    ]:
-        gone.add(keys.BUCKET_KEY)
-    kept = {key: value for key, value in schema.options.items() if key not in gone}
-    if options.delete_record_column is None or not options.sequence_field:
-        return kept
-    marked = {keys.TOMBSTONE_KEY: options.delete_record_column}
-    return {**kept, keys.WATERMARK_KEY: ",".join(options.sequence_field), **marked}
 
 
 # -- obstacles to a conversion ---------------------------------------------------------------------
@@ -419,10 +412,9 @@ def _reasons(schema: TableSchema, options: TableOptions, upsert_mode: str) -> It
             f"'{keys.RECORD_LEVEL_EXPIRE_TIME}' = '{options.raw[keys.RECORD_LEVEL_EXPIRE_TIME]}' "
             f"removes rows in one kind of table and only hides them in the other. {_RESET}"
         )
-    yield from (_of_indexed if upsert_mode == NO_UPSERTS else _of_merged)(schema, options)
-
-
-def _of_merged(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    if upsert_mode == NO_UPSERTS:
+        yield from _of_indexed(schema, options)
+        return
     engine = engine_class(options)
     if not engine.picks_a_version or engine.keeps_rows:
         yield (

@@ -191,11 +191,16 @@ _KINDS = {"+I": "insert", "-D": "delete", "-U": "before", "+U": "after"}
 def story_list(story: Story) -> Markup:
     """The row first, then the last versions, the oldest of them first."""
     when = "" if story.snapshot_id is None else f"Snapshot {story.snapshot_id}, "
-    return joined(
-        paragraph(f"{when}merged by {story.merge_engine}", class_="muted"),
-        _row(story),
-        *_versions(story),
-    )
+    parts = [paragraph(f"{when}merged by {story.merge_engine}", class_="muted"), _row(story)]
+    if story.versions:
+        shown = story.versions[-_VERSIONS_MAX:]
+        title = f"{counted(len(story.versions), 'stored version')}, in the order of the merge"
+        parts.append(element("h4", title))
+        older = len(story.versions) - len(shown)
+        if older:
+            parts.append(paragraph(f"{counted(older, 'older version')} not shown", class_="muted"))
+        parts.append(element("ol", *map(_version, shown), class_="story"))
+    return joined(*parts)
 
 
 def _row(story: Story) -> Markup:
@@ -215,20 +220,14 @@ def _row(story: Story) -> Markup:
     return joined(table, _left_out(len(story.row) - len(shown)))
 
 
-def _versions(story: Story) -> list[str]:
-    if not story.versions:
-        return []
-    shown = story.versions[-_VERSIONS_MAX:]
-    older = len(story.versions) - len(shown)
-    title = f"{counted(len(story.versions), 'stored version')}, in the order of the merge"
-    note = paragraph(f"{counted(older, 'older version')} not shown", class_="muted")
-    items = element("ol", *map(_version, shown), class_="story")
-    return [element("h4", title), note if older else "", items]
-
-
 def _version(version: Version) -> Markup:
     shown = version.values[:_COLUMNS_MAX]
-    values = (_value(column, value, column in version.gives) for column, value in shown)
+    values = []
+    for column, value in shown:
+        is_taken = column in version.gives
+        term = element("dt", named(column), " (in the row)" if is_taken else "")
+        description = element("dd", cell(value))
+        values.append(element("div", term, description, class_="gives" if is_taken else None))
     kind = element("span", version.kind, class_=f"kind kind-{_KINDS[version.kind]}")
 
     parts = [shortened(version.place, _STORY_TEXT_MAX)]
@@ -245,12 +244,6 @@ def _version(version: Version) -> Markup:
         paragraph(", ".join(parts), class_="muted place"),
         class_="card winner" if version.gives else "card",
     )
-
-
-def _value(column: str, value: Cell, is_taken: bool) -> Markup:  # a cell's own
-    mark = " (in the row)" if is_taken else ""
-    term = element("dt", named(column), mark)
-    return element("div", term, element("dd", cell(value)), class_="gives" if is_taken else None)
 
 
 def _left_out(columns: int) -> Markup:

@@ -38,8 +38,12 @@ def assign(column: pa.ChunkedArray, field: Field, table: str) -> pa.ChunkedArray
             f"table {table}: column {field.name!r} is {field.type.sql()}, found {column.type} "
             f"with a value that does not fit: {error}"
         ) from error
-    if types.is_timestamp(target):
-        chunks = [_cut(chunk, field) for chunk in chunks]
+    precision = field.type.precision if isinstance(field.type, AtomicType) else None
+    if types.is_timestamp(target) and precision is not None and precision < _DIGITS[target.unit]:
+        # Truncate fractions of a second that the column does not hold but its Arrow unit does.
+        step, unit = 10 ** (_DIGITS[target.unit] - precision), _UNIT_NAMES[target.unit]
+        plain = [chunk.cast(pa.timestamp(target.unit)) for chunk in chunks]
+        chunks = [pc.floor_temporal(c, multiple=step, unit=unit).cast(target) for c in plain]
     return pa.chunked_array(chunks, type=target)
 
 
@@ -152,17 +156,6 @@ def _stored(array: pa.Array, target: pa.DataType) -> pa.Array:
             )  # the nearest number, which Arrow's own cast does not give
         return array.cast(pa.float64()).cast(target, safe=False)
     return cast_exactly(array, target)
-
-
-def _cut(array: pa.Array, field: Field) -> pa.Array:
-    """Truncate fractions of a second that the column does not hold but its Arrow unit does."""
-    precision = field.type.precision if isinstance(field.type, AtomicType) else None
-    spare = 0 if precision is None else _DIGITS[array.type.unit] - precision
-    if spare <= 0:
-        return array
-    plain = array.cast(pa.timestamp(array.type.unit))
-    unit = _UNIT_NAMES[array.type.unit]
-    return pc.floor_temporal(plain, multiple=10**spare, unit=unit).cast(array.type)
 
 
 _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}

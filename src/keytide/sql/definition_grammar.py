@@ -431,27 +431,24 @@ def literal_rows(tokens: Sequence[Token]) -> pa.Table | None:
             return None
     columns = []
     for place in range(1, stride - 2, 2):
-        column = _literals_column(cells[place::stride])
-        if column is None:
+        column = cells[place::stride]
+        kinds = {type_ for type_, _ in column} - {TokenType.NULL}
+        if kinds == {TokenType.STRING}:
+            values = [text if type_ is TokenType.STRING else None for type_, text in column]
+            array = pa.array(values, pa.string())
+        elif kinds == {TokenType.NUMBER}:
+            array = _numbers(
+                [text if type_ is TokenType.NUMBER else None for type_, text in column]
+            )
+        elif kinds <= _BOOLEANS.keys():
+            flags = [_BOOLEANS[type_] for type_, _ in column]
+            array = pa.array(flags, pa.bool_() if kinds else pa.null())
+        else:
+            return None  # mixed types, or anything but literals
+        if array is None:
             return None
-        columns.append(column)
+        columns.append(array)
     return pa.table(columns, names=[f"col{i}" for i in range(len(columns))])
-
-
-def _literals_column(cells: Sequence[_Cell]) -> pa.Array | None:
-    """Literals of one type as an array. None for mixed types, or anything but literals."""
-    types = {type_ for type_, _ in cells} - {TokenType.NULL}
-    if types == {TokenType.STRING}:
-        return pa.array(
-            [text if type_ is TokenType.STRING else None for type_, text in cells], pa.string()
-        )
-    if types == {TokenType.NUMBER}:
-        return _numbers([text if type_ is TokenType.NUMBER else None for type_, text in cells])
-    if types <= _BOOLEANS.keys():
-        return pa.array(
-            [_BOOLEANS[type_] for type_, _ in cells], pa.bool_() if types else pa.null()
-        )
-    return None
 
 
 def _numbers(texts: Sequence[str | None]) -> pa.Array | None:

@@ -12,7 +12,7 @@ ALTER TABLE are the syntax of Iceberg and Paimon on Spark.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Literal, TypeAlias
@@ -181,7 +181,17 @@ def parse_statements(text: str) -> list[statements.Statement]:
     for part in filter(None, parts):
         first, last = int(part[0].start), int(part[-1].end) + 1
         own_hints = {place: hint for place, hint in hints.items() if first < place <= last}
-        parsed.append(_statement(text, part, own_hints))
+        cursor = Cursor(text, part, own_hints)
+        parse = _STATEMENTS.get(cursor.peek())
+        if parse is None:
+            known = ", ".join(sorted({*_STATEMENTS} - {"", "("}))
+            raise cursor.error(f"expected a statement ({known})")
+        try:
+            parsed.append(parse(cursor))
+        except RecursionError as error:
+            message = "the statement is nested too deeply; split it into several statements"
+            raise error_at(text, first, message) from error
+        cursor.expect_end()
     return parsed
 
 
@@ -197,23 +207,6 @@ def parse_query(text: str, start: int = 0) -> statements.Query:
     query = _query(cursor)
     cursor.expect_end()
     return query
-
-
-def _statement(
-    text: str, tokens: Sequence[Token], hints: Mapping[int, _Hint]
-) -> statements.Statement:
-    cursor = Cursor(text, tokens, hints)
-    parse = _STATEMENTS.get(cursor.peek())
-    if parse is None:
-        known = ", ".join(sorted({*_STATEMENTS} - {"", "("}))
-        raise cursor.error(f"expected a statement ({known})")
-    try:
-        statement = parse(cursor)
-    except RecursionError as error:
-        message = "the statement is nested too deeply; split it into several statements"
-        raise error_at(text, int(tokens[0].start), message) from error
-    cursor.expect_end()
-    return statement
 
 
 # -- queries ---------------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from sqlglot import exp
 
 from keytide.base.row_engine import duckdb_spelling
 from keytide.dml.deletion import PredicateHost, changed_split, in_threads, split_source
-from keytide.dml.engine import RowChange, SinkPages, Sinks, SplitResult, TargetScan, checked_pages
-from keytide.dml.spi import ROW_ID, ConnectorMergeSink
+from keytide.dml.engine import RowChange, Sinks, SplitResult, TargetScan, checked_pages
+from keytide.dml.spi import ROW_ID
 from keytide.errors import KeytideError
 from keytide.sql.change_queries import Match, MergeQuery, RowQuery, engine_errors
 from keytide.sql.from_clause import duckdb_unnest
@@ -116,7 +116,17 @@ class LocalMergeHost:
             sink = sinks.provider.create_merge_sink(sinks.session, sinks.table, 0, 1)
 
             def run(_: int) -> SplitResult:
-                return self._merged(cursor, text, passed, sinks.pages, sink, target)
+                rows, matched = 0, MatchedRows(self.query.made.table)
+                try:
+                    for found in self._batches(cursor, text, target):
+                        matched.take(found)
+                        for page in self.query.made.pages(found, passed, sinks.pages):
+                            sink.store_merged_rows(page.page)
+                            rows += page.rows
+                    return SplitResult(rows, sink.finish())
+                except BaseException:
+                    sink.abort()
+                    raise
 
             in_threads(run, [cursor], take)
 
@@ -140,27 +150,6 @@ class LocalMergeHost:
             if known and target_scan.scan_of_values is not None
             else target_scan
         )
-
-    def _merged(
-        self,
-        cursor: duckdb.DuckDBPyConnection,
-        text: str,
-        passed: PassThrough,
-        pages: SinkPages,
-        sink: ConnectorMergeSink,
-        target: _Target,
-    ) -> SplitResult:
-        rows, matched = 0, MatchedRows(self.query.made.table)
-        try:
-            for found in self._batches(cursor, text, target):
-                matched.take(found)
-                for page in self.query.made.pages(found, passed, pages):
-                    sink.store_merged_rows(page.page)
-                    rows += page.rows
-            return SplitResult(rows, sink.finish())
-        except BaseException:
-            sink.abort()
-            raise
 
     def _batches(
         self, cursor: duckdb.DuckDBPyConnection, text: str, target: _Target

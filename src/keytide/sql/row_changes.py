@@ -319,7 +319,14 @@ def explain_change(
         evolution = evolution_of(catalog, engine, statement)
         new = replace(target, fields=tuple(evolution.schema.fields))
         title, *steps = _merge_lines(evolution.statement, new, engine)
-        changes = [f"changes the table first: {_changed(each)}" for each in evolution.changes]
+        changes = []
+        for change in evolution.changes:
+            what = str(change)
+            if isinstance(change, AddColumn):
+                what = f"adds column {'.'.join(change.path)} {change.type.sql()}"
+            elif isinstance(change, ChangeColumnType):
+                what = f"column {'.'.join(change.path)} becomes {change.type.sql()}"
+            changes.append(f"changes the table first: {what}")
         steps = [*changes, *steps]
     elif isinstance(statement, Merge):
         title, *steps = _merge_lines(statement, target, engine)
@@ -401,14 +408,6 @@ def _merge_lines(statement: Merge, target: Target, engine: Engine) -> Iterator[s
     read = {*target.columns(query.target.columns), *query.unchanged_columns(target.schema.columns)}
     yield f"columns read: {_listed([c.name for c in target.schema.columns if c in read])}"
     yield from _others(query.bound.relations)
-
-
-def _changed(change: SchemaChange) -> str:
-    if isinstance(change, AddColumn):
-        return f"adds column {'.'.join(change.path)} {change.type.sql()}"
-    if isinstance(change, ChangeColumnType):
-        return f"column {'.'.join(change.path)} becomes {change.type.sql()}"
-    return str(change)
 
 
 def _listed(parts: Sequence[str]) -> str:

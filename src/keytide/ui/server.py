@@ -438,7 +438,10 @@ def serve(
     with listening:
         bound = listening.getsockname()[1]
         access = Access.at(host, bound, socket.gethostname())
-        address = f"http://{_shown(host)}:{bound}/?{TOKEN}={access.secret}"
+        # A server that listens on all addresses is reached on this machine.
+        here = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "[::1]"}
+        place = here.get(bare, f"[{bare}]" if ":" in bare else bare)
+        address = f"http://{place}:{bound}/?{TOKEN}={access.secret}"
         tell(address)
         if opens:
             opener = Timer(_OPEN_AFTER_SECONDS, webbrowser.open, [address])
@@ -466,11 +469,3 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._runs.cancel()
         super().handle_exit(sig, frame)
-
-
-def _shown(host: str) -> str:
-    """The host for the printed address. If the server listens on all addresses, this machine."""
-    bare = without_brackets(host)
-    if bare in ("0.0.0.0", "::", ""):
-        return "127.0.0.1" if bare != "::" else "[::1]"
-    return f"[{bare}]" if ":" in bare else bare
