@@ -90,12 +90,6 @@ class Column:
     cells: Sequence[str | None]
     content: Content = Content.TEXT
 
-    @property
-    def width(self) -> int:
-        """The width in the terminal of the widest string or of the name."""
-        shown = ("NULL" if cell is None else visible(cell) for cell in self.cells)
-        return max(map(cell_len, (visible(self.name), *shown)))
-
 
 @dataclass(frozen=True)
 class Grid:
@@ -176,7 +170,10 @@ def fitted_widths(columns: Sequence[Column], width: int | None) -> list[int]:
 
     Names, numbers and times are shown in full. Strings get the remaining width, short ones first.
     """
-    wished = [column.width for column in columns]
+    wished = []
+    for column in columns:
+        shown = ("NULL" if cell is None else visible(cell) for cell in column.cells)
+        wished.append(max(map(cell_len, (visible(column.name), *shown))))
     if width is None:
         return wished
     least = []

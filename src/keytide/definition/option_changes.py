@@ -78,7 +78,13 @@ def refuse_changes(before: TableSchema, after: TableSchema, *, has_rows: bool) -
         statement = new[place] if place in new else old[place]
         found, wanted = (each[place].value if place in each else statement.default
                          for each in (old, new))  # fmt: skip
-        if found != wanted and _is_refused(statement.option, found, wanted, has_rows):
+        change = statement.option.change
+        is_refused = has_rows or change is Change.NEVER
+        if change is Change.ONE_WAY:
+            is_refused = has_rows and not wanted
+        elif change is Change.SHORTER:
+            is_refused = has_rows and not (isinstance(wanted, Age) and wanted.is_at_most(found))
+        if found != wanted and is_refused:
             names = {field.id: field.name for field in (*before.fields, *after.fields)}
             was, becomes = (_value_text(each, names) for each in (found, wanted))
             raise InvalidError(
@@ -86,19 +92,44 @@ def refuse_changes(before: TableSchema, after: TableSchema, *, has_rows: bool) -
                 f"with the old value, and deleted or older rows could come back; {_REWRITE}"
             )
     if has_rows:
-        # Raise `InvalidError` for a generated column whose values would not match its expression.
-        had, has = (
-            {schema.field(n).id: text for n, text in _generations(schema) if n in schema.by_name}
-            for schema in (before, after)
+        _refuse_other_values(before, after)
+
+
+def _refuse_other_values(before: TableSchema, after: TableSchema) -> None:
+    """Refuse changes after which stored rows would have other values than their definition says."""
+    # A generated column whose values would not match its expression.
+    had, has = (
+        {schema.field(n).id: text for n, text in _generations(schema) if n in schema.by_name}
+        for schema in (before, after)
+    )
+    for name, text in _generations(after):
+        if had.get(after.field(name).id) != has[after.field(name).id]:
+            raise InvalidError(
+                f"column {name!r} cannot become GENERATED ALWAYS AS ({text}), because existing "
+                f"rows have other values; {_REWRITE}"
+            )
+
+    # The time member of `merge_map_with_keytime`: the last member by default.
+    times, new_times = _last_members(before), _last_members(after)
+    for name in times.keys() & new_times.keys():
+        if times[name].id != new_times[name].id:
+            raise InvalidError(
+                f"column {name!r} orders its entries by the last field of their ROW, which would "
+                f"change from {times[name].name!r} to {new_times[name].name!r}; add new fields "
+                "before it"
+            )
+
+    # Where an engine picks a version, the same one wins, however often it is stored.
+    old, new = TableOptions.parse(before.options), TableOptions.parse(after.options)
+    was, is_now = compacts_by_lookup(old), compacts_by_lookup(new)
+    if was != is_now and not engine_class(old).picks_a_version:
+        contains = "contain" if was else "do not contain"
+        raise InvalidError(
+            f"{keys.CHANGELOG_PRODUCER!r} cannot change from {old.changelog_producer!r} to "
+            f"{new.changelog_producer!r} in a table with rows and engine {old.merge_engine!r}: its "
+            f"compacted values {contains} those of higher levels, so values would be counted twice "
+            f"or not at all; {_REWRITE}"
         )
-        for name, text in _generations(after):
-            if had.get(after.field(name).id) != has[after.field(name).id]:
-                raise InvalidError(
-                    f"column {name!r} cannot become GENERATED ALWAYS AS ({text}), because existing "
-                    f"rows have other values; {_REWRITE}"
-                )
-        _refuse_other_time(before, after)
-        _refuse_lookup(TableOptions.parse(before.options), TableOptions.parse(after.options))
 
 
 def keeps_stored_rows(before: TableSchema, after: TableSchema) -> bool:
@@ -160,14 +191,6 @@ def _typed(option: Option, key: str, text: str) -> Any:
         return text  # a value of another engine
 
 
-def _is_refused(option: Option, found: Any, wanted: Any, has_rows: bool) -> bool:
-    if option.change is Change.ONE_WAY:
-        return has_rows and not wanted
-    if option.change is Change.SHORTER:
-        return has_rows and not (isinstance(wanted, Age) and wanted.is_at_most(found))
-    return has_rows or option.change is Change.NEVER
-
-
 _REWRITE = (
     "write the rows to a new table: CREATE TABLE new LIKE old WITH ('option' = 'value'), then "
     "INSERT INTO new SELECT * FROM old; or TRUNCATE the table, change the option, and load it "
@@ -177,18 +200,6 @@ _REWRITE = (
 
 def _generations(schema: TableSchema) -> Iterable[tuple[str, str]]:
     return TableOptions.parse(schema.options).by_columns(keys.GENERATED).items()
-
-
-def _refuse_other_time(before: TableSchema, after: TableSchema) -> None:
-    """Refuse changes of the time member of `merge_map_with_keytime`: the last member by default."""
-    times, new_times = _last_members(before), _last_members(after)
-    for name in times.keys() & new_times.keys():
-        if times[name].id != new_times[name].id:
-            raise InvalidError(
-                f"column {name!r} orders its entries by the last field of their ROW, which would "
-                f"change from {times[name].name!r} to {new_times[name].name!r}; add new fields "
-                "before it"
-            )
 
 
 def _last_members(schema: TableSchema) -> dict[str, Field]:
@@ -203,21 +214,6 @@ def _last_members(schema: TableSchema) -> dict[str, Field]:
         and isinstance(field.type, MapType)
         and isinstance(field.type.value, RowType)
     }
-
-
-def _refuse_lookup(before: TableOptions, after: TableOptions) -> None:
-    if engine_class(before).picks_a_version:
-        return  # the same version wins, however often it is stored
-    was, is_now = compacts_by_lookup(before), compacts_by_lookup(after)
-    if was != is_now:
-        key, contains = keys.CHANGELOG_PRODUCER, "contain"
-        contains = contains if was else f"do not {contains}"
-        raise InvalidError(
-            f"{key!r} cannot change from {before.changelog_producer!r} to "
-            f"{after.changelog_producer!r} in a table with rows and engine "
-            f"{before.merge_engine!r}: its compacted values {contains} those of higher levels, "
-            f"so values would be counted twice or not at all; {_REWRITE}"
-        )
 
 
 def _value_text(value: Any, names: Mapping[int, str]) -> str:

@@ -196,7 +196,17 @@ def evolve(
     """
     evolved = schema
     for change in changes:
-        evolved = _apply(evolved, _as_stored(evolved, change))
+        # With the format's own spelling of an option's name. An option that another engine has set
+        # is removed under its name, known or not.
+        stored = change
+        if isinstance(change, AddColumn | ChangeColumnType):
+            check_fields([Field(-1, str(change.path), change.type)])
+        elif isinstance(change, SetOption):
+            ((key, value),) = stored_names({change.key: change.value}).items()
+            stored = SetOption(key, value)
+        elif isinstance(change, RemoveOption) and change.key not in evolved.options:
+            stored = RemoveOption(stored_name(change.key))
+        evolved = _apply(evolved, stored)
     option_changes.refuse_losing_read(schema, evolved, generations_in(schema))
     options = option_changes.completed_options(evolved)
     evolved = replace(evolved, id=schema.id + 1, options=options)
@@ -207,21 +217,6 @@ def evolve(
     # Last: a definition that cannot work is reported as such, not as a forbidden change.
     option_changes.refuse_changes(schema, evolved, has_rows=has_rows)
     return evolved
-
-
-def _as_stored(schema: TableSchema, change: SchemaChange) -> SchemaChange:
-    """The checked change, with the format's own spelling of an option's name.
-
-    An option that another engine has set is removed under its name, known or not.
-    """
-    if isinstance(change, AddColumn | ChangeColumnType):
-        check_fields([Field(-1, str(change.path), change.type)])
-    if isinstance(change, SetOption):
-        ((key, value),) = stored_names({change.key: change.value}).items()
-        return SetOption(key, value)
-    if isinstance(change, RemoveOption) and change.key not in schema.options:
-        return RemoveOption(stored_name(change.key))
-    return change
 
 
 def _apply(schema: TableSchema, change: SchemaChange) -> TableSchema:

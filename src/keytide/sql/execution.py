@@ -36,7 +36,7 @@ from keytide.sql.procedures import call
 from keytide.sql.query_engine import Engine
 from keytide.sql.relation import column_of
 from keytide.sql.relations import BoundQuery, bind
-from keytide.sql.result import LocalResult, Result, change_result
+from keytide.sql.result import ChangeResult, LocalResult, Result
 from keytide.sql.row_changes import analyze_change, delete, explain_change, merge, update
 from keytide.sql.show_statements import (
     create_view,
@@ -152,7 +152,7 @@ def results(session: Session, engine: Engine, text: str) -> Iterator[Result]:
 def _run_statement(session: Session, engine: Engine, statement: statements.Statement) -> Result:
     if isinstance(statement, statements.Use):
         session.use(statement.database)
-        return change_result()
+        return ChangeResult()
     try:
         with parser_errors(), span("sql", statement=type(statement).__name__):
             return _result(session.catalog, engine, statement)
@@ -171,11 +171,11 @@ def _result(catalog: AttachedCatalog, engine: Engine, statement: statements.Stat
         case statements.Insert():
             return _insert(catalog, engine, statement)
         case statements.Delete():
-            return change_result(delete(catalog, engine, statement).rows)
+            return ChangeResult(delete(catalog, engine, statement).rows)
         case statements.Update():
-            return change_result(update(catalog, engine, statement).rows)
+            return ChangeResult(update(catalog, engine, statement).rows)
         case statements.Merge():
-            return change_result(merge(catalog, engine, statement).rows)
+            return ChangeResult(merge(catalog, engine, statement).rows)
         case statements.ApplyEvents():
             return _apply_events(catalog, engine, statement)
         case statements.Show():
@@ -195,7 +195,7 @@ def _result(catalog: AttachedCatalog, engine: Engine, statement: statements.Stat
             return _create_external(catalog, engine, statement)
         case _:
             _define(catalog, engine, statement)
-            return change_result()
+            return ChangeResult()
 
 
 def _explain(catalog: AttachedCatalog, engine: Engine, statement: statements.Explain) -> Result:
@@ -253,7 +253,7 @@ def _create(catalog: AttachedCatalog, engine: Engine, statement: statements.Crea
     catalog = catalog.pinned()
     known = catalog.find(statement.name)
     if known is not None and statement.exists_ok:
-        return change_result()
+        return ChangeResult()
     if known is not None:
         raise AlreadyExistsError(f"table {known} already exists; drop it, or choose another name")
     if statement.query is not None:
@@ -283,7 +283,7 @@ def _create(catalog: AttachedCatalog, engine: Engine, statement: statements.Crea
         options = {**schema.options, **options}
     wanted = NewTable(columns, primary_key, partitions, options, statement.comment)
     catalog.create_table(statement.name, wanted, exists_ok=statement.exists_ok)
-    return change_result()
+    return ChangeResult()
 
 
 def _create_external(
@@ -291,7 +291,7 @@ def _create_external(
 ) -> Result:
     known = catalog.find(statement.name)
     if known is not None and statement.exists_ok:
-        return change_result()
+        return ChangeResult()
     if known is not None:
         raise AlreadyExistsError(f"table {known} already exists; drop it, or choose another name")
     refuse_location(
@@ -306,7 +306,7 @@ def _create_external(
         statement.comment,
     )
     create_external(catalog, statement.name, wanted, exists_ok=statement.exists_ok)
-    return change_result()
+    return ChangeResult()
 
 
 def _comment(catalog: AttachedCatalog, statement: statements.CommentOn) -> None:
@@ -327,7 +327,7 @@ def _comment(catalog: AttachedCatalog, statement: statements.CommentOn) -> None:
 
 def _insert(catalog: AttachedCatalog, engine: Engine, statement: statements.Insert) -> Result:
     if catalog.find_attached(statement.table) is not None:
-        return change_result(insert_attached(catalog, engine, statement).rows)
+        return ChangeResult(insert_attached(catalog, engine, statement).rows)
     catalog = catalog.pinned()
     table = table_of(catalog, statement.table)
     chosen, rows = _rows(catalog, engine, statement)
@@ -366,7 +366,7 @@ def _insert(catalog: AttachedCatalog, engine: Engine, statement: statements.Inse
 def _write_result(table: str, result: WriteResult) -> Result:
     """The result of a write. statements.Rows that were skipped as errors cause a warning."""
     warn_of_errors(table, result)
-    return change_result(result.rows - sum((result.errors or {}).values()))
+    return ChangeResult(result.rows - sum((result.errors or {}).values()))
 
 
 def _rows(

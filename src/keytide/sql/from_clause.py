@@ -325,7 +325,18 @@ def with_views(
             )
         start = len(query.text) + 1
         parsed = parse_query(f"{query.text}\n{view.query}", start)
-        within = _qualified(parsed, view)
+
+        # The query of the view, with a database added to each of its table names.
+        of_view = parsed.tree
+        within = of_view if isinstance(of_view, exp.Query) else exp.select("*").from_(of_view)
+        prepare(within)
+        drop_databases(within, view.database)
+        for table in table_nodes(within, parsed.text)[0]:
+            if not table.db and not is_file(table):
+                name = exp.to_identifier(table.name, quoted=True)
+                table.set("db", exp.to_identifier(view.database, quoted=True))
+                if not table.alias:
+                    table.set("alias", exp.TableAlias(this=name))
         query = replace(query, text=parsed.text, hints={**query.hints, **parsed.hints})
         query = with_views(within, query, catalog, (*inside, view))
 
@@ -378,20 +389,6 @@ def _refuse_travel(node: exp.Table, view: StoredView, query: Query) -> None:
     else:
         return
     raise UnsupportedError(str(error_at(query.text, start_of(node), message)))
-
-
-def _qualified(parsed: Query, view: StoredView) -> exp.Query:
-    """The query of a view, with a database added to each of its table names."""
-    tree = parsed.tree
-    within = tree if isinstance(tree, exp.Query) else exp.select("*").from_(tree)
-    prepare(within)
-    drop_databases(within, view.database)
-    for table in table_nodes(within, parsed.text)[0]:
-        if not table.db and not is_file(table):
-            table.set("db", exp.to_identifier(view.database, quoted=True))
-            if not table.alias:
-                table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
-    return within
 
 
 _KEPT = ("joins", "laterals", "pivots", "sample")

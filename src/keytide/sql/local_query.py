@@ -304,7 +304,7 @@ def _interruptible(
     lost. This thread only waits for it.
     """
     running: Future[T] = Future()
-    thread = threading.Thread(target=_run_query, args=(running, query), name="keytide-sql")
+    thread = threading.Thread(target=settle, args=(running, query), name="keytide-sql")
     try:
         thread.start()
         if stop is not None:
@@ -325,12 +325,13 @@ def _interruptible(
 _POLL_SECONDS = 0.05
 
 
-def _run_query(running: Future[T], query: Callable[[], T]) -> None:
+def settle(running: Future[T], query: Callable[[], T]) -> None:
+    """Run a query, unless it was cancelled before, for those that wait for its result."""
     if not running.set_running_or_notify_cancel():
         return
     try:
         running.set_result(query())
-    except BaseException as error:  # the consumer of the rows raises it
+    except BaseException as error:  # the one that waits raises it
         running.set_exception(error)
 
 

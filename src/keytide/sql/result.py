@@ -157,7 +157,7 @@ def _lines(step: Plan) -> Iterator[str]:
 class ChangeResult(Result):
     """The result of a statement that returns no rows."""
 
-    changed: int
+    changed: int = 0
 
     def to_arrow(self) -> pa.Table:
         """A table without columns."""
@@ -167,8 +167,3 @@ class ChangeResult(Result):
     def row_count(self) -> int:
         """The number of changed rows."""
         return self.changed
-
-
-def change_result(row_count: int = 0) -> Result:
-    """The result of a statement that returns no rows."""
-    return ChangeResult(row_count)

@@ -39,7 +39,7 @@ from keytide.errors import InvalidError, KeytideError, NotFoundError
 from keytide.format.paths import branched_name, split_branch
 from keytide.lake.lake import Lake
 from keytide.show.elements import ago_text, harmless, size_text
-from keytide.sql.local_query import Stop
+from keytide.sql.local_query import Stop, settle
 from keytide.tasks import Threads
 from keytide.types import quoted
 
@@ -168,7 +168,10 @@ class Runs:
             running: Future[T] = Future()
             running.add_done_callback(lambda _: run.ended.set())
             work = threading.Thread(
-                target=_settle, args=(running, query, run.stop), name="keytide-ui", daemon=True
+                target=settle,
+                args=(running, partial(query, run.stop)),
+                name="keytide-ui",
+                daemon=True,
             )
             work.start()
             in_time = run.ended.wait(self.limit_seconds)
@@ -188,13 +191,6 @@ class Runs:
         finally:
             with self._lock:
                 self._runs.remove(run)
-
-
-def _settle(running: Future[T], query: Callable[[Stop], T], stop: Stop) -> None:
-    try:
-        running.set_result(query(stop))
-    except BaseException as error:  # the request that waits raises it
-        running.set_exception(error)
 
 
 # -- parameters ------------------------------------------------------------------------------------
