@@ -65,23 +65,20 @@ def document() -> str:
 
 def _row(option: Option) -> str:
     change = _CHANGES[option.change.name]
-    meaning = " ".join([option.meaning, *_notes(option)])
-    default = f"; default: `{option.default}`" if option.default else ""
-    value = f"{option.type.name}{default}"
-    return f"| `{option.key}` | {value} | {change} | {meaning} |".replace("\n", " ")
-
-
-def _notes(option: Option) -> Iterator[str]:
-    engines = engines_with(option.key)
+    notes, engines = [option.meaning], engines_with(option.key)
     if engines:
-        yield f"Only for merge engine {' and '.join(f'`{name}`' for name in engines)}."
+        notes.append(f"Only for merge engine {' and '.join(f'`{name}`' for name in engines)}.")
     if option.used_with:
-        yield f"Only with `{option.used_with}`."
+        notes.append(f"Only with `{option.used_with}`.")
     if option.aliases:
-        yield f"Aliases: {', '.join(f'`{name}`' for name in option.aliases)}."
-    yield from _uses(option.use)
+        notes.append(f"Aliases: {', '.join(f'`{name}`' for name in option.aliases)}.")
+    notes += _uses(option.use)
     for value, use in option.uses.items():
-        yield from (f"`{value}`: {note}" for note in _uses(use))
+        notes += [f"`{value}`: {note}" for note in _uses(use)]
+    meaning = " ".join(notes)
+    default = f"; default: `{option.default}`" if option.default else ""
+    kind = f"{option.type.name}{default}"
+    return f"| `{option.key}` | {kind} | {change} | {meaning} |".replace("\n", " ")
 
 
 def _uses(use: Use) -> Iterator[str]:

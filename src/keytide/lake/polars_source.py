@@ -73,25 +73,20 @@ class _Source:
         read = list(dict.fromkeys([*shown, *predicate.meta.root_names()]))
         limits = [n for n in (self.scan.limit, n_rows) if n is not None]
         # A limit applies before the predicate, so the predicate must not remove rows first.
-        terms = [] if limits else self._pushed(predicate)
+        terms: list[Predicate] = []
+        left: list[pl.Expr] = []
+        for term in () if limits else terms_of(predicate):
+            try:
+                terms.append(predicate_of(term, self.scan.fields, self.scan.view.name))
+            except KeytideError:  # noqa: PERF203  # Polars evaluates it itself
+                left.append(term)
+        if left and _LOG.isEnabledFor(logging.DEBUG):
+            by = " and ".join(map(str, left))
+            _LOG.debug("%s: Polars itself filters rows by %s", self.scan.view.name, by)
         for frame in self._narrowed(read, conjunction(terms), n_rows).to_frames():
             # The whole predicate is applied again. This costs little, and makes the result
             # independent of which parts were pushed down.
             yield frame.filter(predicate).select(shown)
-
-    def _pushed(self, predicate: pl.Expr) -> list[Predicate]:
-        """The parts of a conjunction that a scan supports."""
-        table = self.scan.view.name
-        read: list[Predicate] = []
-        left: list[pl.Expr] = []
-        for term in terms_of(predicate):
-            try:
-                read.append(predicate_of(term, self.scan.fields, table))
-            except KeytideError:  # noqa: PERF203  # Polars evaluates it itself
-                left.append(term)
-        if left and _LOG.isEnabledFor(logging.DEBUG):
-            _LOG.debug("%s: Polars itself filters rows by %s", table, " and ".join(map(str, left)))
-        return read
 
     def _narrowed(
         self, columns: Sequence[str], pushed: Predicate | None, limit: int | None

@@ -438,15 +438,14 @@ def signs_table(signs: Sequence[Sign]) -> Markup:
 
 
 def _table(label: str, signs: Sequence[Sign]) -> Markup:
-    return rows_table(label, _HEAD, map(_line, signs), class_="rows signs")
-
-
-def _line(sign: Sign) -> tuple[str, ...]:
-    action = element("span", "nothing", class_="muted")
-    if sign.action is not None:
-        action = element("strong", shortened(sign.action, _TABLES_TEXT_MAX))
-    found, expected = (shortened(each, _TABLES_TEXT_MAX) for each in (sign.found, sign.expected))
-    return sign.subject, _chip(is_due=sign.action is not None), found, expected, action
+    rows = []
+    for sign in signs:
+        action = element("span", "nothing", class_="muted")
+        if sign.action is not None:
+            action = element("strong", shortened(sign.action, _TABLES_TEXT_MAX))
+        texts = (shortened(each, _TABLES_TEXT_MAX) for each in (sign.found, sign.expected))
+        rows.append((sign.subject, _chip(is_due=sign.action is not None), *texts, action))
+    return rows_table(label, _HEAD, rows, class_="rows signs")
 
 
 def _chip(*, is_due: bool) -> Markup:

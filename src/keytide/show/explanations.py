@@ -338,17 +338,13 @@ def _cells(change: tuple[ChangedRow, ...]) -> tuple[str, ...]:
         kind = _kind(*_CHANGES_TABLE_KINDS[row.kind], row.kind)
         return kind, *map(cell, row.cells[:_COLUMNS_MAX])
     before, after = change
-    pairs = zip(before.cells[:_COLUMNS_MAX], after.cells, after.is_new, strict=False)
-    return _kind("update", "after", "-U +U"), *(_changes_table_value(*pair) for pair in pairs)
-
-
-def _changes_table_value(before: Cell, after: Cell, is_new: bool) -> Markup:  # a cell's own
-    if not is_new:
-        return cell(after)
+    cells = [_kind("update", "after", "-U +U")]
     arrow = element("span", " → ", aria_label=" becomes ", role="img")
-    return element(
-        "span", element("del", cell(before)), arrow, element("ins", cell(after)), class_="differs"
-    )
+    pairs = zip(before.cells[:_COLUMNS_MAX], after.cells, after.is_new, strict=False)
+    for old, new, is_new in pairs:
+        parts = (element("del", cell(old)), arrow, element("ins", cell(new)))
+        cells.append(element("span", *parts, class_="differs") if is_new else cell(new))
+    return tuple(cells)
 
 
 def _kind(word: str, class_: str, sign: str) -> Markup:

@@ -17,7 +17,7 @@ from sqlglot import exp
 
 from keytide.base.text import counted
 from keytide.sql.cursor import Cursor
-from keytide.sql.statements import ApplyEvents, Delete, Merge, Query, Update, When
+from keytide.sql.statements import ApplyEvents, Delete, Merge, Update, When
 
 # -- DELETE, UPDATE and MERGE ----------------------------------------------------------------------
 
@@ -46,7 +46,8 @@ def delete_from(tree: exp.Expr, cursor: Cursor) -> Delete:
     """A parsed DELETE. Raises `InvalidError` for any clause but WHERE."""
     target, where = clauses(tree, cursor, "DELETE", "this", "where")
     name = _target(target, cursor, "DELETE")
-    return Delete(name, _rows_of(target, where, cursor))
+    _refuse_many_rows(where, cursor)
+    return Delete(name, cursor.query(exp.select("*").from_(target).where(where and where.this)))
 
 
 def update_from(tree: exp.Expr, cursor: Cursor) -> Update:
@@ -56,7 +57,9 @@ def update_from(tree: exp.Expr, cursor: Cursor) -> Update:
     if not pairs:
         raise cursor.error_at(cursor.end, "expected SET column = value")
     assignments = _assignments(pairs, target, cursor)
-    return Update(name, _rows_of(target, where, cursor), assignments)
+    _refuse_many_rows(where, cursor)
+    rows = cursor.query(exp.select("*").from_(target).where(where and where.this))
+    return Update(name, rows, assignments)
 
 
 def merge_into(tree: exp.Expr, cursor: Cursor) -> Merge:
@@ -209,12 +212,6 @@ def _assignments(
         _refuse_many_rows(pair.expression, cursor)
         assignments[name] = pair.expression
     return assignments
-
-
-def _rows_of(target: exp.Expr, where: exp.Expr | None, cursor: Cursor) -> Query:
-    """The rows that a statement changes."""
-    _refuse_many_rows(where, cursor)
-    return cursor.query(exp.select("*").from_(target).where(where and where.this))
 
 
 def _place(node: exp.Expr, cursor: Cursor) -> int:

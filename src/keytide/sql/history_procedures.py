@@ -47,15 +47,10 @@ def texts(column: str) -> Callable[[Iterable[str]], pa.Table]:
     return lambda found: pa.table({column: pa.array(found, pa.string())})
 
 
-def _rows(result: Any) -> pa.Table:
-    rows: pa.Table = success_result() if result is None else result.to_arrow()
-    return rows
-
-
 def procedure(
-    verb: Callable[..., Any], answer: Callable[[Any], pa.Table] = _rows, **named: str
+    verb: Callable[..., Any], answer: Callable[[Any], pa.Table] | None = None, **named: str
 ) -> Procedure:
-    """The procedure that runs a verb. `answer` converts the verb's result.
+    """The procedure that runs a verb. `answer` converts the verb's result, if it is no record.
 
     It takes the arguments of the verb, by position or by name. If `named` is given, it takes only
     these arguments, in this order and under these SQL names: `tag="name"`.
@@ -67,7 +62,10 @@ def procedure(
     def carry_out(catalog: Catalog, table: str, *arguments: Any, **others: Any) -> pa.Table:
         given = {**dict(zip(named, arguments, strict=False)), **others}
         found = table_of(catalog, table)
-        return answer(verb(found, **{named[name]: value for name, value in given.items()}))
+        result = verb(found, **{named[name]: value for name, value in given.items()})
+        if answer is not None:
+            return answer(result)
+        return success_result() if result is None else result.to_arrow()
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     own = [inspect.Parameter(name, kind, annotation=type_)

@@ -197,10 +197,19 @@ class MergedRows:
                 ]
                 page = pages.updated(kept, passed.row_ids(rows), number)
             else:
-                made = [
-                    values[c.name] if c.name in values else _left_out(c, rows.num_rows, self.table)
-                    for c in pages.columns
-                ]
+                made = []
+                for column in pages.columns:
+                    if column.name in values:
+                        made.append(values[column.name])
+                    elif column.default is not None:
+                        made.append(pa.repeat(column.default, rows.num_rows))
+                    elif column.nullable:
+                        made.append(pa.nulls(rows.num_rows, column.type))
+                    else:
+                        raise InvalidError(
+                            f"table {self.table}: NULL value not allowed for NOT NULL column: "
+                            f"{column.name}, which the INSERT does not set; nothing was changed"
+                        )
                 page = pages.inserted(made, number)
             yield MergedPage(page, rows.num_rows)
 
@@ -222,15 +231,3 @@ class MatchedRows:
                 "key, or make the WHEN conditions exclude each other"
             )
         self._places |= some
-
-
-def _left_out(column: ColumnHandle, rows: int, table: str) -> pa.Array:
-    """The values that an INSERT stores in a column that it omits."""
-    if column.default is not None:
-        return pa.repeat(column.default, rows)
-    if not column.nullable:
-        raise InvalidError(
-            f"table {table}: NULL value not allowed for NOT NULL column: {column.name}, which "
-            "the INSERT does not set; nothing was changed"
-        )
-    return pa.nulls(rows, column.type)

@@ -323,7 +323,22 @@ def marked_conditions(tree: exp.Expr, fields: Mapping[str, Sequence[Field]], tex
     found = [node for node in _conditions(tree) if not isinstance(node, _BOOLEAN)]
     if not found:
         return tree
-    types = _types(tree, found, fields)
+
+    # The types of conditions, by their index, where they can be determined with all their parts.
+    for place, node in enumerate(found):
+        node.meta[_PLACE] = place
+    try:
+        known = typed(tree, fields)
+    finally:
+        for node in found:
+            del node.meta[_PLACE]
+    types: dict[int, exp.DataType] = {}
+    for node in () if known is None else known.walk():
+        if _PLACE in node.meta and isinstance(node, _TYPED) and node.type:
+            parts = [part for part in node.walk() if isinstance(part, exp.Condition)]
+            if all(part.type and not part.is_type(exp.DType.UNKNOWN) for part in parts):
+                types[node.meta[_PLACE]] = node.type
+
     for place, node in enumerate(found):
         if isinstance(node, exp.Null):  # it has no type, which Spark does not accept
             node.replace(exp.cast(node.copy(), exp.DType.BOOLEAN))
@@ -408,32 +423,6 @@ _TYPED = (exp.Column, exp.Literal, exp.Cast, exp.Neg, exp.Add, exp.Sub, exp.Mul,
           exp.DPipe)  # fmt: skip
 """Expressions whose type the parser knows as every engine does. This is not so for functions."""
 _PLACE = "condition_place"
-
-
-def _types(
-    tree: exp.Expr, found: Sequence[exp.Expr], fields: Mapping[str, Sequence[Field]]
-) -> dict[int, exp.DataType]:
-    """The types of conditions, by their index, where they can be determined."""
-    for place, node in enumerate(found):
-        node.meta[_PLACE] = place
-    try:
-        known = typed(tree, fields)
-    finally:
-        for node in found:
-            del node.meta[_PLACE]
-    if known is None:
-        return {}
-    return {
-        node.meta[_PLACE]: node.type
-        for node in known.walk()
-        if _PLACE in node.meta and isinstance(node, _TYPED) and node.type and _is_known(node)
-    }
-
-
-def _is_known(node: exp.Expr) -> bool:
-    """Whether its type is known, and the types of all its parts."""
-    return all(n.type is not None and not n.is_type(exp.DType.UNKNOWN)
-               for n in node.walk() if isinstance(n, exp.Condition))  # fmt: skip
 
 
 def _start(node: exp.Expr) -> int:

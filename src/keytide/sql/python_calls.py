@@ -289,8 +289,24 @@ def source_of_rows(
         schema = schema_of(source)
         _checked_fields(schema, table.name)
         return CallerRelation(SOURCE, source, schema)
-    rows = _plain(read(source, table.schema, table.name), table)
-    return CallerRelation(SOURCE, rows, rows.schema)
+
+    # The rows in types that SQL supports and that hold the same values.
+    rows = read(source, table.schema, table.name)
+    known = {f.name: f.type.to_arrow() for f in table.schema.fields}
+    given = [
+        pa.field(f.name, known.get(f.name, pa.string())) if pa.types.is_null(f.type) else f
+        for f in rows.schema
+    ]
+    fields = _checked_fields(pa.schema(given), table.name)
+    plain = pa.schema([pa.field(f.name, f.type.to_arrow()) for f in fields])
+    try:
+        columns = [column.cast(f.type) for column, f in zip(rows.columns, plain, strict=True)]
+    except pa.ArrowException as error:
+        raise InvalidError(
+            f"table {table.name}: the given rows cannot be converted to {plain.to_string()}: "
+            f"{error}"
+        ) from error
+    return CallerRelation(SOURCE, pa.table(columns, schema=plain), plain)
 
 
 # -- parts -----------------------------------------------------------------------------------------
@@ -366,25 +382,6 @@ def _depth_errors() -> Iterator[None]:
 
 
 # -- rows ------------------------------------------------------------------------------------------
-
-
-def _plain(rows: pa.Table, table: CallTarget) -> pa.Table:
-    """The rows in types that SQL supports and that hold the same values."""
-    known = {f.name: f.type.to_arrow() for f in table.schema.fields}
-    empty = [
-        pa.field(f.name, known.get(f.name, pa.string())) if pa.types.is_null(f.type) else f
-        for f in rows.schema
-    ]
-    fields = _checked_fields(pa.schema(empty), table.name)
-    plain = pa.schema([pa.field(f.name, f.type.to_arrow()) for f in fields])
-    try:
-        columns = [column.cast(f.type) for column, f in zip(rows.columns, plain, strict=True)]
-    except pa.ArrowException as error:
-        raise InvalidError(
-            f"table {table.name}: the given rows cannot be converted to {plain.to_string()}: "
-            f"{error}"
-        ) from error
-    return pa.table(columns, schema=plain)
 
 
 def _checked_fields(schema: pa.Schema, table: str) -> list[Field]:

@@ -12,7 +12,6 @@ from keytide.format.paths import split_branch
 from keytide.format.schema import TableSchema
 from keytide.lake.table import Table
 from keytide.snapshot.stored_table import PinnedTable
-from keytide.types import Field
 
 _SCHEMAS_SHOWN = 30
 
@@ -83,6 +82,18 @@ def overview_of(table: Table) -> Overview:
     newest = seen.metadata.newest_schema().id
     first = max(0, newest + 1 - _SCHEMAS_SHOWN)
     found = seen.metadata.schemas(range(max(0, first - 1), newest + 1))
+    roles = {"primary key": schema.primary_keys, "partition": schema.partition_keys}
+    columns = tuple(
+        ColumnLine(
+            field.name,
+            field.type.with_nullable(True).sql(),
+            ", ".join(role for role, names in roles.items() if field.name in names),
+            field.type.nullable,
+            field.default_value,
+            field.description,
+        )
+        for field in schema.fields
+    )
     return Overview(
         name=table.name,
         branch=branch,
@@ -90,7 +101,7 @@ def overview_of(table: Table) -> Overview:
         comment=schema.comment,
         primary_key=tuple(schema.primary_keys),
         partition_by=tuple(schema.partition_keys),
-        columns=tuple(_column(field, schema) for field in schema.fields),
+        columns=columns,
         options=tuple(sorted(schema.options.items())),
         schemas=tuple(_steps([found[number] for number in sorted(found)], first, schema.id)),
         schemas_left_out=first,
@@ -115,25 +126,6 @@ def figures_of(seen: PinnedTable) -> Figures:
         len({partition for partition, _ in filled}),
         len(filled),
         snapshot.watermark,
-    )
-
-
-def _column(field: Field, schema: TableSchema) -> ColumnLine:
-    roles = [
-        role
-        for role, names in (
-            ("primary key", schema.primary_keys),
-            ("partition", schema.partition_keys),
-        )
-        if field.name in names
-    ]
-    return ColumnLine(
-        field.name,
-        field.type.with_nullable(True).sql(),
-        ", ".join(roles),
-        field.type.nullable,
-        field.default_value,
-        field.description,
     )
 
 
