@@ -91,11 +91,6 @@ def lake_name(node: exp.Table, catalog: AttachedCatalog) -> tuple[str, str | Non
     return table, system or None
 
 
-def start_of(node: exp.Table) -> int:
-    """The position of a table name in the text."""
-    return int(node.this.meta["start"])
-
-
 _NAMED = (exp.Alias, exp.Aliases, exp.Column, exp.Dot, exp.Star)
 
 
@@ -388,7 +383,7 @@ def _refuse_travel(node: exp.Table, view: StoredView, query: Query) -> None:
         )
     else:
         return
-    raise UnsupportedError(str(error_at(query.text, start_of(node), message)))
+    raise UnsupportedError(str(error_at(query.text, node.this.meta["start"], message)))
 
 
 _KEPT = ("joins", "laterals", "pivots", "sample")

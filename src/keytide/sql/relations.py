@@ -193,19 +193,18 @@ def _relation(node: exp.Table, view: str, query: Query, catalog: AttachedCatalog
     if given is not None:
         return replace(given, view=view)
 
-    name, hint = from_clause.name_of(node), query.hints.get(node.this.meta["end"] + 1)
+    name, place = from_clause.name_of(node), node.this.meta
+    hint = query.hints.get(place["end"] + 1)
     session: ConnectorSession = catalog.statement or ConnectorSession()
     if catalog.find_attached(name) is not None:
         if hint:
             message = f"{name} is attached and does not support OPTIONS"
-            raise error_at(query.text, from_clause.start_of(node), message)
+            raise error_at(query.text, place["start"], message)
         version = _version_number(node.args.get("version"), name)
         try:
             target = target_of(catalog, name, session, version)
         except NotFoundError as error:
-            raise NotFoundError(
-                str(error_at(query.text, from_clause.start_of(node), str(error)))
-            ) from error
+            raise NotFoundError(str(error_at(query.text, place["start"], str(error)))) from error
         assert target is not None
         return AttachedRelation(view, *target, session, name.partition(".")[0])
 
@@ -214,9 +213,7 @@ def _relation(node: exp.Table, view: str, query: Query, catalog: AttachedCatalog
     try:
         entry = entry_of(catalog, name)
     except NotFoundError as error:
-        raise NotFoundError(
-            str(error_at(query.text, from_clause.start_of(node), str(error)))
-        ) from error
+        raise NotFoundError(str(error_at(query.text, place["start"], str(error)))) from error
     if not is_external(entry.schema):
         return _stored(node, view, query, catalog)
     if system is not None or hint:
