@@ -128,7 +128,13 @@ class BlockSink(io.RawIOBase):
                 self.rest += piece
             elif not self._is_given_up:
                 self._output.write(piece)
-                self._add(piece)
+                filled, start = (self._position - len(piece)) % _BLOCK_BYTES, 0
+                while start < len(piece):
+                    stop = start + _BLOCK_BYTES - filled
+                    if not filled:
+                        self._sums.append(0)
+                    self._sums[-1] = zlib.crc32(piece[start:stop], self._sums[-1])
+                    start, filled = stop, 0
             return len(piece)
 
     def end_of_blocks(self) -> str:
@@ -139,16 +145,6 @@ class BlockSink(io.RawIOBase):
     def give_up(self) -> None:
         """Accept what follows, but pass nothing on: the file will never be complete."""
         self._is_given_up = True
-
-    def _add(self, piece: memoryview) -> None:
-        filled = (self._position - len(piece)) % _BLOCK_BYTES
-        start = 0
-        while start < len(piece):
-            stop = start + _BLOCK_BYTES - filled
-            if not filled:
-                self._sums.append(0)
-            self._sums[-1] = zlib.crc32(piece[start:stop], self._sums[-1])
-            start, filled = stop, 0
 
 
 def check_blocks_in(
