@@ -110,7 +110,8 @@ class BlockSink(io.RawIOBase):
         self._output = output
         self._sums: list[int] = []
         self._position = 0
-        self._is_given_up = False
+        self.is_given_up = False
+        """Whether what follows is accepted, but not passed on: the file will never be complete."""
 
     def writable(self) -> bool:
         """True."""
@@ -126,7 +127,7 @@ class BlockSink(io.RawIOBase):
             self._position += len(piece)
             if self.rest is not None:
                 self.rest += piece
-            elif not self._is_given_up:
+            elif not self.is_given_up:
                 self._output.write(piece)
                 filled, start = (self._position - len(piece)) % _BLOCK_BYTES, 0
                 while start < len(piece):
@@ -141,10 +142,6 @@ class BlockSink(io.RawIOBase):
         """Hold back what follows, and return the checksums as a string for the footer."""
         self.rest = bytearray()
         return f"keytide-crc32s:{''.join(f'{one:08x}' for one in self._sums)};"
-
-    def give_up(self) -> None:
-        """Accept what follows, but pass nothing on: the file will never be complete."""
-        self._is_given_up = True
 
 
 def check_blocks_in(
