@@ -158,7 +158,9 @@ def _converted(value: Any, wanted: Any, name: str) -> Any:
                     )
                     for key, v in value.items()
                 }
-            if _takes_anything(member[0]) and _PLAIN.issuperset(map(type, value)):
+            is_union = typing.get_origin(member[0]) in (typing.Union, types.UnionType)
+            takes_anything = member[0] is Any or (is_union and Any in typing.get_args(member[0]))
+            if takes_anything and _PLAIN.issuperset(map(type, value)):
                 members = [*value]  # there may be a hundred thousand keys
             else:
                 members = [_converted(v, member[0], f"a member of {name}") for v in value]
@@ -201,13 +203,6 @@ def _holds_many(value: Any, wanted: Any) -> bool:
 
 
 _PLAIN = frozenset((int, float, str, bytes, bool, type(None), Decimal, date, datetime, time))
-
-
-def _takes_anything(wanted: Any) -> bool:
-    return wanted is Any or (
-        typing.get_origin(wanted) in (typing.Union, types.UnionType)
-        and Any in typing.get_args(wanted)
-    )
 
 
 def _converted_entry(value: Any, wanted: Any, key: Any, name: str) -> Any:

@@ -44,7 +44,10 @@ def json_text(value: pl.Expr, type: pa.DataType) -> pl.Expr:
             pl.lit(":"),
             json_text(item, type.item_type).fill_null("null"),
         )
-        entries = value.cast(_entries_type(type)).list.eval(entry)
+        # Polars evaluates expressions over list elements, but not over map entries.
+        sides = {"key": type.key_type, "value": type.item_type}
+        dtypes = {name: pl.Series(pa.array([], each)).dtype for name, each in sides.items()}
+        entries = value.cast(pl.List(pl.Struct(dtypes))).list.eval(entry)
         return _wrapped("{", entries.list.join(","), "}")
     if pa.types.is_fixed_size_list(type):
         return json_text(value.arr.to_list(), pa.list_(type.value_type))
@@ -112,13 +115,9 @@ def visible(text: str) -> str:
 
     A value or a name must not send control sequences to the terminal.
     """
-    return text if text.isprintable() else "".join(map(_visible, text))
-
-
-def _entries_type(type: pa.MapType) -> pl.List:
-    # Polars evaluates expressions over list elements, but not over map entries.
-    key, item = (pl.Series(pa.array([], each)).dtype for each in (type.key_type, type.item_type))
-    return pl.List(pl.Struct({"key": key, "value": item}))
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def _json_key(value: pl.Expr, type: pa.DataType) -> pl.Expr:
@@ -208,10 +207,6 @@ def _wrapped(before: str, value: pl.Expr, after: str) -> pl.Expr:
     return pl.concat_str(pl.lit(before), value, pl.lit(after))
 
 
-def _visible(character: str) -> str:
-    return character if character.isprintable() else repr(character)[1:-1]
-
-
 # -- times in UTC ----------------------------------------------------------------------------------
 
 
@@ -289,18 +284,13 @@ def epoch_ms(moment: Moment, table: str, what: str = "as_of") -> int:
 def check_spelled(schema: pa.Schema) -> None:
     """Raise `UnsupportedError` for a column of intervals or unions, which have no text format."""
     for field in schema:
-        unwritten = _unwritten(field.type)
-        if unwritten is not None:
+        is_interval = pa.types.is_interval(field.type)
+        if is_interval or has_union(field.type):
+            unwritten = "intervals" if is_interval else "values of a UNION"
             raise UnsupportedError(
                 f"column {field.name!r} contains {unwritten}, which cannot be written; CAST them "
                 "AS STRING"
             )
-
-
-def _unwritten(type_: pa.DataType) -> str | None:
-    if pa.types.is_interval(type_):
-        return "intervals"
-    return "values of a UNION" if has_union(type_) else None
 
 
 def has_union(type_: pa.DataType) -> bool:
@@ -328,10 +318,13 @@ def csv_header(schema: pa.Schema) -> bytes:
 
 def csv_lines(batch: pa.RecordBatch) -> bytes:
     """Rows as lines without a header."""
-    columns = [
-        _csv_column(column, field)
-        for column, field in zip(batch.columns, batch.schema, strict=True)
-    ]
+    columns = []
+    for column, field in zip(batch.columns, batch.schema, strict=True):
+        # Arrow can write all types except nested ones and bytes.
+        if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
+            frame = frame_of(pa.table([column], names=["value"]))
+            column = frame.select(value=cell_text(pl.nth(0), field.type)).to_arrow()["value"]
+        columns.append(column)
     return _csv(pa.table(columns, names=batch.schema.names), header=False)
 
 
@@ -340,14 +333,6 @@ def frame_of(rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
     frame = pl.from_arrow(rows.rename_columns([str(place) for place in range(rows.num_columns)]))
     assert isinstance(frame, pl.DataFrame)
     return frame
-
-
-def _csv_column(column: pa.Array, field: pa.Field) -> pa.Array | pa.ChunkedArray:
-    """Nested values and bytes become strings. Arrow can write all other types."""
-    if not (pa.types.is_nested(field.type) or pa.types.is_binary(field.type)):
-        return column
-    frame = frame_of(pa.table([column], names=["value"]))
-    return frame.select(value=cell_text(pl.nth(0), field.type)).to_arrow()["value"]
 
 
 def _csv(table: pa.Table, *, header: bool) -> bytes:

@@ -8,6 +8,7 @@ block by block, so that the intermediate words stay in the processor's cache.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,17 @@ def bucket_ids(
             f"Unknown '{keys.BUCKET_FUNCTION_TYPE}' {function!r}; known are "
             f"{', '.join(_BUCKETS_BY)}"
         )
-    return _BUCKETS_BY[function](columns, types, num_buckets)
+    if function == "mod" and (len(types) != 1 or types[0].root not in ("INT", "BIGINT")):
+        found = ", ".join(type_.sql() for type_ in types)
+        raise InvalidError(
+            f"'{keys.BUCKET_FUNCTION_TYPE}' = 'mod' needs one {keys.BUCKET_KEY} column of type INT "
+            f"or BIGINT, found ({found}); choose another '{keys.BUCKET_KEY}' or the function "
+            "'default'"
+        )
+    if function == "default" and num_buckets == 1:
+        return np.zeros(_row_count(columns), np.int32)
+    buckets_of = partial(_BUCKETS_BY[function], num_buckets=num_buckets)
+    return _by_block(buckets_of, columns, types)
 
 
 def row_hashes(
@@ -79,51 +90,27 @@ def murmur3(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.int32]:
 
 
 def _default_buckets(
-    columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[DataType], num_buckets: int
-) -> npt.NDArray[np.int32]:
-    if num_buckets == 1:
-        return np.zeros(_row_count(columns), np.int32)
-
-    def buckets_of(block: Sequence[pa.Array], types: Sequence[DataType]) -> Array:
-        # Java uses the absolute value of the remainder, which is the remainder of the absolute
-        # value. The absolute value of the smallest 32-bit number wraps to itself, and is correct as
-        # an unsigned number.
-        magnitudes = np.abs(_murmur_block(block, types)).view(np.uint32)
-        return _remainder(magnitudes, num_buckets)
-
-    return _by_block(buckets_of, columns, types)
+    block: Sequence[pa.Array], types: Sequence[DataType], num_buckets: int
+) -> Array:
+    # Java uses the absolute value of the remainder, which is the remainder of the absolute value.
+    # The absolute value of the smallest 32-bit number wraps to itself, and is correct as an
+    # unsigned number.
+    magnitudes = np.abs(_murmur_block(block, types)).view(np.uint32)
+    return _remainder(magnitudes, num_buckets)
 
 
-def _hive_buckets(
-    columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[DataType], num_buckets: int
-) -> npt.NDArray[np.int32]:
-    def buckets_of(block: Sequence[pa.Array], types: Sequence[DataType]) -> Array:
-        hashes = np.zeros(_row_count(block), np.uint32)
-        for column, type_ in zip(block, types, strict=True):
-            hashes = hashes * np.uint32(31) + _hive_values(column, type_)
-        # As in Hive: the sign bit is cleared instead of taking the absolute value.
-        return _remainder(hashes & np.uint32(0x7FFFFFFF), num_buckets)
-
-    return _by_block(buckets_of, columns, types)
+def _hive_buckets(block: Sequence[pa.Array], types: Sequence[DataType], num_buckets: int) -> Array:
+    hashes = np.zeros(_row_count(block), np.uint32)
+    for column, type_ in zip(block, types, strict=True):
+        hashes = hashes * np.uint32(31) + _hive_values(column, type_)
+    # As in Hive: the sign bit is cleared instead of taking the absolute value.
+    return _remainder(hashes & np.uint32(0x7FFFFFFF), num_buckets)
 
 
-def _mod_buckets(
-    columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[DataType], num_buckets: int
-) -> npt.NDArray[np.int32]:
-    if len(types) != 1 or types[0].root not in ("INT", "BIGINT"):
-        found = ", ".join(type_.sql() for type_ in types)
-        raise InvalidError(
-            f"'{keys.BUCKET_FUNCTION_TYPE}' = 'mod' needs one {keys.BUCKET_KEY} column of type INT "
-            f"or BIGINT, found ({found}); choose another '{keys.BUCKET_KEY}' or the function "
-            "'default'"
-        )
-
-    def buckets_of(block: Sequence[pa.Array], types: Sequence[DataType]) -> Array:
-        values = plain_words(conformed(block[0], types[0]))
-        signed = values.view(f"i{values.dtype.itemsize}").astype(np.int64, copy=False)
-        return _remainder(signed, num_buckets).astype(np.int32)
-
-    return _by_block(buckets_of, columns, types)
+def _mod_buckets(block: Sequence[pa.Array], types: Sequence[DataType], num_buckets: int) -> Array:
+    values = plain_words(conformed(block[0], types[0]))
+    signed = values.view(f"i{values.dtype.itemsize}").astype(np.int64, copy=False)
+    return _remainder(signed, num_buckets).astype(np.int32)
 
 
 def _remainder(values: Array, num_buckets: int) -> Array:

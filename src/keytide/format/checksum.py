@@ -110,7 +110,8 @@ class BlockSink(io.RawIOBase):
         self._output = output
         self._sums: list[int] = []
         self._position = 0
-        self._is_given_up = False
+        self.is_given_up = False
+        """Whether what follows is accepted, but not passed on: the file will never be complete."""
 
     def writable(self) -> bool:
         """True."""
@@ -126,29 +127,21 @@ class BlockSink(io.RawIOBase):
             self._position += len(piece)
             if self.rest is not None:
                 self.rest += piece
-            elif not self._is_given_up:
+            elif not self.is_given_up:
                 self._output.write(piece)
-                self._add(piece)
+                filled, start = (self._position - len(piece)) % _BLOCK_BYTES, 0
+                while start < len(piece):
+                    stop = start + _BLOCK_BYTES - filled
+                    if not filled:
+                        self._sums.append(0)
+                    self._sums[-1] = zlib.crc32(piece[start:stop], self._sums[-1])
+                    start, filled = stop, 0
             return len(piece)
 
     def end_of_blocks(self) -> str:
         """Hold back what follows, and return the checksums as a string for the footer."""
         self.rest = bytearray()
         return f"keytide-crc32s:{''.join(f'{one:08x}' for one in self._sums)};"
-
-    def give_up(self) -> None:
-        """Accept what follows, but pass nothing on: the file will never be complete."""
-        self._is_given_up = True
-
-    def _add(self, piece: memoryview) -> None:
-        filled = (self._position - len(piece)) % _BLOCK_BYTES
-        start = 0
-        while start < len(piece):
-            stop = start + _BLOCK_BYTES - filled
-            if not filled:
-                self._sums.append(0)
-            self._sums[-1] = zlib.crc32(piece[start:stop], self._sums[-1])
-            start, filled = stop, 0
 
 
 def check_blocks_in(

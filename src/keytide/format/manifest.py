@@ -244,22 +244,13 @@ def _decode(
         raise DataError(f"{path}: missing or invalid member ({error!r})") from error
 
 
-def _entry(found: Record) -> ManifestEntry:
-    return ManifestEntry(
-        FileKind(found["_KIND"]),
-        found["_PARTITION"],
-        found["_BUCKET"],
-        found["_TOTAL_BUCKETS"],
-        _file(found["_FILE"]),
-    )
-
-
-def _file(found: Record) -> DataFileMeta:
+def _entry(entry: Record) -> ManifestEntry:
+    found: Record = entry["_FILE"]
     get = found.get
     created = get("_CREATION_TIME")
     if isinstance(created, datetime):  # a writer that omitted the logical type wrote a number
         created = (created - _EPOCH) // _MILLISECOND
-    return DataFileMeta(
+    file = DataFileMeta(
         found["_FILE_NAME"],
         found["_FILE_SIZE"],
         found["_ROW_COUNT"],
@@ -281,6 +272,8 @@ def _file(found: Record) -> DataFileMeta:
         get("_FIRST_ROW_ID"),
         _optional_tuple(get("_WRITE_COLS")),
     )
+    kind, partition = FileKind(entry["_KIND"]), entry["_PARTITION"]
+    return ManifestEntry(kind, partition, entry["_BUCKET"], entry["_TOTAL_BUCKETS"], file)
 
 
 def _manifest(found: Record) -> ManifestFileMeta:

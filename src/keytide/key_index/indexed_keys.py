@@ -91,23 +91,20 @@ def matches_among(known: KeyHashes, probes: KeyHashes) -> tuple[Places, Places]:
     REQUIRES: the known hashes are in the order of their heads.
     """
     at = np.searchsorted(known.heads, probes.heads)
-    left = np.arange(len(probes))
+    heads, left = known.heads, np.arange(len(probes))
     places, found = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     # Keys with equal heads are adjacent, and there is hardly ever more than one.
-    while len(left := _where_equal(known.heads, at, probes.heads, left)):
+    while True:
+        left = left[at[left] < len(heads)]
+        left = left[heads[at[left]] == probes.heads[left]]
+        if not len(left):
+            break
         is_it = known.checks[at[left]] == probes.checks[left]
         places.append(left[is_it])
         found.append(at[left[is_it]])
         left = left[~is_it]
         at[left] += 1
     return np.concatenate(places), np.concatenate(found)
-
-
-def _where_equal(heads: Heads, at: Places, asked: Heads, left: Places) -> Places:
-    """The probes whose head equals the one at their position."""
-    left = left[at[left] < len(heads)]
-    equal: Places = left[heads[at[left]] == asked[left]]
-    return equal
 
 
 def hash_keys(keys: pa.Table, fields: Sequence[Field], function: str) -> KeyHashes:
@@ -137,21 +134,13 @@ def _upper(key: plh.HExpr) -> pl.Expr:
     return (key.nchash.xxh3_128() // (1 << 64)).cast(pl.UInt64)
 
 
-def _lower(key: plh.HExpr) -> pl.Expr:
-    return (key.nchash.murmur128() % (1 << 64)).cast(pl.UInt64)
-
-
-def _digest(key: plh.HExpr) -> pl.Expr:
-    return key.nchash.md5().str.slice(0, 16).str.to_integer(base=16, dtype=pl.UInt64)
-
-
 HASH_FUNCTIONS: Mapping[str, Callable[[plh.HExpr], pl.Expr]] = {
     "none": _upper,
     "uuid": _upper,
     "xxh128": _upper,
     "xxhash": lambda key: key.nchash.xxhash64(),
-    "murmur3": _lower,
-    "md5": _digest,
+    "murmur3": lambda key: (key.nchash.murmur128() % (1 << 64)).cast(pl.UInt64),
+    "md5": lambda key: key.nchash.md5().str.slice(0, 16).str.to_integer(base=16, dtype=pl.UInt64),
 }
 """The supported hash functions by their names in Pinot, each with 64 bits.
 
@@ -202,14 +191,12 @@ def _written(values: pa.Array, field: Field) -> tuple[pa.Array, bool]:
     type_ = values.type
     if pa.types.is_dictionary(type_):
         values, type_ = values.dictionary_decode(), type_.value_type
-    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+    is_text = pa.types.is_string(type_) or pa.types.is_large_string(type_)
+    if is_text or pa.types.is_decimal(type_):
         return values.cast(pa.large_string()).cast(pa.large_binary()), True
-    if pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
+    is_bytes = pa.types.is_binary(type_) or pa.types.is_large_binary(type_)
+    if is_bytes or pa.types.is_fixed_size_binary(type_):
         return values.cast(pa.large_binary()), True
-    if pa.types.is_fixed_size_binary(type_):
-        return values.cast(pa.large_binary()), True
-    if pa.types.is_decimal(type_):
-        return values.cast(pa.large_string()).cast(pa.large_binary()), True
     return _fixed(_numbers(values, field)), False
 
 
@@ -291,11 +278,10 @@ class Entries:
         given = [part for part in parts if len(part)] or [cls.none()]
         if len(given) == 1:
             return given[0]
+        heads = np.concatenate([part.hashes.heads for part in given])
+        checks = np.concatenate([part.hashes.checks for part in given])
         return cls(
-            KeyHashes(
-                np.concatenate([part.hashes.heads for part in given]),
-                np.concatenate([part.hashes.checks for part in given]),
-            ),
+            KeyHashes(heads, checks),
             np.concatenate([part.files for part in given]),
             np.concatenate([part.positions for part in given]),
             np.concatenate([part.comparisons for part in given]),
@@ -417,7 +403,12 @@ class Comparison:
 
     def _of_column(self, values: pa.ChunkedArray, field: Field) -> Numbers:
         array = values.combine_chunks()
-        numbers = _of_plain(array) if field.type.root in _NUMBERED else _ranks(array, field)
+        if field.type.root in _NUMBERED:
+            numbers = _of_plain(array)
+        else:
+            padded = pc.utf8_rtrim(array, " ") if field.type.root == "CHAR" else array
+            ranks = pc.rank(padded, sort_keys="ascending", tiebreaker="dense")
+            numbers = np.asarray(ranks).astype(np.int64)
         if self.descending:
             numbers = ~numbers
         # The lowest number is reserved for NULL, so the two lowest BIGINT values are equal.
@@ -435,12 +426,6 @@ def _of_plain(array: pa.Array) -> Numbers:
         return np.where(bits < 0, bits ^ np.int64(0x7FFFFFFFFFFFFFFF), bits)
     wide = array.cast(pa.int32()) if array.type in (pa.date32(), pa.time32("ms")) else array
     return np.asarray(wide.cast(pa.int64()).fill_null(0)).astype(np.int64)
-
-
-def _ranks(array: pa.Array, field: Field) -> Numbers:
-    if field.type.root == "CHAR":
-        array = pc.utf8_rtrim(array, " ")
-    return np.asarray(pc.rank(array, sort_keys="ascending", tiebreaker="dense")).astype(np.int64)
 
 
 # -- estimates of the size -------------------------------------------------------------------------
@@ -493,10 +478,11 @@ def sizes_of(
         + _width(of_bucket - 1)
         + next(stored for stored in _WIDTHS if comparison_bytes <= stored)
     )
+    of_runs = _OF_ALL_RUNS * entry
     sizes = [
         Size("index", entry * keys, entry),
-        Size("index, including runs that are not merged yet", *_all_runs(entry, keys)),
-        Size("index of a bucket, including these runs", *_all_runs(entry, of_bucket)),
+        Size("index, including runs that are not merged yet", of_runs * keys, of_runs),
+        Size("index of a bucket, including these runs", of_runs * of_bucket, of_runs),
     ]
     if key_bytes is not None:
         of_pinot = key_bytes + _PINOT_KEY_BYTES + _PINOT_ENTRY_BYTES
@@ -504,10 +490,6 @@ def sizes_of(
             Size("heap of Pinot, according to its own estimator", of_pinot * keys, of_pinot)
         )
     return tuple(sizes)
-
-
-def _all_runs(entry: int, keys: int) -> tuple[int, float]:
-    return _OF_ALL_RUNS * entry * keys, _OF_ALL_RUNS * entry
 
 
 _WIDTHS = (0, 1, 2, 4, 8)

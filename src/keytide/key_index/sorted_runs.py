@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate, pairwise, zip_longest
 from typing import Any, BinaryIO, Protocol, TypeAlias
@@ -79,7 +79,9 @@ class Block:
     @cached_property
     def _bounds(self) -> tuple[int, ...]:
         """The start of each column, and the end of the last one."""
-        return tuple(accumulate(map(self._aligned, self.widths), initial=self.start))
+        # Mapped columns must be aligned.
+        aligned = (-(-width * self.entries // 8) * 8 for width in self.widths)
+        return tuple(accumulate(aligned, initial=self.start))
 
     @property
     def end(self) -> int:
@@ -95,10 +97,6 @@ class Block:
         """Entries of a column, from these bytes."""
         width = self.widths[column]
         return data.view(f"<u{width}") if width else np.broadcast_to(np.uint8(0), entries)
-
-    def _aligned(self, width: int) -> int:
-        # Mapped columns must be aligned.
-        return -(-width * self.entries // 8) * 8
 
 
 HEADS = 0
@@ -158,17 +156,15 @@ def _write_block(parts: Sequence[Entries], start: int, output: BinaryIO) -> Bloc
     crc = 0
     for column in columns:
         written = sum(part.nbytes for part in column)
-        stored: list[bytes | memoryview] = [*map(_bytes, column), bytes(-written % 8)]
-        for data in stored:
+        stored: list[bytes | memoryview] = [
+            np.ascontiguousarray(part).data.cast("B") for part in column
+        ]
+        for data in (*stored, bytes(-written % 8)):
             crc = zlib.crc32(data, crc)
             output.write(data)
     widths = tuple(column[0].dtype.itemsize if column else 0 for column in columns)
     entries, first = sum(map(len, parts)), int(parts[0].hashes.heads[0])
     return Block(entries, first, base, start, widths, crc)  # type: ignore[arg-type]  # there are five
-
-
-def _bytes(column: Column) -> memoryview:
-    return np.ascontiguousarray(column).data.cast("B")
 
 
 def _narrow(parts: Sequence[Column]) -> list[Column]:
@@ -398,7 +394,10 @@ class RemoteRun:
         narrow = [
             n for n, window in enumerate(windows) if not _holds(window, columns[n][HEADS], probes)
         ]
-        wide = [_whole(windows[n]) for n in narrow]
+        wide = [
+            _Window(w.block, slice(0, w.block.entries), w.probes)
+            for w in (windows[n] for n in narrow)
+        ]
         for n, whole, fetched in zip(narrow, wide, self._fetched(wide), strict=True):
             windows[n], columns[n] = whole, fetched
         places, entries = [np.empty(0, np.int64)], []
@@ -414,7 +413,12 @@ class RemoteRun:
         """The columns of each window, fetched in one round of requests."""
         if not windows:
             return []
-        wanted = [(n, column) for n, w in enumerate(windows) for column in _stored(w.block)]
+        wanted = [
+            (n, column)
+            for n, window in enumerate(windows)
+            for column in _COLUMNS
+            if window.block.widths[column]
+        ]
         ranges = [windows[n].block.places(column, windows[n].entries) for n, column in wanted]
         fetched = self.fetch(ranges)
         if [len(data) for data in fetched] != [end - begin for begin, end in ranges]:
@@ -454,14 +458,6 @@ def _holds(window: _Window, heads: Column, probes: KeyHashes) -> bool:
     begins = window.entries.start == 0 or (len(heads) > 0 and heads[0] < asked[0])
     ends = window.entries.stop == window.block.entries or (len(heads) > 0 and heads[-1] > asked[-1])
     return bool(begins and ends)
-
-
-def _whole(window: _Window) -> _Window:
-    return _Window(window.block, slice(0, window.block.entries), window.probes)
-
-
-def _stored(block: Block) -> list[int]:
-    return [column for column in _COLUMNS if block.widths[column]]
 
 
 # -- the head of an index --------------------------------------------------------------------------
@@ -554,7 +550,14 @@ class Head:
                     f"{path}: a key index of version {version}, but this release supports "
                     f"version {_VERSION}; use a newer release"
                 )
-            return _head(said)
+            return cls(
+                said["function"],
+                tuple(IndexedFile(**file) for file in said["files"]),
+                tuple(StoredRun(**run) for run in said["runs"]),
+                said["compared"],
+                said["mark"],
+                said["next_number"],
+            )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DataError(f"{path}: the key index is damaged ({error})") from error
 
@@ -562,14 +565,3 @@ class Head:
 def _counts(numbers: Numbers) -> dict[int, int]:
     found, counts = np.unique(numbers, return_counts=True)
     return dict(zip(found.tolist(), counts.tolist(), strict=True))
-
-
-def _head(said: Mapping[str, Any]) -> Head:
-    return Head(
-        said["function"],
-        tuple(IndexedFile(**file) for file in said["files"]),
-        tuple(StoredRun(**run) for run in said["runs"]),
-        said["compared"],
-        said["mark"],
-        said["next_number"],
-    )

@@ -43,8 +43,11 @@ def stored_name(key: str) -> str:
     if key in _BY_KEY:
         return _BY_KEY[key].key
     found = _BY_SPELLING.get(_plain(key))
-    if found is not None and _has_dots_of(found, key.strip()):
-        return _BY_KEY[found].key
+    if found is not None:
+        # Dots stand only where the name has some: a dot is not taken for a hyphen.
+        pairs = zip(found, key.strip(), strict=True)
+        if all(own == "." for own, given in pairs if given == "."):
+            return _BY_KEY[found].key
     for option in _WITH_PLACES:
         match = option.pattern.fullmatch(key)
         if match is not None:
@@ -75,11 +78,6 @@ def stored_names(given: Mapping[str, str]) -> dict[str, str]:
                 f"{value!r}; give it once"
             )
     return stored
-
-
-def _has_dots_of(name: str, spelt: str) -> bool:
-    """Whether dots stand only where the name has some: a dot is not taken for a hyphen."""
-    return all(own == "." for own, given in zip(name, spelt, strict=True) if given == ".")
 
 
 def _plain(key: str) -> str:

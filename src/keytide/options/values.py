@@ -79,16 +79,6 @@ def parse_memory_size(text: str) -> int:
     return _quantity(text, _MEMORY_UNITS, "a size such as '128 mb'")
 
 
-def _size_from(least: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        value = parse_memory_size(text)
-        if value < least:
-            raise ValueError(f"a size of at least {least} bytes, such as '128 mb'")
-        return value
-
-    return parse
-
-
 def _duration_ms(text: str) -> int:
     return _quantity(text, _DURATION_UNITS_NS, "a duration such as '10 s'") // 10**6
 
@@ -230,10 +220,6 @@ def _forms(text: str) -> tuple[str, ...]:
     return names
 
 
-def _iceberg_version(text: str) -> int:
-    return int(_one_of(("2", "3"))(text))
-
-
 def _levels(text: str) -> tuple[tuple[int, str], ...]:
     found: dict[int, str] = {}
     for part in _names(text):
@@ -286,7 +272,14 @@ def integer(low: int = 0, high: int = _INT_MAX) -> ValueType:
 
 def size(least: int = 0) -> ValueType:
     """A size of at least so many bytes."""
-    return ValueType("size such as `128 mb`", _size_from(least), ("64 mb", "32 mb"), "64 miles")
+
+    def parse(text: str) -> int:
+        value = parse_memory_size(text)
+        if value < least:
+            raise ValueError(f"a size of at least {least} bytes, such as '128 mb'")
+        return value
+
+    return ValueType("size such as `128 mb`", parse, ("64 mb", "32 mb"), "64 miles")
 
 
 AGE = ValueType("duration such as `7 d`, or integer", _age, ("7 d", "1000"), "a while")
@@ -312,7 +305,9 @@ FORMS = ValueType(
 )
 FILE_NAME = ValueType("string without `/`", _file_name, ("abc", "xyz"), "a/b")
 FOLDER = ValueType("relative path", _folder, ("abc", "x/yz"), "../abc")
-ICEBERG_VERSION = ValueType("`2`, `3`", _iceberg_version, ("2", "3"), "1")
+ICEBERG_VERSION = ValueType(
+    "`2`, `3`", lambda text: int(_one_of(("2", "3"))(text)), ("2", "3"), "1"
+)
 LEVELS = ValueType(
     "levels with values, such as `0:avro,5:parquet`", _levels, ("0:counts", "1:none,5:full"), "some"
 )
@@ -359,19 +354,18 @@ def _parsed(
     given: str | timedelta, argument: str, kind: ValueType, least_ms: int = 0
 ) -> int | None:
     try:
-        found = _timedelta_ms(given, kind) if isinstance(given, timedelta) else kind.parse(given)
+        if not isinstance(given, timedelta):
+            found = kind.parse(given)
+        elif timedelta(0) <= given <= _LONGEST:
+            found = given // timedelta(milliseconds=1)
+        else:
+            raise ValueError("a duration such as '7 d', from 0 to 292 years")
         if found is not None and found < least_ms:
             raise ValueError("a duration above 0, such as '7 d'")
     except ValueError as error:
         value = str(given) if isinstance(given, timedelta) else given
         raise InvalidError(f"{argument} is {shown(value)}; expected {error}") from None
     return None if found is None else int(found)
-
-
-def _timedelta_ms(given: timedelta, kind: ValueType) -> int:
-    if not timedelta(0) <= given <= _LONGEST:
-        raise ValueError("a duration such as '7 d', from 0 to 292 years")
-    return given // timedelta(milliseconds=1)
 
 
 # -- the definition of an option -------------------------------------------------------------------

@@ -124,7 +124,9 @@ class FaultyStore(Store):
 
         with buffered(refuse if action == "disk-full" else data.extend) as file:
             yield file
-        self.inner.put(path, bytes(data) if action == "lost-response" else _half(bytes(data)))
+        self.inner.put(
+            path, bytes(data) if action == "lost-response" else bytes(data)[: len(bytes(data)) // 2]
+        )
         raise self._failure(action, "output", path)
 
     def put(self, path: str, data: bytes) -> None:
@@ -225,7 +227,7 @@ class FaultyStore(Store):
         raise self._failure(action, operation, path)
 
     def _tearing(self, path: str, data: bytes) -> Callable[[], None]:
-        return lambda: self.inner.put(path, _half(data))
+        return lambda: self.inner.put(path, data[: len(data) // 2])
 
     def _failure(self, action: Action, operation: str, path: str) -> BaseException:
         uri = self.uri_of(path)
@@ -265,10 +267,6 @@ class _Script:
                         actions.append(fault.action)
             self._crashed = "crash" in actions
             return "crash" if self._crashed else next(iter(actions), None)
-
-
-def _half(data: bytes) -> bytes:
-    return data[: len(data) // 2]
 
 
 _WRITES = ("create", "put", "output", "hint", "delete")

@@ -19,7 +19,7 @@ import builtins
 import errno
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -187,7 +187,24 @@ class LocalStore(Store):
         """Write several whole files, durable on return. Each directory is synced once."""
         by_name = [(self._full(path), data) for path, data in files.items()]
         for start in range(0, len(by_name), _OPEN_FILES_MAX):
-            _put_together(by_name[start : start + _OPEN_FILES_MAX])
+            some = by_name[start : start + _OPEN_FILES_MAX]
+            # Parent names are synced first, because a file is not durable if its directory's name
+            # can be lost.
+            directories = {os.path.dirname(full) for full, _ in some}
+            _side_by_side(_sync_directory, _make_directories(directories))
+            with ExitStack() as temporaries:
+                written = []
+                for full, data in some:
+                    with disk_errors("write", full):
+                        file = temporaries.enter_context(_temporary(full))
+                        _write(file, data)
+                    written.append((file, full))
+                _side_by_side(_sync_file, written)
+                # Renamed only when all bytes are on disk, because no name may refer to bytes that a
+                # crash could lose.
+                for file, full in written:
+                    with disk_errors("write", full):
+                        os.replace(file.name, full)
         _side_by_side(_sync_directory, {os.path.dirname(full) for full, _ in by_name})
 
     def copy(self, path: str, to: str) -> None:
@@ -370,27 +387,6 @@ def _create_file(full: str) -> FileIO:
         # more.
         _side_by_side(_sync_directory, _make_directories([os.path.dirname(full)]))
         return FileIO(full, "xb")
-
-
-def _put_together(files: Sequence[tuple[str, bytes]]) -> None:
-    """Write files whose names become durable when their directories are synced."""
-    # Parent names are synced first, because a file is not durable if its directory's name can be
-    # lost.
-    directories = {os.path.dirname(full) for full, _ in files}
-    _side_by_side(_sync_directory, _make_directories(directories))
-    with ExitStack() as temporaries:
-        written = []
-        for full, data in files:
-            with disk_errors("write", full):
-                file = temporaries.enter_context(_temporary(full))
-                _write(file, data)
-            written.append((file, full))
-        _side_by_side(_sync_file, written)
-        # Renamed only when all bytes are on disk, because no name may refer to bytes that a crash
-        # could lose.
-        for file, full in written:
-            with disk_errors("write", full):
-                os.replace(file.name, full)
 
 
 def _make_directories(directories: Iterable[str]) -> Collection[str]:

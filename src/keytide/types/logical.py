@@ -103,7 +103,14 @@ class AtomicType(DataType):
 
     def sql(self) -> str:
         """The same text as :meth:`to_json`."""
-        return self._name() + self._suffix()
+        if self.length == LENGTH_MAX and self.root in ("VARCHAR", "VARBINARY"):
+            name = "STRING" if self.root == "VARCHAR" else "BYTES"
+        elif self.root == "TIMESTAMP_LTZ":
+            name = f"TIMESTAMP({self.precision}) WITH LOCAL TIME ZONE"
+        else:
+            parameters = [str(getattr(self, each)) for each in PARAMETERS_OF[self.root]]
+            name = f"{self.root}({', '.join(parameters)})" if parameters else self.root
+        return name + self._suffix()
 
     def to_arrow(self) -> pa.DataType:
         """The Arrow type. Timestamps use the coarsest unit that holds their precision."""
@@ -122,14 +129,6 @@ class AtomicType(DataType):
     def is_nested(self) -> bool:
         """True for VARIANT, BLOB, GEOMETRY and GEOGRAPHY, whose values have inner structure."""
         return self.root in ("VARIANT", "BLOB", "GEOMETRY", "GEOGRAPHY")
-
-    def _name(self) -> str:
-        if self.length == LENGTH_MAX and self.root in ("VARCHAR", "VARBINARY"):
-            return "STRING" if self.root == "VARCHAR" else "BYTES"
-        if self.root == "TIMESTAMP_LTZ":
-            return f"TIMESTAMP({self.precision}) WITH LOCAL TIME ZONE"
-        parameters = [getattr(self, name) for name in PARAMETERS_OF[self.root]]
-        return f"{self.root}({', '.join(map(str, parameters))})" if parameters else self.root
 
     def _check(self, name: str, value: Any, low: int, high: Any) -> None:
         if not low <= value <= high:
@@ -449,22 +448,18 @@ def common_type(old: AtomicType, new: AtomicType) -> AtomicType | None:
 
     It is `old` if that is such a type. Lengths of strings and binaries are ignored.
     """
-    double = AtomicType("DOUBLE")
-    candidates = (old, new, double, *_decimal_of_both(old, new))
+    candidates = [old, new, AtomicType("DOUBLE")]
+    both = (old, new)
+    if all(type_.root == "DECIMAL" or type_.root in _DIGITS for type_ in both):
+        whole = max(_DIGITS.get(type_.root) or _whole_digits(type_) for type_ in both)
+        scale = max(type_.scale or 0 for type_ in both)
+        if whole + scale <= _DECIMAL_DIGITS_MAX:
+            candidates.append(AtomicType("DECIMAL", precision=whole + scale, scale=scale))
     return next((c for c in candidates if _holds(old, c) and _holds(new, c)), None)
 
 
 def _holds(old: AtomicType, new: AtomicType) -> bool:
     return _is_same(old, new) or holds_all(old, new)
-
-
-def _decimal_of_both(old: AtomicType, new: AtomicType) -> list[AtomicType]:
-    if not all(type_.root == "DECIMAL" or type_.root in _DIGITS for type_ in (old, new)):
-        return []
-    whole = max(_DIGITS.get(type_.root) or _whole_digits(type_) for type_ in (old, new))
-    scale = max(type_.scale or 0 for type_ in (old, new))
-    fits = whole + scale <= _DECIMAL_DIGITS_MAX
-    return [AtomicType("DECIMAL", precision=whole + scale, scale=scale)] if fits else []
 
 
 def path_text(path: tuple[str, ...]) -> str:

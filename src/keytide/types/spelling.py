@@ -16,7 +16,6 @@ from keytide.base.arguments import checked
 from keytide.errors import InvalidError
 from keytide.types.logical import (
     BYTES,
-    LENGTH_MAX,
     PARAMETERS_OF,
     STRING,
     ArrayType,
@@ -145,22 +144,18 @@ def _sql_type(text: TypeText) -> DataType:
         made = ArrayType(element) if root == "ARRAY" else MultisetType(element)
         return made.with_nullable(nullability(text))
     if root == "MAP":
-        return _map(text)
+        text.take()
+        text.expect("<")
+        key = _sql_type(text)
+        text.expect(",")
+        value = _sql_type(text)
+        text.expect(">")
+        return MapType(key, value, nullability(text))
     if root == "ROW":
         return _row(text)
     if root == "VECTOR":
         return _vector(text, _sql_type)
     return _atomic_type(text, {**_SYNONYM_OF, **_SQL_SYNONYM_OF})
-
-
-def _map(text: TypeText) -> DataType:
-    text.take()
-    text.expect("<")
-    key = _sql_type(text)
-    text.expect(",")
-    value = _sql_type(text)
-    text.expect(">")
-    return MapType(key, value, nullability(text))
 
 
 def _vector(text: TypeText, parse_element: Callable[[TypeText], DataType]) -> DataType:
@@ -365,19 +360,6 @@ def _atomic(root: str, **parameters: Any) -> Callable[[pa.DataType], DataType]:
     return lambda _: made
 
 
-def _decimal_from_arrow(arrow_type: pa.DataType) -> DataType:
-    return AtomicType("DECIMAL", precision=arrow_type.precision, scale=arrow_type.scale)
-
-
-def _binary_from_arrow(arrow_type: pa.DataType) -> DataType:
-    return AtomicType("BINARY", length=arrow_type.byte_width)
-
-
-def _time_from_arrow(arrow_type: pa.DataType) -> DataType:
-    # TIME is stored in milliseconds. Finer times are refused above.
-    return AtomicType("TIME", precision=0 if arrow_type.unit == "s" else 3)
-
-
 def _timestamp_from_arrow(arrow_type: pa.DataType) -> DataType:
     precision = {"s": 0, "ms": 3, "us": 6, "ns": 9}[arrow_type.unit]
     return AtomicType("TIMESTAMP" if arrow_type.tz is None else "TIMESTAMP_LTZ", None, precision)
@@ -401,22 +383,6 @@ def _row_from_arrow(arrow_type: pa.DataType) -> DataType:
     return RowType(tuple(Field(-1, m.name, type_from_arrow(m.type, m.nullable)) for m in members))
 
 
-def _is_text(arrow_type: pa.DataType) -> bool:
-    is_text = pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type)
-    return bool(is_text or pa.types.is_string_view(arrow_type))
-
-
-def _is_bytes(arrow_type: pa.DataType) -> bool:
-    is_bytes = pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type)
-    return bool(is_bytes or pa.types.is_binary_view(arrow_type))
-
-
-def _is_list(arrow_type: pa.DataType) -> bool:
-    is_list = pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type)
-    is_view = pa.types.is_list_view(arrow_type) or pa.types.is_large_list_view(arrow_type)
-    return bool(is_list or is_view or pa.types.is_fixed_size_list(arrow_type))
-
-
 _FROM_ARROW: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], DataType]]] = (
     (pa.types.is_boolean, _atomic("BOOLEAN")),
     (pa.types.is_int8, _atomic("TINYINT")),
@@ -430,15 +396,24 @@ _FROM_ARROW: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType
     (pa.types.is_float16, _atomic("FLOAT")),
     (pa.types.is_float32, _atomic("FLOAT")),
     (pa.types.is_float64, _atomic("DOUBLE")),
-    (pa.types.is_decimal, _decimal_from_arrow),
-    (_is_text, _atomic("VARCHAR", length=LENGTH_MAX)),
-    (_is_bytes, _atomic("VARBINARY", length=LENGTH_MAX)),
-    (pa.types.is_fixed_size_binary, _binary_from_arrow),
+    (pa.types.is_decimal, lambda t: AtomicType("DECIMAL", precision=t.precision, scale=t.scale)),
+    (pa.types.is_string, lambda _: STRING),
+    (pa.types.is_large_string, lambda _: STRING),
+    (pa.types.is_string_view, lambda _: STRING),
+    (pa.types.is_binary, lambda _: BYTES),
+    (pa.types.is_large_binary, lambda _: BYTES),
+    (pa.types.is_binary_view, lambda _: BYTES),
+    (pa.types.is_fixed_size_binary, lambda t: AtomicType("BINARY", length=t.byte_width)),
     (pa.types.is_date, _atomic("DATE")),
-    (pa.types.is_time32, _time_from_arrow),
+    # TIME is stored in milliseconds. Finer times are refused.
+    (pa.types.is_time32, lambda t: AtomicType("TIME", precision=0 if t.unit == "s" else 3)),
     (pa.types.is_timestamp, _timestamp_from_arrow),
     (pa.types.is_map, _map_from_arrow),
-    (_is_list, _array_from_arrow),
+    (pa.types.is_list, _array_from_arrow),
+    (pa.types.is_large_list, _array_from_arrow),
+    (pa.types.is_list_view, _array_from_arrow),
+    (pa.types.is_large_list_view, _array_from_arrow),
+    (pa.types.is_fixed_size_list, _array_from_arrow),
     (pa.types.is_struct, _row_from_arrow),
 )
 

@@ -213,7 +213,8 @@ def stored_file(
     expected = physical_schema(schema)
     names = [field["name"] for field in container.schema["fields"]]
     there = [expected.field(name) for name in names if name in expected.names]
-    return _BlockFile(source, container, pa.schema(there).remove_metadata(), numbered)
+    columns = pa.schema(there).remove_metadata()
+    return _BlockFile(source, container, columns, columns.names, numbered)
 
 
 def group_ends(
@@ -341,17 +342,12 @@ class _BlockFile:
     source: pa.NativeFile
     container: _Container
     columns: pa.Schema
+    names: Sequence[str]
     numbered: bool
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The columns."""
-        names: list[str] = self.columns.names
-        return names
 
     def rows(self, names: Sequence[str], offset: int, length: int | None) -> Rows:
         """The decoded rows."""
-        names = list(names) or self.columns.names[:1]
+        names = list(names or self.names[:1])
         schema = pa.schema([self.columns.field(name) for name in names])
         # The blocks that contain the rows, and the first row of the first block.
         blocks: list[_Block] = []

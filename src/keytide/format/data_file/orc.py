@@ -51,7 +51,8 @@ def stored_file(
     file = po.ORCFile(store.open_input(path))
     expected = physical_schema(schema)
     there = [expected.field(name) for name in file.schema.names if name in expected.names]
-    return _StripedFile(file, pa.schema(there).remove_metadata(), numbered)
+    columns = pa.schema(there).remove_metadata()
+    return _StripedFile(file, columns, columns.names, numbered)
 
 
 def group_ends(
@@ -109,17 +110,12 @@ class _StripedFile:
 
     file: po.ORCFile
     columns: pa.Schema
+    names: Sequence[str]
     numbered: bool
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The columns."""
-        names: list[str] = self.columns.names
-        return names
 
     def rows(self, names: Sequence[str], offset: int, length: int | None) -> Rows:
         """The decoded rows."""
-        names = list(names) or self.columns.names[:1]
+        names = list(names or self.names[:1])
         schema = pa.schema([self.columns.field(name) for name in names])
         if any(_has_timestamps(t) for t in schema.types) and _wraps_timestamps():
             raise SetupError(

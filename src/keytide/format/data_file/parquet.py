@@ -87,7 +87,8 @@ def stored_file(
         found = local.stat()
         if found.st_size >= _LAZY_FILE_BYTES_MIN:
             version = (found.st_ino, found.st_size, found.st_mtime_ns)
-            return _MappedFile(store, path, _mapped(local, version, numbered, kept_bytes_max))
+            mapping = _mapped(local, version, numbered, kept_bytes_max)
+            return _MappedFile(store, path, mapping, mapping.schema.names())
         file = pq.ParquetFile(store.open_input(path), page_checksum_verification=True)
         return _SmallFile(store, path, file, file.schema_arrow.names, numbered)
     far = remote_file(store, path, size, kept_bytes_max)
@@ -207,7 +208,7 @@ def _buffered(sink: BlockSink) -> Iterator[pa.BufferedOutputStream]:
         yield stream
         stream.flush()
     except BaseException:
-        sink.give_up()  # Arrow writes the rest when it closes the stream
+        sink.is_given_up = True  # Arrow writes the rest when it closes the stream
         raise
 
 
@@ -256,11 +257,7 @@ class _MappedFile:
     store: Store
     path: str
     mapping: _Mapping
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The columns."""
-        return self.mapping.schema.names()
+    names: Sequence[str]
 
     def rows(self, names: Sequence[str], offset: int, length: int | None) -> Rows:
         """The rows, not decoded yet."""

@@ -59,32 +59,29 @@ def read_footer(file: pa.NativeFile) -> pq.FileMetaData:
 
 
 def _refuse_contradictions(schema: pq.ParquetSchema, footer: Sequence[Member]) -> None:
-    # FileMetaData: 4 row_groups. RowGroup: 1 columns. ColumnChunk: 3 meta_data.
+    # FileMetaData: 4 row_groups. RowGroup: 1 columns. ColumnChunk: 3 meta_data. ColumnMetaData: 1
+    # type, 12 statistics, 16 size_statistics. SizeStatistics: 1 unencoded_byte_array_data_bytes, 2
+    # and 3 how many values there are on each level.
     leaves = [schema.column(i) for i in range(len(schema))]
     for group in _items(footer, 4):
         chunks = _items(group, 1)
         if len(chunks) != len(leaves):
             raise OSError(f"its footer lists {len(chunks)} column chunks, expected {len(leaves)}")
-        for leaf, column in zip(leaves, chunks, strict=True):
-            _refuse_chunk(leaf, _value(column, 3, TType.STRUCT, ()))
-
-
-def _refuse_chunk(leaf: pq.ColumnSchema, chunk: Sequence[Member]) -> None:
-    # ColumnMetaData: 1 type, 12 statistics, 16 size_statistics. SizeStatistics: 1
-    # unencoded_byte_array_data_bytes, 2 and 3 how many values there are on each level.
-    stored = _TYPES[_value(chunk, 1, TType.I32, 0)]
-    if stored != leaf.physical_type:
-        raise OSError(f"its footer has type {stored} for a column of type {leaf.physical_type}")
-    sizes = _value(chunk, 16, TType.STRUCT, ())
-    lists, nulls = len(_items(sizes, 2)), len(_items(sizes, 3))
-    is_counted = lists in (0, leaf.max_repetition_level + 1)
-    is_counted &= nulls in (0, leaf.max_definition_level + 1)
-    if not is_counted or (has(sizes, 1) and stored != "BYTE_ARRAY"):
-        raise OSError("its footer has value counts that do not fit its columns")
-    bounds = _value(chunk, 12, TType.STRUCT, ())
-    width = _VALUE_BYTES.get(stored, 0)
-    if any(len(_value(bounds, n, TType.STRING, b"0" * width)) < width for n in _BOUNDS):
-        raise OSError("its footer has bounds that do not fit the type of their column")
+        for leaf, chunk in zip(leaves, chunks, strict=True):
+            column = _value(chunk, 3, TType.STRUCT, ())
+            stored = _TYPES[_value(column, 1, TType.I32, 0)]
+            found = leaf.physical_type
+            if stored != found:
+                raise OSError(f"its footer has type {stored} for a column of type {found}")
+            sizes = _value(column, 16, TType.STRUCT, ())
+            lists, nulls = len(_items(sizes, 2)), len(_items(sizes, 3))
+            is_counted = lists in (0, leaf.max_repetition_level + 1)
+            is_counted &= nulls in (0, leaf.max_definition_level + 1)
+            if not is_counted or (has(sizes, 1) and stored != "BYTE_ARRAY"):
+                raise OSError("its footer has value counts that do not fit its columns")
+            bounds, width = _value(column, 12, TType.STRUCT, ()), _VALUE_BYTES.get(stored, 0)
+            if any(len(_value(bounds, n, TType.STRING, b"0" * width)) < width for n in _BOUNDS):
+                raise OSError("its footer has bounds that do not fit the type of their column")
 
 
 def _items(members: Sequence[Member], number: int) -> Sequence[Any]:
