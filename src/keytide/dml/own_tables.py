@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import polars as pl
 import pyarrow as pa
@@ -64,65 +64,45 @@ from keytide.write.upsert import task_on
 _H = TypeVar("_H", bound="StoredHandle")
 
 
-class ChangedTable(Protocol):
-    """What workers need to know about a table."""
+@dataclass(frozen=True, kw_only=True)
+class ChangedTable(ABC):
+    """What workers need to know about a table that a statement changes."""
+
+    has_begun: bool = False
+    """Whether a statement has begun to change the table."""
+    task: WriteTask | None = None
+    """The task that writes files of a table of the lake, None if workers write no files."""
+    updated: tuple[str, ...] = ()
+    """The columns that an UPDATE sets."""
+    cases: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """The columns that each WHEN clause of a MERGE sets, by its number."""
 
     @property
+    @abstractmethod
     def view(self) -> TableView:
         """The table with the statement's schema."""
-        ...
-
-    @property
-    def task(self) -> WriteTask | None:
-        """The task that writes files of a table of the lake, None if workers write no files."""
-        ...
-
-    @property
-    def updated(self) -> tuple[str, ...]:
-        """The columns that an UPDATE sets."""
-        ...
-
-    @property
-    def cases(self) -> Mapping[int, tuple[str, ...]]:
-        """The columns that each WHEN clause of a MERGE sets, by its number."""
-        ...
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether a statement has begun to change the table."""
-        ...
 
 
-class ChangedByKey(ChangedTable, Protocol):
+@dataclass(frozen=True, kw_only=True)
+class ChangedByKey(ChangedTable):
     """The same for a table to which versions of keys are appended."""
 
-    @property
-    def began_ns(self) -> int | None:
-        """When the statement began, in nanoseconds."""
-        ...
+    began_ns: int | None = None
+    """When the statement began, in nanoseconds."""
+    gives_keys: bool = False
+    """Whether a new row can have the key of a removed row."""
+    inserts_new_keys: bool = False
+    """Whether the rows that a MERGE inserts have keys that no row has."""
+    fresher_by: int = 0
+    """The minimum number of ticks by which a new version must be newer than the replaced one.
 
-    @property
-    def gives_keys(self) -> bool:
-        """Whether a new row can have the key of a removed row."""
-        ...
-
-    @property
-    def inserts_new_keys(self) -> bool:
-        """Whether the rows that a MERGE inserts have keys that no row has."""
-        ...
+    0 if the later one of two equal versions wins.
+    """
 
     @property
     def moves_rows(self) -> bool:
         """Whether rows get other keys."""
-        ...
-
-    @property
-    def fresher_by(self) -> int:
-        """The minimum number of ticks by which a new version must be newer than the replaced one.
-
-        0 if the later one of two equal versions wins.
-        """
-        ...
+        return bool(set(self.updated) & set(self.view.schema.primary_keys))
 
 
 @dataclass
@@ -137,21 +117,17 @@ class CommitProgress:
 
 
 @dataclass(frozen=True)
-class StoredHandle:
+class StoredHandle(ChangedTable):
     """What the handles of all tables have in common.
 
     `state` is the state that the commit is based on, and `commit_progress` its progress. Both stay
-    on the driver. `task` writes files. `updated` are the columns that an UPDATE sets, `cases` those
-    of each WHEN clause of a MERGE.
+    on the driver.
     """
 
     table: PinnedTable
     state: TableState | None
     predicate: Predicate | None = None
-    task: WriteTask | None = None
-    updated: tuple[str, ...] = ()
     commit_progress: CommitProgress | None = None
-    cases: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"table {self.table.name}"
@@ -165,11 +141,6 @@ class StoredHandle:
         return self.base_state.view if self.task is None else self.task.view
 
     @property
-    def has_begun(self) -> bool:
-        """Whether a statement has begun to change the table."""
-        return self.task is not None
-
-    @property
     def base_state(self) -> TableState:
         """The state that the commit is based on. Driver only."""
         assert self.state is not None
@@ -178,8 +149,13 @@ class StoredHandle:
     def begin_change(self: _H, updated: Sequence[str] = ()) -> _H:
         """The handle after the statement has begun, with the write task. Driver only."""
         state = self.base_state.in_statement(Statement.new())
-        task = task_on(state).of_statement()
-        return replace(self, task=task, commit_progress=CommitProgress(), updated=tuple(updated))
+        return replace(
+            self,
+            has_begun=True,
+            task=task_on(state).of_statement(),
+            commit_progress=CommitProgress(),
+            updated=tuple(updated),
+        )
 
     def begin_merge_change(self: _H, cases: Mapping[int, Sequence[str]]) -> _H:
         """The same for a MERGE, with the columns that each WHEN clause sets. Driver only."""
@@ -188,25 +164,10 @@ class StoredHandle:
 
 
 @dataclass(frozen=True)
-class KeyedHandle(StoredHandle):
-    """A table with a primary key.
+class KeyedHandle(StoredHandle, ChangedByKey):
+    """A table with a primary key, and the number of its splits."""
 
-    With `gives_keys`, a new row can have the key of a removed one. With `inserts_new_keys`, the
-    rows that a MERGE inserts have keys that no row has. `began_ns` is when the statement began.
-    """
-
-    began_ns: int | None = None
     splits: int = 0
-    gives_keys: bool = False
-    inserts_new_keys: bool = False
-
-    fresher_by = 0
-    """See `ChangedByKey`. Of equal versions the later one wins."""
-
-    @property
-    def moves_rows(self) -> bool:
-        """Whether rows get other keys."""
-        return bool(set(self.updated) & set(self.view.schema.primary_keys))
 
 
 @dataclass(frozen=True)

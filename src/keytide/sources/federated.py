@@ -28,7 +28,7 @@ from keytide.definition.checks import check_dml_watermark
 from keytide.definition.external import external_schema, refuse_secret, refuse_secret_options
 from keytide.dml.fragments import Spool, read_fragments
 from keytide.dml.keyed_table import Versions, refuse_existing_keys, row_id_of, structs_of
-from keytide.dml.own_tables import TableSink, TableSource, narrowed
+from keytide.dml.own_tables import ChangedByKey, TableSink, TableSource, narrowed
 from keytide.dml.spi import (
     ColumnHandle,
     Connector,
@@ -83,35 +83,19 @@ _PRIMARY_KEY = f"keytide.{keys.PRIMARY_KEY}"
 
 
 @dataclass(frozen=True)
-class FederatedHandle(ExternalHandle):
-    """A federated table at one version, and the change of a statement. See `ChangedByKey`."""
+class FederatedHandle(ExternalHandle, ChangedByKey):
+    """A federated table at one version, and the change of a statement.
+
+    `fresher_by` is 1 if the order of versions is unknown. Workers write no files.
+    """
 
     name: str = ""
     required: frozenset[str] = frozenset()
-    fresher_by: int = 0
-    """See `ChangedByKey`. 1 if the order of versions is unknown."""
-    has_begun: bool = False
-    updated: tuple[str, ...] = ()
-    cases: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    began_ns: int | None = None
-    gives_keys: bool = False
-    inserts_new_keys: bool = False
-
-    def __str__(self) -> str:
-        return f"table {self.table.name}"
 
     @property
     def view(self) -> TableView:
         """The table with its keys."""
         return self.table.view
-
-    task = None
-    """Workers write no files."""
-
-    @property
-    def moves_rows(self) -> bool:
-        """Whether rows get other keys."""
-        return bool({*self.updated} & {*self.view.schema.primary_keys})
 
 
 @dataclass(frozen=True)

@@ -82,25 +82,14 @@ class MetastoreWarehouse:
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
     copies: CacheFolder | None = None
 
+    folder = ""  # the metastore determines the location of each table
+    exists = True  # if the metastore is not there, requests raise an error
+    places_first = False  # a table has a location once it is registered
+
     @property
     def uri(self) -> str:
         """See `Warehouse`."""
         return self.registry.uri
-
-    @property
-    def folder(self) -> str:
-        """See `Warehouse`. The metastore determines the location of each table."""
-        return ""
-
-    @property
-    def exists(self) -> bool:
-        """See `Warehouse`. If the metastore is not there, requests raise an error."""
-        return True
-
-    @property
-    def places_first(self) -> bool:
-        """See `Warehouse`. A table has a location once it is registered."""
-        return False
 
     def databases(self) -> list[str]:
         """See `Warehouse`."""
@@ -129,9 +118,7 @@ class MetastoreWarehouse:
             if table.input_format == INPUT_FORMAT
         ]
 
-    def likely_tables(self, database: str) -> list[str]:
-        """See `Warehouse`."""
-        return self.tables(database)
+    likely_tables = tables
 
     def holds(self, database: str, table: str) -> bool:
         """See `Warehouse`."""
@@ -143,7 +130,9 @@ class MetastoreWarehouse:
         if found is None:
             # The location is determined when the table is created.
             return TableMetadata(open_cached_store("memory://unmade"), name)
-        return self._metadata(database, found)
+        store = self._store(self._place_of(database, found))
+        commits = RegisteredCommits(self.registry, database, found.name)
+        return TableMetadata(store, f"{database}.{found.name}", commits)
 
     def create(self, database: str, table: str, definition: TableSchema) -> bool:
         """See `Warehouse`. Creates the database if it does not exist.
@@ -171,13 +160,17 @@ class MetastoreWarehouse:
         store = self._store(location)
         if not created(store, paths.schema_path(definition.id), definition.to_json()):
             return False
+        description, is_made = Description.of(definition, location), False
         try:
-            is_made = self._registered(database, table, Description.of(definition, location))
-        except BaseException:
-            self._discard(location)
-            raise
-        if not is_made:
-            self._discard(location)
+            try:
+                is_made = self.registry.create_table(database, table, description)
+            except NotFoundError:
+                self.create_database(database, None)
+                is_made = self.registry.create_table(database, table, description)
+        finally:
+            if not is_made:
+                with suppress(KeytideError):
+                    self._delete(location)
         return is_made
 
     def is_half_dropped(self, database: str, table: str) -> bool:
@@ -237,11 +230,6 @@ class MetastoreWarehouse:
             return None
         return self.registry.table(database, table)
 
-    def _metadata(self, database: str, found: RegisteredTable) -> TableMetadata:
-        store = self._store(self._place_of(database, found))
-        commits = RegisteredCommits(self.registry, database, found.name)
-        return TableMetadata(store, f"{database}.{found.name}", commits)
-
     def _place_of(self, database: str, found: RegisteredTable) -> str:
         """The location of a Paimon table. Raises `UnsupportedError` for other tables."""
         name = f"{database}.{found.name}"
@@ -254,13 +242,6 @@ class MetastoreWarehouse:
         if not found.location:
             raise DataError(f"table {name}: {self.uri} has no location for it; check the metastore")
         return found.location
-
-    def _registered(self, database: str, table: str, description: Description) -> bool:
-        try:
-            return self.registry.create_table(database, table, description)
-        except NotFoundError:
-            self.create_database(database, None)
-            return self.registry.create_table(database, table, description)
 
     # -- locations --------------------------------------------------------------------------------
 
@@ -276,10 +257,6 @@ class MetastoreWarehouse:
                 "'s3://bucket/prefix', ...}, or create the database there with a location"
             )
         return self.root.rstrip("/")
-
-    def _discard(self, location: str) -> None:
-        with suppress(KeytideError):
-            self._delete(location)
 
     def _delete(self, location: str) -> None:
         folder, _, name = location.rstrip("/").rpartition("/")
@@ -322,7 +299,9 @@ def open_metastore_warehouse(
     `InvalidError`, and `SetupError` without the client library.
     """
     given = dict(options or {})
-    root = _root(given.pop(_WAREHOUSE, None))
+    root = given.pop(_WAREHOUSE, None) or None
+    if root is not None and not takes_options(root) and not root.startswith("file:"):
+        root = Path(root).expanduser().absolute().as_uri()
     if address.startswith(_HIVE):
         require("pymetastore", "hive", "a Hive Metastore")
         return MetastoreWarehouse(_hive(address), root, given, copies)
@@ -358,12 +337,3 @@ def _glue(address: str, options: dict[str, str]) -> GlueRegistry:
         if known is not None:
             settings[known] = value
     return GlueRegistry(account or None, tuple(sorted(settings.items())))
-
-
-def _root(given: str | None) -> str | None:
-    """The location of new databases, as an address."""
-    if not given:
-        return None
-    if takes_options(given) or given.startswith("file:"):
-        return given
-    return Path(given).expanduser().absolute().as_uri()
