@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from keytide.base.arguments import shown
 from keytide.errors import ConflictError, DataError, InvalidError, UnsupportedError
@@ -330,6 +330,46 @@ class Warehouse(Protocol):
         Raises `UnsupportedError` if that is not possible in one step.
         """
         ...
+
+
+class ServiceWarehouse:
+    """What warehouses have in common in which a service determines the tables.
+
+    The service's views have another format than Keytide's, so none is visible.
+    """
+
+    kind: ClassVar[str]
+    """The service in messages."""
+
+    folder = ""  # the service determines the location of each table
+    exists = True  # if the service is not there, requests raise an error
+    places_first = False  # a table has a location once it is created
+
+    def is_half_dropped(self, database: str, table: str) -> bool:
+        """See `Warehouse`. Always false: the service decides which tables exist."""
+        return False
+
+    def views(self, database: str) -> list[str]:
+        """See `Warehouse`."""
+        return []
+
+    def view(self, database: str, name: str) -> StoredView | None:
+        """See `Warehouse`."""
+        return None
+
+    def create_view(self, database: str, name: str, view: StoredView) -> bool:
+        """See `Warehouse`. Raises `UnsupportedError`."""
+        raise UnsupportedError(
+            f"view {database}.{name}: Keytide cannot create views in {self.kind}; create it with "
+            "another engine, or in a folder warehouse"
+        )
+
+    def replace_view(self, database: str, name: str, view: StoredView) -> None:
+        """See `Warehouse`. Raises `UnsupportedError`."""
+        self.create_view(database, name, view)
+
+    def drop_view(self, database: str, name: str) -> None:
+        """See `Warehouse`. No-op, because there are no views."""
 
 
 @dataclass(frozen=True)

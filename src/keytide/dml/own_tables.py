@@ -201,8 +201,8 @@ def members_of(structs: pa.StructArray) -> pa.RecordBatch:
     return pa.record_batch(structs.flatten(), [member.name for member in structs.type])
 
 
-class Changes(ABC):
-    """The changes of the rows of one split or one sink."""
+class Changes(ConnectorMergeSink):
+    """The changes of the rows of one split or one sink. As a sink it receives rows of a MERGE."""
 
     def __init__(self, table: ChangedTable, number: int) -> None:
         self._on, self._number = table, number
@@ -233,6 +233,24 @@ class Changes(ABC):
     def _facts_and_rows(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
         """Facts and rows for fragments, in addition to the files."""
         return iter(())
+
+    def store_merged_rows(self, page: pa.RecordBatch) -> None:
+        """See `ConnectorMergeSink`."""
+        width = page.num_columns - 3
+        for operation in (MergeOperation.DELETE, MergeOperation.UPDATE, MergeOperation.INSERT):
+            rows = page.filter(pc.equal(page.column(width), pa.scalar(operation.value, pa.int8())))
+            if not rows.num_rows:
+                continue
+            if operation is MergeOperation.DELETE:
+                self.delete(rows.column(width + 2))
+            elif operation is MergeOperation.INSERT:
+                self.insert(rows.select(range(width)))
+            else:
+                for case in rows.column(width + 1).unique():
+                    some = rows.filter(pc.equal(rows.column(width + 1), case))
+                    values = dict(zip(some.schema.names[:width], some.columns[:width], strict=True))
+                    updated = self._on.cases[case.as_py()]
+                    self.update(values, some.column(width + 2), updated)
 
     def finish(self) -> Sequence[Fragment]:
         """Write the buffered rows. The fragments name the files and the number of rows."""
@@ -361,39 +379,6 @@ class TableSource(UpdatablePageSource):
         self._changes.close()
 
 
-class TableSink(ConnectorMergeSink):
-    """Rows of a MERGE, and their changes."""
-
-    def __init__(self, table: ChangedTable, changes: Changes) -> None:
-        self._table, self._changes = table, changes
-
-    def store_merged_rows(self, page: pa.RecordBatch) -> None:
-        """See `ConnectorMergeSink`."""
-        width = page.num_columns - 3
-        for operation in (MergeOperation.DELETE, MergeOperation.UPDATE, MergeOperation.INSERT):
-            rows = page.filter(pc.equal(page.column(width), pa.scalar(operation.value, pa.int8())))
-            if not rows.num_rows:
-                continue
-            if operation is MergeOperation.DELETE:
-                self._changes.delete(rows.column(width + 2))
-            elif operation is MergeOperation.INSERT:
-                self._changes.insert(rows.select(range(width)))
-            else:
-                for case in rows.column(width + 1).unique():
-                    some = rows.filter(pc.equal(rows.column(width + 1), case))
-                    values = dict(zip(some.schema.names[:width], some.columns[:width], strict=True))
-                    updated = self._table.cases[case.as_py()]
-                    self._changes.update(values, some.column(width + 2), updated)
-
-    def finish(self) -> Sequence[Fragment]:
-        """See `ConnectorMergeSink`."""
-        return self._changes.finish()
-
-    def abort(self) -> None:
-        """See `ConnectorMergeSink`."""
-        self._changes.abort()
-
-
 # -- conditions on given values --------------------------------------------------------------------
 
 
@@ -446,8 +431,22 @@ def among_keys(keys: pl.DataFrame, view: TableView) -> Predicate | None:
 H = TypeVar("H", bound=StoredHandle)
 
 
+class WholeRowsMetadata(ConnectorMetadata):
+    """Metadata operations for tables of which a statement changes whole rows."""
+
+    def get_row_change_paradigm(self, session: ConnectorSession, table: Any) -> RowChangeParadigm:
+        """See `ConnectorMetadata`. An update is one whole row."""
+        return RowChangeParadigm.CHANGE_ONLY_UPDATED_COLUMNS
+
+    def apply_values(
+        self, session: ConnectorSession, table: Any, values: Mapping[str, pa.Array]
+    ) -> Any:
+        """See `ConnectorMetadata`."""
+        return replace(table, predicate=narrowed(table.predicate, values, table.view))
+
+
 @dataclass(frozen=True)
-class StoredMetadata(ConnectorMetadata, Generic[H]):
+class StoredMetadata(WholeRowsMetadata, Generic[H]):
     """Metadata operations for tables of a catalog, including the end of a statement."""
 
     catalog: Catalog
@@ -536,7 +535,7 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
 
     def begin_delete(self, session: ConnectorSession, table: H) -> H:
         """See `ConnectorMetadata`."""
-        return table.begin_change()
+        return self.begin_update(session, table, ())
 
     def finish_delete(
         self, session: ConnectorSession, table: H, fragments: Sequence[Fragment]
@@ -562,17 +561,6 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
         return table.begin_change(updated_columns)
 
     finish_update, abort_update = finish_delete, abort_delete
-
-    def get_row_change_paradigm(self, session: ConnectorSession, table: H) -> RowChangeParadigm:
-        """See `ConnectorMetadata`. An update is one whole row."""
-        return RowChangeParadigm.CHANGE_ONLY_UPDATED_COLUMNS
-
-    def apply_values(
-        self, session: ConnectorSession, table: H, values: Mapping[str, pa.Array]
-    ) -> H:
-        """See `ConnectorMetadata`."""
-        return replace(table, predicate=narrowed(table.predicate, values, table.view))
-
     finish_merge, abort_merge = finish_delete, abort_delete
 
 

@@ -28,7 +28,7 @@ from keytide.definition.checks import check_dml_watermark
 from keytide.definition.external import external_schema, refuse_secret, refuse_secret_options
 from keytide.dml.fragments import Spool, read_fragments
 from keytide.dml.keyed_table import Versions, refuse_existing_keys, row_id_of, structs_of
-from keytide.dml.own_tables import ChangedByKey, TableSink, TableSource, narrowed
+from keytide.dml.own_tables import ChangedByKey, TableSource, WholeRowsMetadata
 from keytide.dml.spi import (
     ColumnHandle,
     Connector,
@@ -39,7 +39,6 @@ from keytide.dml.spi import (
     ConnectorSession,
     ConnectorTableSchema,
     Fragment,
-    RowChangeParadigm,
     RowChanges,
     UpdatablePageSource,
 )
@@ -269,7 +268,7 @@ def tables_of(connector: Connector) -> FederatedTables | None:
 
 
 @dataclass(frozen=True)
-class _Metadata(ExternalMetadata):
+class _Metadata(ExternalMetadata, WholeRowsMetadata):
     """See `ConnectorMetadata`."""
 
     tables: FederatedTables
@@ -392,11 +391,6 @@ class _Metadata(ExternalMetadata):
 
     finish_update = finish_delete
 
-    def get_row_change_paradigm(
-        self, session: ConnectorSession, table: FederatedHandle
-    ) -> RowChangeParadigm:
-        return RowChangeParadigm.CHANGE_ONLY_UPDATED_COLUMNS
-
     get_merge_row_id_column_handle = get_delete_row_id_column_handle
 
     def begin_merge(
@@ -416,11 +410,6 @@ class _Metadata(ExternalMetadata):
         if not {*columns} <= {*table.view.schema.primary_keys}:
             return table
         return replace(table, inserts_new_keys=True, gives_keys=table.moves_rows)
-
-    def apply_values(
-        self, session: ConnectorSession, table: FederatedHandle, values: Mapping[str, pa.Array]
-    ) -> FederatedHandle:
-        return replace(table, predicate=narrowed(table.predicate, values, table.view))
 
     finish_merge = finish_delete
 
@@ -545,7 +534,7 @@ class _Sinks(ConnectorMergeSinkProvider):
     def create_merge_sink(
         self, session: ConnectorSession, table: FederatedHandle, number: int, count: int
     ) -> ConnectorMergeSink:
-        return TableSink(table, _ReturnedVersions(table, number, count))
+        return _ReturnedVersions(table, number, count)
 
 
 class _ReturnedVersions(Versions):

@@ -24,7 +24,7 @@ from keytide.catalogs.metastore.registry import (
     Registry,
 )
 from keytide.catalogs.metastore.services import GlueRegistry, HiveRegistry
-from keytide.catalogs.warehouse import DATABASE_SUFFIX, StoredView, open_cached_store
+from keytide.catalogs.warehouse import DATABASE_SUFFIX, ServiceWarehouse, open_cached_store
 from keytide.definition.kind import is_external
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError, UnsupportedError
 from keytide.format import paths
@@ -70,7 +70,7 @@ _EXTERNAL = "EXTERNAL_TABLE"
 
 
 @dataclass(frozen=True)
-class MetastoreWarehouse:
+class MetastoreWarehouse(ServiceWarehouse):
     """The databases and the Apache Paimon tables that are registered in a metastore.
 
     New databases, and tables of databases without a location, are created below the address `root`.
@@ -82,9 +82,7 @@ class MetastoreWarehouse:
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
     copies: CacheFolder | None = None
 
-    folder = ""  # the metastore determines the location of each table
-    exists = True  # if the metastore is not there, requests raise an error
-    places_first = False  # a table has a location once it is registered
+    kind = "a metastore"
 
     @property
     def uri(self) -> str:
@@ -173,10 +171,6 @@ class MetastoreWarehouse:
                     self._delete(location)
         return is_made
 
-    def is_half_dropped(self, database: str, table: str) -> bool:
-        """See `Warehouse`. Always false: the metastore decides which tables exist."""
-        return False
-
     def drop(self, database: str, table: str) -> None:
         """See `Warehouse`. If the table is external for the metastore, its files are kept."""
         found = self._found(database, table)
@@ -196,31 +190,6 @@ class MetastoreWarehouse:
                 f"{new[0]} does not exist; create it first"
             )
         return self.registry.rename_table(old, new)
-
-    def views(self, database: str) -> list[str]:
-        """See `Warehouse`.
-
-        The metastore's views have another format than Keytide's, so none is visible.
-        """
-        return []
-
-    def view(self, database: str, name: str) -> StoredView | None:
-        """See `Warehouse`."""
-        return None
-
-    def create_view(self, database: str, name: str, view: StoredView) -> bool:
-        """See `Warehouse`. Raises `UnsupportedError`."""
-        raise UnsupportedError(
-            f"view {database}.{name}: Keytide cannot create views in a metastore; create it with "
-            "another engine, or in a folder warehouse"
-        )
-
-    def replace_view(self, database: str, name: str, view: StoredView) -> None:
-        """See `Warehouse`. Raises `UnsupportedError`."""
-        self.create_view(database, name, view)
-
-    def drop_view(self, database: str, name: str) -> None:
-        """See `Warehouse`. No-op, because there are no views."""
 
     # -- registrations ----------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from keytide.catalogs.rest.client import (
     options_in,
 )
 from keytide.catalogs.rest.commits import RestCommits
-from keytide.catalogs.warehouse import StoredView, with_cache
+from keytide.catalogs.warehouse import ServiceWarehouse, with_cache
 from keytide.definition.kind import is_external
 from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
 from keytide.format import paths
@@ -103,7 +103,7 @@ _BEARER = "bear"
 
 
 @dataclass(frozen=True)
-class RestWarehouse:
+class RestWarehouse(ServiceWarehouse):
     """The catalog determines the tables, their locations and their latest snapshots.
 
     `storage` are options of the tables' object store, and `copies` is a cache for it.
@@ -115,9 +115,7 @@ class RestWarehouse:
     lends: str | None = None
     """The user's option on whether the catalog provides credentials."""
 
-    folder = ""  # the catalog determines the location of each table
-    exists = True  # if the catalog is not there, requests raise an error
-    places_first = False  # the catalog returns the location after it has created the table
+    kind = "a REST catalog"
 
     @property
     def uri(self) -> str:
@@ -202,10 +200,6 @@ class RestWarehouse:
             "check the service"
         )
 
-    def is_half_dropped(self, database: str, table: str) -> bool:
-        """See `Warehouse`. Always false: the catalog decides which tables exist."""
-        return False
-
     def drop(self, database: str, table: str) -> None:
         """See `Warehouse`. The catalog deletes the files."""
         self.client.delete("databases", database, "tables", table)
@@ -222,31 +216,6 @@ class RestWarehouse:
                 "database first, and check whether the table was already renamed"
             )
         return answer.is_done
-
-    def views(self, database: str) -> list[str]:
-        """See `Warehouse`.
-
-        The catalog's views have another format than Keytide's, so none is visible.
-        """
-        return []
-
-    def view(self, database: str, name: str) -> StoredView | None:
-        """See `Warehouse`."""
-        return None
-
-    def create_view(self, database: str, name: str, view: StoredView) -> bool:
-        """See `Warehouse`. Raises `UnsupportedError`."""
-        raise UnsupportedError(
-            f"view {database}.{name}: Keytide cannot create views in a REST catalog; create it "
-            "with another engine, or in a folder warehouse"
-        )
-
-    def replace_view(self, database: str, name: str, view: StoredView) -> None:
-        """See `Warehouse`. Raises `UnsupportedError`."""
-        self.create_view(database, name, view)
-
-    def drop_view(self, database: str, name: str) -> None:
-        """See `Warehouse`. No-op, because there are no views."""
 
     def _make(self, database: str, table: str, definition: TableSchema) -> bool:
         """Whether this call created a table. False if something is missing or exists already."""
