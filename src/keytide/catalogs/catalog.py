@@ -282,23 +282,20 @@ class Catalog:
                     f"* FROM {database}.{table}'); write to its tables, or change it with CREATE "
                     "OR REPLACE VIEW and DROP VIEW"
                 ) from None
-            there = self._first_tables(database) or "none"
+            # The first tables of the database. Only the names of the others are requested.
+            is_known = database in self.warehouse.databases()
+            likely = self.likely_tables([database]) if is_known else []
+            if len(likely) <= _NAMES_SHOWN:
+                there = ", ".join(self.tables(database))
+            else:
+                own = ((name, name.removeprefix(f"{database}.")) for name in likely)
+                held = (name for name, short in own if self.warehouse.holds(database, short))
+                first = [*islice(held, _NAMES_SHOWN)]
+                there = ", ".join(first) + (" and others" if len(first) == _NAMES_SHOWN else "")
             raise NotFoundError(
                 f"table {database}.{table} does not exist in {self.uri}; tables of database "
-                f"{database!r}: {there}"
+                f"{database!r}: {there or 'none'}"
             ) from None
-
-    def _first_tables(self, database: str) -> str:
-        """The first tables of a database, for a message.
-
-        Only the names of the others are requested.
-        """
-        likely = self.likely_tables([database]) if database in self.warehouse.databases() else []
-        if len(likely) <= _NAMES_SHOWN:
-            return ", ".join(self.tables(database))
-        held = (n for n in likely if self.warehouse.holds(database, n.removeprefix(f"{database}.")))
-        first = [*islice(held, _NAMES_SHOWN)]
-        return ", ".join(first) + (" and others" if len(first) == _NAMES_SHOWN else "")
 
     def find(self, name: str) -> str | None:
         """The table with that name, case-insensitive as in SQL.
@@ -413,8 +410,18 @@ class Catalog:
                 "or choose another name"
             )
         made = self.table(full_name)
-        if not created:
-            _check_same_keys(made, definition)
+        if created:
+            return made
+        # Keys never change: another primary key would change which rows are stored.
+        for what, stored, given in (
+            ("primary key", made.schema.primary_keys, definition.primary_keys),
+            ("partition columns", made.schema.partition_keys, definition.partition_keys),
+        ):
+            if stored != given:
+                raise InvalidError(
+                    f"table {made.name} has the {what} ({', '.join(stored)}), found "
+                    f"({', '.join(given)}); they cannot be changed. Write the rows to a new table"
+                )
         return made
 
     def store_for(self, name: str) -> Store:
@@ -487,16 +494,13 @@ class Catalog:
                 "meanwhile, or the folder contains other files; choose another name for "
                 f"{entry.name}"
             )
-        self._publish_anew(self.look(full_name))
+        # Publications contain the location.
+        moved = self.look(full_name)
+        if not is_external(moved.schema):
+            with as_warning(moved, "the table was renamed", "publishing it", "Table.publish"):
+                if moved.view(moved.schema).options.publish:
+                    publish(moved)
         return full_name
-
-    def _publish_anew(self, moved: PinnedTable) -> None:
-        """Publish a table again after a move, because publications contain its location."""
-        if is_external(moved.schema):
-            return
-        with as_warning(moved, "the table was renamed", "publishing it", "Table.publish"):
-            if moved.view(moved.schema).options.publish:
-                publish(moved)
 
     def _split_whole(self, name: str) -> tuple[str, str]:
         """The parts of a name that must name a whole table."""
@@ -581,20 +585,6 @@ def _definition(metadata: TableMetadata, wanted: NewTable) -> TableSchema:
     for message in messages:
         warn_caller(f"table {metadata.name}: {message}")
     return definition
-
-
-def _check_same_keys(table: StoredTable, wanted: TableSchema) -> None:
-    """Keys never change: another primary key would change which rows are stored."""
-    pairs = (
-        ("primary key", table.schema.primary_keys, wanted.primary_keys),
-        ("partition columns", table.schema.partition_keys, wanted.partition_keys),
-    )
-    for what, stored, given in pairs:
-        if stored != given:
-            raise InvalidError(
-                f"table {table.name} has the {what} ({', '.join(stored)}), found "
-                f"({', '.join(given)}); they cannot be changed. Write the rows to a new table"
-            )
 
 
 def _named_columns(what: str, given: Sequence[str], option: str | None) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -49,12 +49,11 @@ from keytide.write.task import WriteTask
 Fitting: TypeAlias = "Callable[[Transaction, pa.Table], pa.Table]"
 
 
-def _unchanged_rows(transaction: Transaction, rows: pa.Table) -> pa.Table:
-    return rows
-
-
 def append(
-    table: StoredTable, data: Any, author: Author | None = None, fitting: Fitting = _unchanged_rows
+    table: StoredTable,
+    data: Any,
+    author: Author | None = None,
+    fitting: Fitting = lambda _, rows: rows,
 ) -> WriteResult:
     """Append rows in one atomic commit, see `Table.write`.
 
@@ -76,11 +75,8 @@ def _append(table: PinnedTable, data: Any, author: Author | None, fitting: Fitti
         if transaction.own_commit is not None:
             return transaction.previous_result(given.num_rows)
 
-        def write() -> None:
-            fill(transaction, fitting(transaction, given))
-
-        write()
-        return transaction.commit(write)
+        fill(transaction, fitting(transaction, given))
+        return transaction.commit(lambda: fill(transaction, fitting(transaction, given)))
 
 
 def fill(transaction: Transaction, rows: pa.Table) -> None:
@@ -168,17 +164,14 @@ def extended_table(
     is changed. Raises the errors of these functions and of `alter_table`.
     """
     writable_view(pinned)  # or nothing must be changed
-    if not needed(pinned.schema) or _is_done(pinned, author):
+    if not needed(pinned.schema):
         return pinned
+    if author is not None:
+        newest = pinned.metadata.latest_snapshot()
+        if author.own(pinned.metadata, newest, CommitKind.APPEND) is not None:
+            return pinned
     alter_as_needed(pinned.live.metadata, needed, check)
     return pinned.live.pinned()
-
-
-def _is_done(table: PinnedTable, author: Author | None) -> bool:
-    if author is None:
-        return False
-    newest = table.metadata.latest_snapshot()
-    return author.own(table.metadata, newest, CommitKind.APPEND) is not None
 
 
 # -- creation of a table with its first rows -------------------------------------------------------
@@ -200,63 +193,42 @@ def create_filled(
     `AlreadyExistsError` if another process created the table in the meantime, and the errors of
     `fill`.
     """
-    making = _TableCreation(warehouse, database, name, definition)
-    return making.rows_first(fill) if warehouse.places_first else making.table_first(fill)
-
-
-@dataclass(frozen=True)
-class _TableCreation:
-    """A table that is created with its rows."""
-
-    warehouse: Warehouse
-    database: str
-    name: str
-    definition: TableSchema
-
-    def rows_first(self, fill: Callable[[Transaction], None]) -> WriteResult:
-        """Write data files, then create the table, then commit."""
-        metadata = self._metadata()
-        table = PinnedTable(
-            StoredTable.of(metadata), metadata_before_creation(metadata, self.definition)
-        )
-        with with_follow_ups(table, Transaction.begin(table, writable_view(table))) as transaction:
-            # Data first: a visible table should never be without its first rows.
-            fill(transaction)
-            self._make()
-            with self._dropped_after_errors(metadata):
-                return transaction.commit()
-
-    def table_first(self, fill: Callable[[Transaction], None]) -> WriteResult:
-        """Create the table, then write data files to its location, and commit."""
-        self._make()
-        metadata = self._metadata()
-        with self._dropped_after_errors(metadata):
+    if not warehouse.places_first:
+        with _creation(warehouse, database, name, definition) as metadata:
             table = StoredTable.of(metadata).pinned()
-            with with_follow_ups(
-                table, Transaction.begin(table, writable_view(table))
-            ) as transaction:
+            begun = Transaction.begin(table, writable_view(table))
+            with with_follow_ups(table, begun) as transaction:
                 fill(transaction)
                 return transaction.commit()
+    metadata = warehouse.metadata(database, name)
+    table = PinnedTable(StoredTable.of(metadata), metadata_before_creation(metadata, definition))
+    with with_follow_ups(table, Transaction.begin(table, writable_view(table))) as transaction:
+        # Data first: a visible table should never be without its first rows.
+        fill(transaction)
+        with _creation(warehouse, database, name, definition, metadata):
+            return transaction.commit()
 
-    def _metadata(self) -> TableMetadata:
-        return self.warehouse.metadata(self.database, self.name)
 
-    def _make(self) -> None:
-        if not self.warehouse.create(self.database, self.name, self.definition):
-            raise AlreadyExistsError(
-                f"table {self.database}.{self.name} was created by another writer meanwhile; "
-                "insert the rows into it, or choose another name"
-            )
-
-    @contextmanager
-    def _dropped_after_errors(self, metadata: TableMetadata) -> Iterator[None]:
-        """A block. After an error, the table is dropped, unless somebody has committed to it."""
-        try:
-            yield
-        except BaseException:
-            # A commit with unknown outcome keeps its files. Without a table, nobody can reference
-            # them.
-            with suppress(DataError):
-                if metadata.latest_snapshot_id() is None:
-                    self.warehouse.drop(self.database, self.name)
-            raise
+@contextmanager
+def _creation(
+    warehouse: Warehouse,
+    database: str,
+    name: str,
+    definition: TableSchema,
+    known: TableMetadata | None = None,
+) -> Iterator[TableMetadata]:
+    """Create a table. After an error in the block, drop it, unless somebody has committed to it."""
+    if not warehouse.create(database, name, definition):
+        raise AlreadyExistsError(
+            f"table {database}.{name} was created by another writer meanwhile; insert the rows "
+            "into it, or choose another name"
+        )
+    metadata = warehouse.metadata(database, name) if known is None else known
+    try:
+        yield metadata
+    except BaseException:
+        # A commit with unknown outcome keeps its files. Without a table, nobody can reference them.
+        with suppress(DataError):
+            if metadata.latest_snapshot_id() is None:
+                warehouse.drop(database, name)
+        raise

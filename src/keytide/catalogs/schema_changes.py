@@ -30,11 +30,10 @@ from keytide.format.arrow import from_arrow
 from keytide.format.schema import TableSchema
 from keytide.merge.refusal import NAMED_ROWS_MAX, named_rows
 from keytide.options import TableOptions, keys
-from keytide.predicate.condition import Constraint, constraint_of, expressions_in
+from keytide.predicate.condition import constraint_of, expressions_in
 from keytide.predicate.predicate import negation
 from keytide.predicate.row_expression import RowExpression
 from keytide.read.requests import scan_table
-from keytide.read.scan import Scan
 from keytide.snapshot.authority import Keeper, UnknownOutcomeError, refuse_lost
 from keytide.snapshot.branch_tables import branch_names, has_branch
 from keytide.snapshot.metadata import TableMetadata
@@ -109,11 +108,8 @@ class _NextSchema:
 
     def stored(self, metadata: TableMetadata, keeper: Keeper | None) -> TableSchema | None:
         """The schema after it is stored durably. None if another one came first."""
-        return (
-            self._created(metadata) if keeper is None else self._altered_by_keeper(metadata, keeper)
-        )
-
-    def _created(self, metadata: TableMetadata) -> TableSchema | None:
+        if keeper is not None:
+            return self._altered_by_keeper(metadata, keeper)
         path = paths.schema_path(self.schema.id)
         if not created(metadata.store, path, self.schema.to_json()):
             return None
@@ -126,7 +122,8 @@ class _NextSchema:
         try:
             keeper.alter(metadata.store, self.changes)
         except UnknownOutcomeError:
-            if not self._is_same(metadata.newest_schema()):
+            own, newest = self.schema, metadata.newest_schema()
+            if replace(newest, id=own.id, time_millis=own.time_millis) != own:
                 raise
         # The catalog does not know which of Keytide's own options name a column, or follow from
         # others.
@@ -143,10 +140,6 @@ class _NextSchema:
         if left:
             keeper.alter(metadata.store, left)
         return metadata.newest_schema()
-
-    def _is_same(self, found: TableSchema) -> bool:
-        told = replace(found, id=self.schema.id, time_millis=self.schema.time_millis)
-        return told == self.schema
 
 
 def _altered(
@@ -235,16 +228,11 @@ def _try(metadata: TableMetadata, base: TableSchema, evolved: TableSchema) -> No
     try:
         try_definition(metadata, evolved)
     except KeytideError:
-        if _can_be_written(metadata, base):
-            raise
-
-
-def _can_be_written(metadata: TableMetadata, definition: TableSchema) -> bool:
-    try:
-        try_definition(metadata, definition)
-    except KeytideError:
-        return False
-    return True
+        try:
+            try_definition(metadata, base)
+        except KeytideError:
+            return
+        raise
 
 
 def _messages(old: TableSchema, new: TableSchema) -> list[str]:
@@ -260,7 +248,7 @@ def _messages(old: TableSchema, new: TableSchema) -> list[str]:
 def add_constraint(table: StoredTable, name: str, condition: str) -> None:
     """See `Table.add_constraint`."""
     key = keys.key_of(keys.CONSTRAINT, name)
-    if name in _known(table):
+    if name in TableOptions.parse(table.schema.options).constraint_texts:
         raise AlreadyExistsError(
             f"table {table.name} already has a constraint {name!r}; drop it first, or choose "
             "another name"
@@ -269,7 +257,15 @@ def add_constraint(table: StoredTable, name: str, condition: str) -> None:
     constraint = constraint_of(name, condition, table.schema.fields, table.name)
     columns = tuple(dict.fromkeys((*table.schema.primary_keys, *constraint.columns)))
     columns = columns or table.schema.names[:1]
-    count, first = _failing(_rows_for(table, constraint, columns), constraint)
+    # Files whose metadata exclude failures are skipped.
+    rule = constraint.condition
+    scan = scan_table(table, columns, None if isinstance(rule, RowExpression) else negation(rule))
+    count, first = 0, from_arrow(scan.schema.empty_table())
+    for batch in scan.to_batches():
+        rows = from_arrow(pa.Table.from_batches([batch]))
+        failing = rows.filter(pl.Series(constraint.fails(rows)))
+        count += failing.height
+        first = pl.concat([first, failing]).head(NAMED_ROWS_MAX)
     if count:
         more = "; ..." if count > first.height else ""
         raise InvalidError(
@@ -280,27 +276,9 @@ def add_constraint(table: StoredTable, name: str, condition: str) -> None:
     alter_table(table.metadata, [SetOption(key, condition)])
 
 
-def _rows_for(table: StoredTable, constraint: Constraint, columns: tuple[str, ...]) -> Scan:
-    """The rows that may fail. Files whose metadata exclude failures are skipped."""
-    if isinstance(constraint.condition, RowExpression):
-        return scan_table(table, columns)
-    return scan_table(table, columns, negation(constraint.condition))
-
-
-def _failing(scan: Scan, constraint: Constraint) -> tuple[int, pl.DataFrame]:
-    """How many rows fail a constraint, and the first of them."""
-    count, first = 0, from_arrow(scan.schema.empty_table())
-    for batch in scan.to_batches():
-        rows = from_arrow(pa.Table.from_batches([batch]))
-        failing = rows.filter(pl.Series(constraint.fails(rows)))
-        count += failing.height
-        first = pl.concat([first, failing]).head(NAMED_ROWS_MAX)
-    return count, first
-
-
 def drop_constraint(table: StoredTable, name: str, *, missing_ok: bool = False) -> None:
     """See `Table.drop_constraint`."""
-    known = _known(table)
+    known = TableOptions.parse(table.schema.options).constraint_texts
     if name in known:
         alter_table(table.metadata, [RemoveOption(keys.key_of(keys.CONSTRAINT, name))])
     elif not missing_ok:
@@ -308,7 +286,3 @@ def drop_constraint(table: StoredTable, name: str, *, missing_ok: bool = False) 
         raise NotFoundError(
             f"table {table.name} has no constraint {name!r}; existing constraints: {there}"
         )
-
-
-def _known(table: StoredTable) -> dict[str, str]:
-    return TableOptions.parse(table.schema.options).constraint_texts

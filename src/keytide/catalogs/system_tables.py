@@ -25,7 +25,6 @@ from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.binary_row import decode_rows
 from keytide.format.data_file import VALUE_KIND
 from keytide.format.manifest_entry import FileSource, ManifestEntry
-from keytide.format.snapshot import Tag
 from keytide.maintenance.branches import branches_of
 from keytide.maintenance.history import consumers_of
 from keytide.options import keys
@@ -236,21 +235,20 @@ _TAGS = _schema(
 
 
 def _tags(metadata: TableMetadata) -> pa.Table:
-    rows = [_tag(name, tag) for name, tag in metadata.tags().items()]
+    rows = []
+    for name, tag in metadata.tags().items():
+        created, retained = tag.create_time_ns, tag.time_retained_ns
+        row = {
+            "tag_name": name,
+            "snapshot_id": tag.snapshot.id,
+            "schema_id": tag.snapshot.schema_id,
+            "commit_time": tag.snapshot.time_millis,
+            "record_count": tag.snapshot.total_record_count,
+            "create_time": None if created is None else created // 1_000_000,
+            "time_retained": None if retained is None else _duration(retained),
+        }
+        rows.append(row)
     return pa.Table.from_pylist(rows, schema=_TAGS)
-
-
-def _tag(name: str, tag: Tag) -> Row:
-    created, retained = tag.create_time_ns, tag.time_retained_ns
-    return {
-        "tag_name": name,
-        "snapshot_id": tag.snapshot.id,
-        "schema_id": tag.snapshot.schema_id,
-        "commit_time": tag.snapshot.time_millis,
-        "record_count": tag.snapshot.total_record_count,
-        "create_time": None if created is None else created // 1_000_000,
-        "time_retained": None if retained is None else _duration(retained),
-    }
 
 
 _BRANCHES = _schema(
@@ -307,34 +305,32 @@ _FILES = _schema(
 
 
 def _files(scan: Scan) -> pa.Table:
-    entries = scan.live.entries
-    statistics = _statistics(entries, scan)
-    rows = [_file(entry, scan) | stats for entry, stats in zip(entries, statistics, strict=True)]
-    return pa.Table.from_pylist(rows, schema=_FILES)
-
-
-def _file(entry: ManifestEntry, scan: Scan) -> Row:
-    view, file = scan.view, entry.file
+    view, entries = scan.view, scan.live.entries
     key = view.schema.trimmed_primary_key_fields()
-    return {
-        "partition": _braced(entry.partition, view.schema.partition_fields()),
-        "bucket": entry.bucket,
-        "file_path": file.external_path or view.store.uri_of(view.file_path(entry)),
-        "file_format": file.file_name.rsplit(".", 1)[-1],
-        "schema_id": file.schema_id,
-        "level": file.level,
-        "record_count": file.row_count,
-        "file_size_in_bytes": file.file_size,
-        "min_key": f"[{', '.join(_texts(file.min_key, key))}]" if key else None,
-        "max_key": f"[{', '.join(_texts(file.max_key, key))}]" if key else None,
-        "min_sequence_number": file.min_sequence_number,
-        "max_sequence_number": file.max_sequence_number,
-        "creation_time": file.creation_time,
-        "deleteRowCount": file.delete_row_count,
-        "file_source": None if file.file_source is None else FileSource(file.file_source).name,
-        "first_row_id": file.first_row_id,
-        "write_cols": file.write_cols,
-    }
+    rows = []
+    for entry, statistics in zip(entries, _statistics(entries, scan), strict=True):
+        file = entry.file
+        row = {
+            "partition": _braced(entry.partition, view.schema.partition_fields()),
+            "bucket": entry.bucket,
+            "file_path": file.external_path or view.store.uri_of(view.file_path(entry)),
+            "file_format": file.file_name.rsplit(".", 1)[-1],
+            "schema_id": file.schema_id,
+            "level": file.level,
+            "record_count": file.row_count,
+            "file_size_in_bytes": file.file_size,
+            "min_key": f"[{', '.join(_texts(file.min_key, key))}]" if key else None,
+            "max_key": f"[{', '.join(_texts(file.max_key, key))}]" if key else None,
+            "min_sequence_number": file.min_sequence_number,
+            "max_sequence_number": file.max_sequence_number,
+            "creation_time": file.creation_time,
+            "deleteRowCount": file.delete_row_count,
+            "file_source": None if file.file_source is None else FileSource(file.file_source).name,
+            "first_row_id": file.first_row_id,
+            "write_cols": file.write_cols,
+        }
+        rows.append(row | statistics)
+    return pa.Table.from_pylist(rows, schema=_FILES)
 
 
 def _statistics(entries: Sequence[ManifestEntry], scan: Scan) -> list[Row]:
@@ -398,15 +394,15 @@ def _partitions(scan: Scan) -> pa.Table:
     fields = scan.view.schema.partition_fields()
     null_name = scan.view.options.partition_default_name
     groups = _grouped(scan.live.entries, lambda entry: entry.partition)
-    rows = [
-        {
-            "partition": _named(partition, fields, null_name),
-            **_totals(entries),
-            "total_buckets": entries[-1].total_buckets,
-            "done": False,
-        }
-        for partition, entries in groups.items()
-    ]
+    rows: list[Row] = []
+    for partition, entries in groups.items():
+        named = "/".join(
+            f"{field.name}={null_name if value is None else _value(value)}"
+            for field, value in zip(fields, _values(partition, fields), strict=True)
+        )
+        buckets = entries[-1].total_buckets
+        totals = _totals(entries)
+        rows.append({"partition": named, **totals, "total_buckets": buckets, "done": False})
     rows.sort(key=lambda row: row["partition"])
     return pa.Table.from_pylist(rows, schema=_PARTITIONS)
 
@@ -471,13 +467,6 @@ def _manifests(metadata: TableMetadata, scan: Scan) -> pa.Table:
 
 def _braced(row: bytes, fields: Sequence[Field]) -> str:
     return "{" + ", ".join(_texts(row, fields)) + "}"
-
-
-def _named(row: bytes, fields: Sequence[Field], null_name: str) -> str:
-    values = zip(fields, _values(row, fields), strict=True)
-    return "/".join(
-        f"{f.name}={null_name if value is None else _value(value)}" for f, value in values
-    )
 
 
 def _texts(row: bytes, fields: Sequence[Field]) -> list[str]:

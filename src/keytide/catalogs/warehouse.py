@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from keytide.base.arguments import shown
 from keytide.errors import ConflictError, DataError, InvalidError, UnsupportedError
@@ -68,20 +68,8 @@ def holds_table(store: Store) -> bool:
     # The first schema may have expired in an altered table. A writer that died may have left a
     # temporary file, which is not a table.
     names = store.list_names(paths.schema_dir())
-    return _name(_MARK) not in names and any(map(_is_schema, names))
-
-
-def _remove_files(store: Store) -> None:
-    store.put(_MARK, paths.new_uuid().encode())
-    store.delete([_FIRST])
-    for _ in range(_ROUNDS_MAX):
-        found = [info.path for info in store.list() if info.path != _MARK]
-        if not found:
-            break
-        # Processes that know the table look for its latest schema.
-        store.delete(sorted(filter(_is_document, found), reverse=True))
-        store.delete(found)
-    store.delete([_MARK])
+    is_dropped = _MARK.rpartition("/")[2] in names
+    return not is_dropped and any(paths.parse_schema_name(n) is not None for n in names)
 
 
 def clear_leftovers(store: Store, there: Collection[str]) -> None:
@@ -107,18 +95,6 @@ def _documents(store: Store, there: Iterable[str]) -> list[str]:
     """The folders of a table's documents that are not empty."""
     found = _FOUND_BY_NAME & {*there}
     return [folder for folder in sorted(found) if next(iter(store.list(folder)), None)]
-
-
-def _is_document(path: str) -> bool:
-    return path.partition("/")[0] in _FOUND_BY_NAME
-
-
-def _is_schema(name: str) -> bool:
-    return paths.parse_schema_name(name) is not None
-
-
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 # -- the local cache of stored files ---------------------------------------------------------------
@@ -172,29 +148,22 @@ def cache_folder(
             f"{name_of_bytes} is {shown(cache_bytes)}, but {name} is not set; set it to a local "
             "folder for the cache, or remove both"
         )
-    bytes_max = CACHE_BYTES if cache_bytes is None else _bytes(cache_bytes, name_of_bytes)
-    return CacheFolder(_folder(str(cache), name), bytes_max)
-
-
-def _bytes(given: int | str, name: str) -> int:
-    try:
-        found: int = size(_CACHE_BYTES_MIN).parse(str(given))
-    except ValueError as error:
-        raise InvalidError(f"{name} is {shown(given)}; expected {error}") from None
-    return found
-
-
-def _folder(given: str, name: str) -> str:
-    expected = "expected a local folder, which is created if it does not exist"
+    bytes_max = CACHE_BYTES
+    if cache_bytes is not None:
+        try:
+            bytes_max = size(_CACHE_BYTES_MIN).parse(str(cache_bytes))
+        except ValueError as error:
+            message = f"{name_of_bytes} is {shown(cache_bytes)}; expected {error}"
+            raise InvalidError(message) from None
+    given, expected = str(cache), "expected a local folder, which is created if it does not exist"
     if not given.strip() or "\0" in given or "://" in given:
         raise InvalidError(f"{name} is {shown(given)}; {expected}")
-    folder = os.path.abspath(os.path.expanduser(given))
-    there = folder
+    folder = there = os.path.abspath(os.path.expanduser(given))
     while not os.path.lexists(there):
         there = os.path.dirname(there)
     if not os.path.isdir(there):
         raise InvalidError(f"{name} is {shown(given)}, and {there} is not a folder; {expected}")
-    return folder
+    return CacheFolder(folder, bytes_max)
 
 
 # -- views -----------------------------------------------------------------------------------------
@@ -363,11 +332,53 @@ class Warehouse(Protocol):
         ...
 
 
+class ServiceWarehouse:
+    """What warehouses have in common in which a service determines the tables.
+
+    The service's views have another format than Keytide's, so none is visible.
+    """
+
+    kind: ClassVar[str]
+    """The service in messages."""
+
+    folder = ""  # the service determines the location of each table
+    exists = True  # if the service is not there, requests raise an error
+    places_first = False  # a table has a location once it is created
+
+    def is_half_dropped(self, database: str, table: str) -> bool:
+        """See `Warehouse`. Always false: the service decides which tables exist."""
+        return False
+
+    def views(self, database: str) -> list[str]:
+        """See `Warehouse`."""
+        return []
+
+    def view(self, database: str, name: str) -> StoredView | None:
+        """See `Warehouse`."""
+        return None
+
+    def create_view(self, database: str, name: str, view: StoredView) -> bool:
+        """See `Warehouse`. Raises `UnsupportedError`."""
+        raise UnsupportedError(
+            f"view {database}.{name}: Keytide cannot create views in {self.kind}; create it with "
+            "another engine, or in a folder warehouse"
+        )
+
+    def replace_view(self, database: str, name: str, view: StoredView) -> None:
+        """See `Warehouse`. Raises `UnsupportedError`."""
+        self.create_view(database, name, view)
+
+    def drop_view(self, database: str, name: str) -> None:
+        """See `Warehouse`. No-op, because there are no views."""
+
+
 @dataclass(frozen=True)
 class FolderWarehouse:
     """Folders: `database.db/table`. A table exists if its first schema exists."""
 
     store: Store
+
+    places_first = True  # a name determines the location
 
     @property
     def uri(self) -> str:
@@ -386,11 +397,6 @@ class FolderWarehouse:
         # A name that is too long for the disk does not exist, which pathlib reports as an error.
         return below is None or os.path.isdir(below.parent)
 
-    @property
-    def places_first(self) -> bool:
-        """See `Warehouse`. A name determines the location."""
-        return True
-
     def databases(self) -> list[str]:
         """See `Warehouse`."""
         names = self.store.list_names()
@@ -401,24 +407,24 @@ class FolderWarehouse:
         about = json.dumps({"version": 1, "comment": comment}).encode()
         if database in self.databases():
             return False
-        return created(self.store, _about(database), about)
+        return created(self.store, _own(database, "database.json"), about)
 
     def drop_database(self, database: str) -> bool:
         """See `Warehouse`."""
         for name in self.likely_tables(database):
             if self.is_half_dropped(database, name):
                 self.drop(database, name)
-        self.store.delete_tree(_bin(database))
-        self.store.delete([_about(database)])
-        self.store.delete_empty(_warehouse_folder(database))
+        self.store.delete_tree(_own(database, "dropped"))
+        self.store.delete([_own(database, "database.json")])
+        self.store.delete_empty(f"{database}{DATABASE_SUFFIX}")
         return database not in self.databases()
 
     def comment_on(self, database: str) -> str | None:
         """See `Warehouse`."""
-        (found,) = self.store.read_present([_about(database)])
+        (found,) = self.store.read_present([_own(database, "database.json")])
         if found is None:
             return None
-        path = self.store.uri_of(_about(database))
+        path = self.store.uri_of(_own(database, "database.json"))
         comment: str | None = optional_member(read_document(found, path), "comment", TEXT, path)
         return comment
 
@@ -430,7 +436,7 @@ class FolderWarehouse:
 
     def likely_tables(self, database: str) -> list[str]:
         """See `Warehouse`. One listing; a folder without a schema is no table."""
-        names = self.store.list_names(_warehouse_folder(database))
+        names = self.store.list_names(f"{database}{DATABASE_SUFFIX}")
         return [name for name in names if not name.startswith(".")]
 
     def holds(self, database: str, table: str) -> bool:
@@ -462,20 +468,29 @@ class FolderWarehouse:
 
     def drop(self, database: str, table: str) -> None:
         """See `Warehouse`. One step decides, see `dropped_tables`."""
-        # Remove the table in the folder `name`. `bin_` is a folder that nobody reads.
-        store = self.store
-        name = _path(database, table)
-        bin_ = _bin(database)
+        folder = _path(database, table)
+        bin_ = _own(database, "dropped")  # a folder that nobody reads
         try:
-            store.rename_tree(name, paths.join(bin_, paths.new_uuid()))
+            self.store.rename_tree(folder, paths.join(bin_, paths.new_uuid()))
         except UnsupportedError:
-            _remove_files(store.sub(name))
+            store = self.store.sub(folder)
+            store.put(_MARK, paths.new_uuid().encode())
+            store.delete([_FIRST])
+            for _ in range(_ROUNDS_MAX):
+                found = [info.path for info in store.list() if info.path != _MARK]
+                if not found:
+                    break
+                # Processes that know the table look for its latest schema.
+                documents = [path for path in found if path.partition("/")[0] in _FOUND_BY_NAME]
+                store.delete(sorted(documents, reverse=True))
+                store.delete(found)
+            store.delete([_MARK])
         except DataError as error:
             if not isinstance(error.__cause__, FileNotFoundError):  # dropped by another process
                 raise
         else:
             # With everything that drops left there which were interrupted.
-            store.delete_tree(bin_)
+            self.store.delete_tree(bin_)
 
     def rename(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
         """See `Warehouse`."""
@@ -487,7 +502,7 @@ class FolderWarehouse:
 
     def views(self, database: str) -> list[str]:
         """See `Warehouse`."""
-        names = self.store.list_names(_views(database))
+        names = self.store.list_names(_own(database, "views"))
         return [
             n.removesuffix(_VIEW_SUFFIX)
             for n in names
@@ -519,29 +534,20 @@ _OWN = ".keytide"
 """The folder in a database for Keytide's own files. Other engines do not treat it as a table."""
 
 
-def _warehouse_folder(database: str) -> str:
-    return f"{database}{DATABASE_SUFFIX}"
-
-
-def _about(database: str) -> str:
-    return f"{_warehouse_folder(database)}/{_OWN}/database.json"
-
-
-def _bin(database: str) -> str:
-    """Where dropped tables are until their files are deleted."""
-    return f"{_warehouse_folder(database)}/{_OWN}/dropped"
-
-
 _VIEW_SUFFIX = ".json"
 
 
-def _views(database: str) -> str:
-    return f"{_warehouse_folder(database)}/{_OWN}/views"
+def _own(database: str, name: str) -> str:
+    """The path of one of Keytide's own files and folders in a database.
+
+    `dropped` has dropped tables until their files are deleted.
+    """
+    return f"{database}{DATABASE_SUFFIX}/{_OWN}/{name}"
 
 
 def _view_path(database: str, name: str) -> str:
-    return f"{_views(database)}/{name}{_VIEW_SUFFIX}"
+    return _own(database, f"views/{name}{_VIEW_SUFFIX}")
 
 
 def _path(database: str, table: str) -> str:
-    return f"{_warehouse_folder(database)}/{table}"
+    return f"{database}{DATABASE_SUFFIX}/{table}"

@@ -380,7 +380,7 @@ class _Source(UpdatablePageSource):
         return pa.record_batch(arrays, schema=schema) if arrays else batch.select([])
 
 
-class _StagedChanges:
+class _StagedChanges(ConnectorMergeSink):
     """The result of a source or sink: row ids, values or both, staged until it finishes."""
 
     def __init__(self, table: _Handle, split: int) -> None:
@@ -407,6 +407,30 @@ class _StagedChanges:
         if batch.num_rows:
             self._spools.setdefault((are, case), Spool(_SPOOL_BYTES)).add(batch)
 
+    def store_merged_rows(self, page: pa.RecordBatch) -> None:
+        width = page.num_columns - 3
+        names = [column.name for column in self._table.table.columns]
+        for operation in pc.unique(page.column(width)).to_pylist():
+            rows = page.filter(pc.equal(page.column(width), operation))
+            if operation == MergeOperation.DELETE:
+                self.add("gone", 0, rows.column(width + 2), [])
+            elif operation == MergeOperation.INSERT:
+                self.add("added", 0, None, rows.columns[:width])
+            elif operation == MergeOperation.UPDATE:
+                for case in pc.unique(rows.column(width + 1)).to_pylist():
+                    if case not in self._table.changes:
+                        raise InvalidError(
+                            f"{self._table}: begin_merge was called without a WHEN {case}"
+                        )
+                    some = rows.filter(pc.equal(rows.column(width + 1), case))
+                    values = [some.column(names.index(name)) for name in self._table.changes[case]]
+                    self.add("changed", case, some.column(width + 2), values)
+            else:
+                raise InvalidError(
+                    f"{self._table}: operation {operation} of a MERGE is not INSERT, DELETE or "
+                    "UPDATE"
+                )
+
     def finish(self) -> list[Fragment]:
         self._refuse_after_end()
         self._is_over = True
@@ -432,39 +456,4 @@ class _MergeSinks(ConnectorMergeSinkProvider):
     def create_merge_sink(
         self, session: ConnectorSession, table: _Handle, number: int, count: int
     ) -> ConnectorMergeSink:
-        return _MergeSink(table, number)
-
-
-class _MergeSink(ConnectorMergeSink):
-    def __init__(self, table: _Handle, number: int) -> None:
-        self._table, self._staged = table, _StagedChanges(table, number)
-
-    def store_merged_rows(self, page: pa.RecordBatch) -> None:
-        width = page.num_columns - 3
-        names = [column.name for column in self._table.table.columns]
-        for operation in pc.unique(page.column(width)).to_pylist():
-            rows = page.filter(pc.equal(page.column(width), operation))
-            if operation == MergeOperation.DELETE:
-                self._staged.add("gone", 0, rows.column(width + 2), [])
-            elif operation == MergeOperation.INSERT:
-                self._staged.add("added", 0, None, rows.columns[:width])
-            elif operation == MergeOperation.UPDATE:
-                for case in pc.unique(rows.column(width + 1)).to_pylist():
-                    if case not in self._table.changes:
-                        raise InvalidError(
-                            f"{self._table}: begin_merge was called without a WHEN {case}"
-                        )
-                    some = rows.filter(pc.equal(rows.column(width + 1), case))
-                    values = [some.column(names.index(name)) for name in self._table.changes[case]]
-                    self._staged.add("changed", case, some.column(width + 2), values)
-            else:
-                raise InvalidError(
-                    f"{self._table}: operation {operation} of a MERGE is not INSERT, DELETE or "
-                    "UPDATE"
-                )
-
-    def finish(self) -> Sequence[Fragment]:
-        return self._staged.finish()
-
-    def abort(self) -> None:
-        self._staged.abort()
+        return _StagedChanges(table, number)

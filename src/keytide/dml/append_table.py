@@ -38,7 +38,6 @@ from keytide.dml.own_tables import (
     Changes,
     StoredHandle,
     StoredMetadata,
-    TableSink,
     TableSource,
     begin_commit,
     members_of,
@@ -168,7 +167,7 @@ class AppendedSinks(ConnectorMergeSinkProvider):
         self, session: ConnectorSession, table: AppendedHandle, number: int, count: int
     ) -> ConnectorMergeSink:
         """See `ConnectorMergeSinkProvider`."""
-        return TableSink(table, _Places(table, number, table.files))
+        return _Places(table, number, table.files)
 
 
 class _Source(TableSource):

@@ -38,7 +38,6 @@ from keytide.dml.own_tables import (
     Changes,
     KeyedHandle,
     StoredMetadata,
-    TableSink,
     TableSource,
     among_keys,
     begin_commit,
@@ -242,7 +241,7 @@ class KeyedSinks(ConnectorMergeSinkProvider):
         self, session: ConnectorSession, table: KeyedHandle, number: int, count: int
     ) -> ConnectorMergeSink:
         """See `ConnectorMergeSinkProvider`."""
-        return TableSink(table, Versions(table, number, count))
+        return Versions(table, number, count)
 
 
 _KEYS = 8
@@ -502,10 +501,6 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
         needed = {*schema.primary_keys, *options.sequence_field, *(options.bucket_key or ())}
         needed |= set(schema.partition_keys)
         return row_id_of(table, [name for name in schema.names if name in needed])
-
-    def begin_delete(self, session: ConnectorSession, table: KeyedHandle) -> KeyedHandle:
-        """See `ConnectorMetadata`."""
-        return self.begin_update(session, table, ())
 
     # -- UPDATE
 

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import polars as pl
 import pyarrow as pa
@@ -64,65 +64,45 @@ from keytide.write.upsert import task_on
 _H = TypeVar("_H", bound="StoredHandle")
 
 
-class ChangedTable(Protocol):
-    """What workers need to know about a table."""
+@dataclass(frozen=True, kw_only=True)
+class ChangedTable(ABC):
+    """What workers need to know about a table that a statement changes."""
+
+    has_begun: bool = False
+    """Whether a statement has begun to change the table."""
+    task: WriteTask | None = None
+    """The task that writes files of a table of the lake, None if workers write no files."""
+    updated: tuple[str, ...] = ()
+    """The columns that an UPDATE sets."""
+    cases: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """The columns that each WHEN clause of a MERGE sets, by its number."""
 
     @property
+    @abstractmethod
     def view(self) -> TableView:
         """The table with the statement's schema."""
-        ...
-
-    @property
-    def task(self) -> WriteTask | None:
-        """The task that writes files of a table of the lake, None if workers write no files."""
-        ...
-
-    @property
-    def updated(self) -> tuple[str, ...]:
-        """The columns that an UPDATE sets."""
-        ...
-
-    @property
-    def cases(self) -> Mapping[int, tuple[str, ...]]:
-        """The columns that each WHEN clause of a MERGE sets, by its number."""
-        ...
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether a statement has begun to change the table."""
-        ...
 
 
-class ChangedByKey(ChangedTable, Protocol):
+@dataclass(frozen=True, kw_only=True)
+class ChangedByKey(ChangedTable):
     """The same for a table to which versions of keys are appended."""
 
-    @property
-    def began_ns(self) -> int | None:
-        """When the statement began, in nanoseconds."""
-        ...
+    began_ns: int | None = None
+    """When the statement began, in nanoseconds."""
+    gives_keys: bool = False
+    """Whether a new row can have the key of a removed row."""
+    inserts_new_keys: bool = False
+    """Whether the rows that a MERGE inserts have keys that no row has."""
+    fresher_by: int = 0
+    """The minimum number of ticks by which a new version must be newer than the replaced one.
 
-    @property
-    def gives_keys(self) -> bool:
-        """Whether a new row can have the key of a removed row."""
-        ...
-
-    @property
-    def inserts_new_keys(self) -> bool:
-        """Whether the rows that a MERGE inserts have keys that no row has."""
-        ...
+    0 if the later one of two equal versions wins.
+    """
 
     @property
     def moves_rows(self) -> bool:
         """Whether rows get other keys."""
-        ...
-
-    @property
-    def fresher_by(self) -> int:
-        """The minimum number of ticks by which a new version must be newer than the replaced one.
-
-        0 if the later one of two equal versions wins.
-        """
-        ...
+        return bool(set(self.updated) & set(self.view.schema.primary_keys))
 
 
 @dataclass
@@ -137,21 +117,17 @@ class CommitProgress:
 
 
 @dataclass(frozen=True)
-class StoredHandle:
+class StoredHandle(ChangedTable):
     """What the handles of all tables have in common.
 
     `state` is the state that the commit is based on, and `commit_progress` its progress. Both stay
-    on the driver. `task` writes files. `updated` are the columns that an UPDATE sets, `cases` those
-    of each WHEN clause of a MERGE.
+    on the driver.
     """
 
     table: PinnedTable
     state: TableState | None
     predicate: Predicate | None = None
-    task: WriteTask | None = None
-    updated: tuple[str, ...] = ()
     commit_progress: CommitProgress | None = None
-    cases: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"table {self.table.name}"
@@ -165,11 +141,6 @@ class StoredHandle:
         return self.base_state.view if self.task is None else self.task.view
 
     @property
-    def has_begun(self) -> bool:
-        """Whether a statement has begun to change the table."""
-        return self.task is not None
-
-    @property
     def base_state(self) -> TableState:
         """The state that the commit is based on. Driver only."""
         assert self.state is not None
@@ -178,8 +149,13 @@ class StoredHandle:
     def begin_change(self: _H, updated: Sequence[str] = ()) -> _H:
         """The handle after the statement has begun, with the write task. Driver only."""
         state = self.base_state.in_statement(Statement.new())
-        task = task_on(state).of_statement()
-        return replace(self, task=task, commit_progress=CommitProgress(), updated=tuple(updated))
+        return replace(
+            self,
+            has_begun=True,
+            task=task_on(state).of_statement(),
+            commit_progress=CommitProgress(),
+            updated=tuple(updated),
+        )
 
     def begin_merge_change(self: _H, cases: Mapping[int, Sequence[str]]) -> _H:
         """The same for a MERGE, with the columns that each WHEN clause sets. Driver only."""
@@ -188,25 +164,10 @@ class StoredHandle:
 
 
 @dataclass(frozen=True)
-class KeyedHandle(StoredHandle):
-    """A table with a primary key.
+class KeyedHandle(StoredHandle, ChangedByKey):
+    """A table with a primary key, and the number of its splits."""
 
-    With `gives_keys`, a new row can have the key of a removed one. With `inserts_new_keys`, the
-    rows that a MERGE inserts have keys that no row has. `began_ns` is when the statement began.
-    """
-
-    began_ns: int | None = None
     splits: int = 0
-    gives_keys: bool = False
-    inserts_new_keys: bool = False
-
-    fresher_by = 0
-    """See `ChangedByKey`. Of equal versions the later one wins."""
-
-    @property
-    def moves_rows(self) -> bool:
-        """Whether rows get other keys."""
-        return bool(set(self.updated) & set(self.view.schema.primary_keys))
 
 
 @dataclass(frozen=True)
@@ -240,8 +201,8 @@ def members_of(structs: pa.StructArray) -> pa.RecordBatch:
     return pa.record_batch(structs.flatten(), [member.name for member in structs.type])
 
 
-class Changes(ABC):
-    """The changes of the rows of one split or one sink."""
+class Changes(ConnectorMergeSink):
+    """The changes of the rows of one split or one sink. As a sink it receives rows of a MERGE."""
 
     def __init__(self, table: ChangedTable, number: int) -> None:
         self._on, self._number = table, number
@@ -272,6 +233,24 @@ class Changes(ABC):
     def _facts_and_rows(self) -> Iterator[tuple[Mapping[str, Any], pa.Table]]:
         """Facts and rows for fragments, in addition to the files."""
         return iter(())
+
+    def store_merged_rows(self, page: pa.RecordBatch) -> None:
+        """See `ConnectorMergeSink`."""
+        width = page.num_columns - 3
+        for operation in (MergeOperation.DELETE, MergeOperation.UPDATE, MergeOperation.INSERT):
+            rows = page.filter(pc.equal(page.column(width), pa.scalar(operation.value, pa.int8())))
+            if not rows.num_rows:
+                continue
+            if operation is MergeOperation.DELETE:
+                self.delete(rows.column(width + 2))
+            elif operation is MergeOperation.INSERT:
+                self.insert(rows.select(range(width)))
+            else:
+                for case in rows.column(width + 1).unique():
+                    some = rows.filter(pc.equal(rows.column(width + 1), case))
+                    values = dict(zip(some.schema.names[:width], some.columns[:width], strict=True))
+                    updated = self._on.cases[case.as_py()]
+                    self.update(values, some.column(width + 2), updated)
 
     def finish(self) -> Sequence[Fragment]:
         """Write the buffered rows. The fragments name the files and the number of rows."""
@@ -400,39 +379,6 @@ class TableSource(UpdatablePageSource):
         self._changes.close()
 
 
-class TableSink(ConnectorMergeSink):
-    """Rows of a MERGE, and their changes."""
-
-    def __init__(self, table: ChangedTable, changes: Changes) -> None:
-        self._table, self._changes = table, changes
-
-    def store_merged_rows(self, page: pa.RecordBatch) -> None:
-        """See `ConnectorMergeSink`."""
-        width = page.num_columns - 3
-        for operation in (MergeOperation.DELETE, MergeOperation.UPDATE, MergeOperation.INSERT):
-            rows = page.filter(pc.equal(page.column(width), pa.scalar(operation.value, pa.int8())))
-            if not rows.num_rows:
-                continue
-            if operation is MergeOperation.DELETE:
-                self._changes.delete(rows.column(width + 2))
-            elif operation is MergeOperation.INSERT:
-                self._changes.insert(rows.select(range(width)))
-            else:
-                for case in rows.column(width + 1).unique():
-                    some = rows.filter(pc.equal(rows.column(width + 1), case))
-                    values = dict(zip(some.schema.names[:width], some.columns[:width], strict=True))
-                    updated = self._table.cases[case.as_py()]
-                    self._changes.update(values, some.column(width + 2), updated)
-
-    def finish(self) -> Sequence[Fragment]:
-        """See `ConnectorMergeSink`."""
-        return self._changes.finish()
-
-    def abort(self) -> None:
-        """See `ConnectorMergeSink`."""
-        self._changes.abort()
-
-
 # -- conditions on given values --------------------------------------------------------------------
 
 
@@ -485,8 +431,22 @@ def among_keys(keys: pl.DataFrame, view: TableView) -> Predicate | None:
 H = TypeVar("H", bound=StoredHandle)
 
 
+class WholeRowsMetadata(ConnectorMetadata):
+    """Metadata operations for tables of which a statement changes whole rows."""
+
+    def get_row_change_paradigm(self, session: ConnectorSession, table: Any) -> RowChangeParadigm:
+        """See `ConnectorMetadata`. An update is one whole row."""
+        return RowChangeParadigm.CHANGE_ONLY_UPDATED_COLUMNS
+
+    def apply_values(
+        self, session: ConnectorSession, table: Any, values: Mapping[str, pa.Array]
+    ) -> Any:
+        """See `ConnectorMetadata`."""
+        return replace(table, predicate=narrowed(table.predicate, values, table.view))
+
+
 @dataclass(frozen=True)
-class StoredMetadata(ConnectorMetadata, Generic[H]):
+class StoredMetadata(WholeRowsMetadata, Generic[H]):
     """Metadata operations for tables of a catalog, including the end of a statement."""
 
     catalog: Catalog
@@ -575,7 +535,7 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
 
     def begin_delete(self, session: ConnectorSession, table: H) -> H:
         """See `ConnectorMetadata`."""
-        return table.begin_change()
+        return self.begin_update(session, table, ())
 
     def finish_delete(
         self, session: ConnectorSession, table: H, fragments: Sequence[Fragment]
@@ -601,17 +561,6 @@ class StoredMetadata(ConnectorMetadata, Generic[H]):
         return table.begin_change(updated_columns)
 
     finish_update, abort_update = finish_delete, abort_delete
-
-    def get_row_change_paradigm(self, session: ConnectorSession, table: H) -> RowChangeParadigm:
-        """See `ConnectorMetadata`. An update is one whole row."""
-        return RowChangeParadigm.CHANGE_ONLY_UPDATED_COLUMNS
-
-    def apply_values(
-        self, session: ConnectorSession, table: H, values: Mapping[str, pa.Array]
-    ) -> H:
-        """See `ConnectorMetadata`."""
-        return replace(table, predicate=narrowed(table.predicate, values, table.view))
-
     finish_merge, abort_merge = finish_delete, abort_delete
 
 

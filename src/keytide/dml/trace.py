@@ -13,8 +13,6 @@ from threading import Lock
 from time import perf_counter
 from typing import Any, TypeVar, cast
 
-import pyarrow as pa
-
 from keytide.base.text import counted
 from keytide.dml.spi import (
     ColumnHandle,
@@ -27,9 +25,7 @@ from keytide.dml.spi import (
     ConnectorSession,
     ConnectorSplitManager,
     ConnectorTableHandle,
-    Fragment,
     Split,
-    UpdatablePageSource,
 )
 from keytide.show.explanations import Plan
 
@@ -148,7 +144,7 @@ def traced(connector: Connector, trace: Trace) -> Connector:
     sinks = connector.merge_sinks
     return Connector(
         connector.name,
-        cast(ConnectorMetadata, _Metadata(connector.metadata, trace)),
+        cast(ConnectorMetadata, _Traced(connector.metadata, trace)),
         _Splits(connector.splits, trace),
         _Pages(connector.pages, trace),
         None if sinks is None else _Sinks(sinks, trace),
@@ -156,22 +152,24 @@ def traced(connector: Connector, trace: Trace) -> Connector:
     )
 
 
-class _Metadata:
-    """Records the calls that change rows. Other calls are passed on."""
+class _Traced:
+    """Records the calls that change rows or read them for a change. Other calls are passed on."""
 
-    def __init__(self, inner: ConnectorMetadata, trace: Trace) -> None:
-        self._inner, self._trace = inner, trace
+    def __init__(self, inner: Any, trace: Trace, worker: Worker | None = None) -> None:
+        self._inner, self._trace, self._worker = inner, trace, worker
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(self._inner, name)
-        if not name.startswith(("begin_", "finish_", "abort_", "execute_", "apply_")) and (
-            not name.endswith("_row_id_column_handle")
-        ):
+        is_about_change = name.startswith(("begin_", "finish_", "abort_", "execute_", "apply_"))
+        if self._worker is None and not (is_about_change or name.endswith("_row_id_column_handle")):
             return call
 
         def made(*arguments: Any) -> Any:
             return self._trace.call(
-                name, lambda: call(*arguments), lambda given: _description(name, arguments, given)
+                name,
+                lambda: call(*arguments),
+                lambda given: _description(name, arguments, given),
+                self._worker,
             )
 
         return made
@@ -194,7 +192,14 @@ def _description(name: str, arguments: Sequence[Any], given: Any) -> Mapping[str
         return {"fragment": len(arguments[2]), "row": given}
     if name.startswith("abort_"):
         return {"fragment": len(arguments[2])}
-    return ""
+    # Calls of sources and sinks.
+    if name == "get_next_page":
+        return "no more" if given is None else {"row": given.num_rows}
+    if name == "delete_rows":
+        return {"row": len(arguments[0])}
+    if name in ("update_rows", "store_merged_rows"):
+        return {"row": arguments[0].num_rows}
+    return {"fragment": len(given)} if name == "finish" else ""
 
 
 @dataclass(frozen=True)
@@ -242,49 +247,7 @@ class _Pages(ConnectorPageSourceProvider):
             lambda _: ", ".join(column.name for column in columns),
             worker,
         )
-        return _Source(source, self.trace, worker)
-
-
-class _Source(UpdatablePageSource):
-    def __init__(self, inner: Any, trace: Trace, worker: Worker) -> None:
-        self._inner, self._trace, self._worker = inner, trace, worker
-
-    def get_next_page(self) -> pa.RecordBatch | None:
-        return self._trace.call(
-            "get_next_page",
-            self._inner.get_next_page,
-            lambda page: "no more" if page is None else {"row": page.num_rows},
-            self._worker,
-        )
-
-    def delete_rows(self, row_ids: pa.Array) -> None:
-        self._trace.call(
-            "delete_rows",
-            lambda: self._inner.delete_rows(row_ids),
-            lambda _: {"row": len(row_ids)},
-            self._worker,
-        )
-
-    def update_rows(
-        self, page: pa.RecordBatch, column_value_and_row_id_channels: Sequence[int]
-    ) -> None:
-        self._trace.call(
-            "update_rows",
-            lambda: self._inner.update_rows(page, column_value_and_row_id_channels),
-            lambda _: {"row": page.num_rows},
-            self._worker,
-        )
-
-    def finish(self) -> Sequence[Fragment]:
-        return self._trace.call(
-            "finish", self._inner.finish, lambda given: {"fragment": len(given)}, self._worker
-        )
-
-    def abort(self) -> None:
-        self._trace.call("abort", self._inner.abort, lambda _: "", self._worker)
-
-    def close(self) -> None:
-        self._trace.call("close", self._inner.close, lambda _: "", self._worker)
+        return cast(ConnectorPageSource, _Traced(source, self.trace, worker))
 
 
 @dataclass(frozen=True)
@@ -305,25 +268,4 @@ class _Sinks(ConnectorMergeSinkProvider):
             lambda _: "",
             worker,
         )
-        return _Sink(sink, self.trace, worker)
-
-
-class _Sink(ConnectorMergeSink):
-    def __init__(self, inner: ConnectorMergeSink, trace: Trace, worker: Worker) -> None:
-        self._inner, self._trace, self._worker = inner, trace, worker
-
-    def store_merged_rows(self, page: pa.RecordBatch) -> None:
-        self._trace.call(
-            "store_merged_rows",
-            lambda: self._inner.store_merged_rows(page),
-            lambda _: {"row": page.num_rows},
-            self._worker,
-        )
-
-    def finish(self) -> Sequence[Fragment]:
-        return self._trace.call(
-            "finish", self._inner.finish, lambda given: {"fragment": len(given)}, self._worker
-        )
-
-    def abort(self) -> None:
-        self._trace.call("abort", self._inner.abort, lambda _: "", self._worker)
+        return cast(ConnectorMergeSink, _Traced(sink, self.trace, worker))

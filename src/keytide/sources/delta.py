@@ -34,6 +34,7 @@ from keytide.sources.parquet import (
     ForeignFile,
     ForeignPart,
     StoredColumn,
+    StoredColumns,
     bounds_table,
     by_id,
     by_name,
@@ -211,7 +212,7 @@ class DeltaSource:
 
 
 @dataclass(frozen=True)
-class PinnedDelta:
+class PinnedDelta(StoredColumns):
     """One version of a Delta table. See `PinnedSource`."""
 
     store: Store
@@ -222,11 +223,6 @@ class PinnedDelta:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PinnedDelta, (self.store, self.table_id, self.number, self.columns, self.find)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """See `PinnedSource`."""
-        return pa.schema([pa.field(column.name, column.type) for column in self.columns])
 
     @property
     def version(self) -> str:
@@ -240,11 +236,6 @@ class PinnedDelta:
         """See `AppendableSource`. The configuration of the table."""
         with delta_errors(self.store):
             return dict(self._table.metadata().configuration)
-
-    @property
-    def required(self) -> frozenset[str]:
-        """See `AppendableSource`."""
-        return frozenset(c.name for c in self.columns if not c.stored.nullable)
 
     @property
     def cut_by(self) -> Sequence[str]:

@@ -28,7 +28,7 @@ from keytide.definition.checks import check_dml_watermark
 from keytide.definition.external import external_schema, refuse_secret, refuse_secret_options
 from keytide.dml.fragments import Spool, read_fragments
 from keytide.dml.keyed_table import Versions, refuse_existing_keys, row_id_of, structs_of
-from keytide.dml.own_tables import TableSink, TableSource, narrowed
+from keytide.dml.own_tables import ChangedByKey, TableSource, WholeRowsMetadata
 from keytide.dml.spi import (
     ColumnHandle,
     Connector,
@@ -39,7 +39,6 @@ from keytide.dml.spi import (
     ConnectorSession,
     ConnectorTableSchema,
     Fragment,
-    RowChangeParadigm,
     RowChanges,
     UpdatablePageSource,
 )
@@ -83,35 +82,19 @@ _PRIMARY_KEY = f"keytide.{keys.PRIMARY_KEY}"
 
 
 @dataclass(frozen=True)
-class FederatedHandle(ExternalHandle):
-    """A federated table at one version, and the change of a statement. See `ChangedByKey`."""
+class FederatedHandle(ExternalHandle, ChangedByKey):
+    """A federated table at one version, and the change of a statement.
+
+    `fresher_by` is 1 if the order of versions is unknown. Workers write no files.
+    """
 
     name: str = ""
     required: frozenset[str] = frozenset()
-    fresher_by: int = 0
-    """See `ChangedByKey`. 1 if the order of versions is unknown."""
-    has_begun: bool = False
-    updated: tuple[str, ...] = ()
-    cases: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    began_ns: int | None = None
-    gives_keys: bool = False
-    inserts_new_keys: bool = False
-
-    def __str__(self) -> str:
-        return f"table {self.table.name}"
 
     @property
     def view(self) -> TableView:
         """The table with its keys."""
         return self.table.view
-
-    task = None
-    """Workers write no files."""
-
-    @property
-    def moves_rows(self) -> bool:
-        """Whether rows get other keys."""
-        return bool({*self.updated} & {*self.view.schema.primary_keys})
 
 
 @dataclass(frozen=True)
@@ -285,7 +268,7 @@ def tables_of(connector: Connector) -> FederatedTables | None:
 
 
 @dataclass(frozen=True)
-class _Metadata(ExternalMetadata):
+class _Metadata(ExternalMetadata, WholeRowsMetadata):
     """See `ConnectorMetadata`."""
 
     tables: FederatedTables
@@ -408,11 +391,6 @@ class _Metadata(ExternalMetadata):
 
     finish_update = finish_delete
 
-    def get_row_change_paradigm(
-        self, session: ConnectorSession, table: FederatedHandle
-    ) -> RowChangeParadigm:
-        return RowChangeParadigm.CHANGE_ONLY_UPDATED_COLUMNS
-
     get_merge_row_id_column_handle = get_delete_row_id_column_handle
 
     def begin_merge(
@@ -432,11 +410,6 @@ class _Metadata(ExternalMetadata):
         if not {*columns} <= {*table.view.schema.primary_keys}:
             return table
         return replace(table, inserts_new_keys=True, gives_keys=table.moves_rows)
-
-    def apply_values(
-        self, session: ConnectorSession, table: FederatedHandle, values: Mapping[str, pa.Array]
-    ) -> FederatedHandle:
-        return replace(table, predicate=narrowed(table.predicate, values, table.view))
 
     finish_merge = finish_delete
 
@@ -561,7 +534,7 @@ class _Sinks(ConnectorMergeSinkProvider):
     def create_merge_sink(
         self, session: ConnectorSession, table: FederatedHandle, number: int, count: int
     ) -> ConnectorMergeSink:
-        return TableSink(table, _ReturnedVersions(table, number, count))
+        return _ReturnedVersions(table, number, count)
 
 
 class _ReturnedVersions(Versions):

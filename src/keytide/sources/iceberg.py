@@ -33,6 +33,7 @@ from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedEr
 from keytide.format.cache import METADATA
 from keytide.predicate.predicate import And, Comparison, In, IsNull, Not, Or, Predicate, columns_of
 from keytide.sources.delta_history import Origin, hull, places
+from keytide.sources.delta_history import Place as FilePlace
 from keytide.sources.iceberg_catalog import (
     CATALOG_OPTIONS,
     IcebergPlace,
@@ -45,6 +46,7 @@ from keytide.sources.parquet import (
     ForeignPart,
     MisfitError,
     StoredColumn,
+    StoredColumns,
     column_type,
     reading,
 )
@@ -316,7 +318,7 @@ class IcebergSource:
 
 
 @dataclass(frozen=True)
-class PinnedIceberg:
+class PinnedIceberg(StoredColumns):
     """One snapshot of an Iceberg table. See `PinnedSource`."""
 
     place: IcebergPlace
@@ -326,11 +328,6 @@ class PinnedIceberg:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PinnedIceberg, (self.place, self.snapshot_id, self.schema_id, self.columns)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """See `PinnedSource`."""
-        return pa.schema([pa.field(column.name, column.type) for column in self.columns])
 
     @property
     def version(self) -> str | None:
@@ -346,11 +343,6 @@ class PinnedIceberg:
     def properties(self) -> Mapping[str, str]:
         """See `AppendableSource`. The properties of the table."""
         return dict(self._table.properties)
-
-    @property
-    def required(self) -> frozenset[str]:
-        """See `AppendableSource`."""
-        return frozenset(c.name for c in self.columns if not c.stored.nullable)
 
     @property
     def cut_by(self) -> Sequence[str]:
@@ -384,10 +376,9 @@ class PinnedIceberg:
                 condition = planning_condition(key_condition, self.schema, expressions)
             scan = self._table.scan(row_filter=condition, snapshot_id=self.snapshot_id)
             deletes = {task.file.file_path: tuple(task.delete_files) for task in scan.plan_files()}
+            storage = IcebergStorage.of(self._table, self.place.catalog_name)
             found = [
-                self._part(
-                    entry, place.commit, place.is_in_order, deletes[entry.data_file.file_path]
-                )
+                self._part(entry, place, deletes[entry.data_file.file_path], storage)
                 for entry, place in zip(entries, ordered, strict=True)
                 if entry.data_file.file_path in deletes
             ]
@@ -397,10 +388,6 @@ class PinnedIceberg:
     def _table(self) -> Any:
         with self.place.errors():
             return self.place.open()
-
-    @cached_property
-    def _storage(self) -> IcebergStorage:
-        return IcebergStorage.of(self._table, self.place.catalog_name)
 
     @property
     def _snapshot(self) -> Any:
@@ -469,7 +456,7 @@ class PinnedIceberg:
         return numbers, 64 + 32 * len(numbers)
 
     def _part(
-        self, entry: Any, commit: int, is_in_order: bool, deletes: Sequence[Any]
+        self, entry: Any, place: FilePlace, deletes: Sequence[Any], storage: IcebergStorage
     ) -> IcebergPart:
         file = entry.data_file
         mapping = self._table.name_mapping()
@@ -487,12 +474,12 @@ class PinnedIceberg:
             if value is not None:
                 constants[column.name] = pa.scalar(value, column.type)
         return IcebergPart(
-            self._storage,
+            storage,
             file.file_path,
             file.record_count,
             file.file_size_in_bytes,
-            commit,
-            is_in_order,
+            place.commit,
+            place.is_in_order,
             self.columns,
             ByIds({} if mapping is None else dict(mapped_names(mapping.root))),
             constants,

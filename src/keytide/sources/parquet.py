@@ -167,6 +167,22 @@ class StoredColumn:
     stored: pa.Field
 
 
+class StoredColumns:
+    """The columns of a version of a table."""
+
+    columns: tuple[StoredColumn, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """See `PinnedSource`."""
+        return pa.schema([pa.field(column.name, column.type) for column in self.columns])
+
+    @property
+    def required(self) -> frozenset[str]:
+        """See `AppendableSource`."""
+        return frozenset(c.name for c in self.columns if not c.stored.nullable)
+
+
 def column_type(name: str, type_: pa.DataType, owner: str) -> pa.DataType:
     """The Keytide type for a column of another engine.
 

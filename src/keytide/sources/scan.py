@@ -77,6 +77,8 @@ class ExternalChanges(RowSource):
     after: PinnedExternal
     threads: int = 1
 
+    snapshot_ids = ()  # external tables have no snapshots in the lake
+
     @property
     def view(self) -> TableView:
         """The table's definition."""
@@ -86,11 +88,6 @@ class ExternalChanges(RowSource):
     def versions(self) -> tuple[str | None, str | None]:
         """The two versions, from older to newer."""
         return self.before.source.version, self.after.source.version
-
-    @property
-    def snapshot_ids(self) -> tuple[int, ...]:
-        """Always empty, because external tables have no snapshots in the lake."""
-        return ()
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -309,6 +306,8 @@ class ExternalScan(RowSource):
     threads: int = 1
     limit: int | None = None
 
+    snapshot_ids = ()  # external tables have no snapshots in the lake
+
     def __repr__(self) -> str:
         parts = [self.view.name, f"version {self.version}", f"columns {', '.join(self.columns)}"]
         if self.predicate is not None:
@@ -331,11 +330,6 @@ class ExternalScan(RowSource):
     def fields(self) -> tuple[Field, ...]:
         """The columns of the result."""
         return self.view.schema.select(self.columns)
-
-    @property
-    def snapshot_ids(self) -> tuple[int, ...]:
-        """Always empty, because external tables have no snapshots in the lake."""
-        return ()
 
     def tasks(self) -> list[SourceMerge]:
         """The scan as a list of one picklable task.

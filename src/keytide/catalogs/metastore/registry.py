@@ -36,9 +36,7 @@ _VARCHAR_LENGTH_MAX = 65_535
 def hive_type(type_: DataType) -> str:
     """The Hive type name. Hive has no lengths of bytes, and a time of day is a string."""
     match type_:
-        case ArrayType():
-            return f"array<{hive_type(type_.element)}>"
-        case VectorType():
+        case ArrayType() | VectorType():
             return f"array<{hive_type(type_.element)}>"
         case MultisetType():
             return f"map<{hive_type(type_.element)},int>"
@@ -47,21 +45,15 @@ def hive_type(type_: DataType) -> str:
         case RowType():
             members = (f"{each.name}:{hive_type(each.type)}" for each in type_.fields)
             return f"struct<{','.join(members)}>"
-        case AtomicType():
-            return _atomic(type_)
-    return "binary"
-
-
-def _atomic(type_: AtomicType) -> str:
-    length = type_.length or 0
-    match type_.root:
-        case "DECIMAL":
+        case AtomicType(root="DECIMAL"):
             return f"decimal({type_.precision},{type_.scale})"
-        case "CHAR" if length <= _CHAR_LENGTH_MAX:
-            return f"char({length})"
-        case "VARCHAR" if length <= _VARCHAR_LENGTH_MAX:
-            return f"varchar({length})"
-    return _PLAIN.get(type_.root, "binary")
+        case AtomicType(root="CHAR") if (type_.length or 0) <= _CHAR_LENGTH_MAX:
+            return f"char({type_.length or 0})"
+        case AtomicType(root="VARCHAR") if (type_.length or 0) <= _VARCHAR_LENGTH_MAX:
+            return f"varchar({type_.length or 0})"
+        case AtomicType():
+            return _PLAIN.get(type_.root, "binary")
+    return "binary"
 
 
 _PLAIN = {

@@ -172,10 +172,19 @@ class HiveRegistry:
         """A context with a connection, whose errors say how to fix them."""
         thrift = library("thrift.Thrift", "hive", "a Hive Metastore")
         try:
+            sockets = library("thrift.transport.TSocket", "hive", "a Hive Metastore")
+            transports = library("thrift.transport.TTransport", "hive", "a Hive Metastore")
+            protocols = library("thrift.protocol.TBinaryProtocol", "hive", "a Hive Metastore")
+            service = library(
+                "pymetastore.hive_metastore.ThriftHiveMetastore", "hive", "a Hive Metastore"
+            )
+            socket = sockets.TSocket(self.host, self.port)
+            socket.setTimeout(_TIMEOUT_MS)
+            transport = transports.TBufferedTransport(socket)
+            transport.open()
             # Its errors cannot be changed, so no other context manager may pass them on.
-            transport, hive = self._connected()
             try:
-                yield hive
+                yield service.Client(protocols.TBinaryProtocol(transport))
             finally:
                 transport.close()
         except (thrift.TException, OSError) as error:
@@ -186,20 +195,6 @@ class HiveRegistry:
                 f"{self.uri} cannot {doing}: {said}; check the address, that the metastore is "
                 "running, and its log"
             ) from error
-
-    def _connected(self) -> tuple[Any, Any]:
-        """A connection, to be closed, and a client of it."""
-        sockets = library("thrift.transport.TSocket", "hive", "a Hive Metastore")
-        transports = library("thrift.transport.TTransport", "hive", "a Hive Metastore")
-        protocols = library("thrift.protocol.TBinaryProtocol", "hive", "a Hive Metastore")
-        service = library(
-            "pymetastore.hive_metastore.ThriftHiveMetastore", "hive", "a Hive Metastore"
-        )
-        socket = sockets.TSocket(self.host, self.port)
-        socket.setTimeout(_TIMEOUT_MS)
-        transport = transports.TBufferedTransport(socket)
-        transport.open()
-        return transport, service.Client(protocols.TBinaryProtocol(transport))
 
 
 def _types() -> Any:
@@ -322,7 +317,13 @@ class GlueRegistry:
             "TableType": "MANAGED_TABLE",
             "Parameters": dict(description.parameters),
             "PartitionKeys": [],
-            "StorageDescriptor": _storage(description),
+            "StorageDescriptor": {
+                "Columns": _glue_columns(description.columns),
+                "Location": description.location,
+                "InputFormat": INPUT_FORMAT,
+                "OutputFormat": OUTPUT_FORMAT,
+                "SerdeInfo": {"SerializationLibrary": SERDE, "Parameters": {}},
+            },
         }
         if description.comment is not None:
             told["Description"] = description.comment
@@ -441,16 +442,6 @@ def _glue_registered(found: Mapping[str, Any]) -> RegisteredTable:
         storage.get("InputFormat") or None,
         found.get("Parameters") or {},
     )
-
-
-def _storage(description: Description) -> dict[str, Any]:
-    return {
-        "Columns": _glue_columns(description.columns),
-        "Location": description.location,
-        "InputFormat": INPUT_FORMAT,
-        "OutputFormat": OUTPUT_FORMAT,
-        "SerdeInfo": {"SerializationLibrary": SERDE, "Parameters": {}},
-    }
 
 
 def _glue_columns(columns: Sequence[Column]) -> list[dict[str, str]]:

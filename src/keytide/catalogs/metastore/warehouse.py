@@ -24,7 +24,7 @@ from keytide.catalogs.metastore.registry import (
     Registry,
 )
 from keytide.catalogs.metastore.services import GlueRegistry, HiveRegistry
-from keytide.catalogs.warehouse import DATABASE_SUFFIX, StoredView, open_cached_store
+from keytide.catalogs.warehouse import DATABASE_SUFFIX, ServiceWarehouse, open_cached_store
 from keytide.definition.kind import is_external
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError, UnsupportedError
 from keytide.format import paths
@@ -70,7 +70,7 @@ _EXTERNAL = "EXTERNAL_TABLE"
 
 
 @dataclass(frozen=True)
-class MetastoreWarehouse:
+class MetastoreWarehouse(ServiceWarehouse):
     """The databases and the Apache Paimon tables that are registered in a metastore.
 
     New databases, and tables of databases without a location, are created below the address `root`.
@@ -82,25 +82,12 @@ class MetastoreWarehouse:
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
     copies: CacheFolder | None = None
 
+    kind = "a metastore"
+
     @property
     def uri(self) -> str:
         """See `Warehouse`."""
         return self.registry.uri
-
-    @property
-    def folder(self) -> str:
-        """See `Warehouse`. The metastore determines the location of each table."""
-        return ""
-
-    @property
-    def exists(self) -> bool:
-        """See `Warehouse`. If the metastore is not there, requests raise an error."""
-        return True
-
-    @property
-    def places_first(self) -> bool:
-        """See `Warehouse`. A table has a location once it is registered."""
-        return False
 
     def databases(self) -> list[str]:
         """See `Warehouse`."""
@@ -129,9 +116,7 @@ class MetastoreWarehouse:
             if table.input_format == INPUT_FORMAT
         ]
 
-    def likely_tables(self, database: str) -> list[str]:
-        """See `Warehouse`."""
-        return self.tables(database)
+    likely_tables = tables
 
     def holds(self, database: str, table: str) -> bool:
         """See `Warehouse`."""
@@ -143,7 +128,9 @@ class MetastoreWarehouse:
         if found is None:
             # The location is determined when the table is created.
             return TableMetadata(open_cached_store("memory://unmade"), name)
-        return self._metadata(database, found)
+        store = self._store(self._place_of(database, found))
+        commits = RegisteredCommits(self.registry, database, found.name)
+        return TableMetadata(store, f"{database}.{found.name}", commits)
 
     def create(self, database: str, table: str, definition: TableSchema) -> bool:
         """See `Warehouse`. Creates the database if it does not exist.
@@ -171,18 +158,18 @@ class MetastoreWarehouse:
         store = self._store(location)
         if not created(store, paths.schema_path(definition.id), definition.to_json()):
             return False
+        description, is_made = Description.of(definition, location), False
         try:
-            is_made = self._registered(database, table, Description.of(definition, location))
-        except BaseException:
-            self._discard(location)
-            raise
-        if not is_made:
-            self._discard(location)
+            try:
+                is_made = self.registry.create_table(database, table, description)
+            except NotFoundError:
+                self.create_database(database, None)
+                is_made = self.registry.create_table(database, table, description)
+        finally:
+            if not is_made:
+                with suppress(KeytideError):
+                    self._delete(location)
         return is_made
-
-    def is_half_dropped(self, database: str, table: str) -> bool:
-        """See `Warehouse`. Always false: the metastore decides which tables exist."""
-        return False
 
     def drop(self, database: str, table: str) -> None:
         """See `Warehouse`. If the table is external for the metastore, its files are kept."""
@@ -204,31 +191,6 @@ class MetastoreWarehouse:
             )
         return self.registry.rename_table(old, new)
 
-    def views(self, database: str) -> list[str]:
-        """See `Warehouse`.
-
-        The metastore's views have another format than Keytide's, so none is visible.
-        """
-        return []
-
-    def view(self, database: str, name: str) -> StoredView | None:
-        """See `Warehouse`."""
-        return None
-
-    def create_view(self, database: str, name: str, view: StoredView) -> bool:
-        """See `Warehouse`. Raises `UnsupportedError`."""
-        raise UnsupportedError(
-            f"view {database}.{name}: Keytide cannot create views in a metastore; create it with "
-            "another engine, or in a folder warehouse"
-        )
-
-    def replace_view(self, database: str, name: str, view: StoredView) -> None:
-        """See `Warehouse`. Raises `UnsupportedError`."""
-        self.create_view(database, name, view)
-
-    def drop_view(self, database: str, name: str) -> None:
-        """See `Warehouse`. No-op, because there are no views."""
-
     # -- registrations ----------------------------------------------------------------------------
 
     def _found(self, database: str, table: str) -> RegisteredTable | None:
@@ -236,11 +198,6 @@ class MetastoreWarehouse:
         if database != database.lower() or table != table.lower():
             return None
         return self.registry.table(database, table)
-
-    def _metadata(self, database: str, found: RegisteredTable) -> TableMetadata:
-        store = self._store(self._place_of(database, found))
-        commits = RegisteredCommits(self.registry, database, found.name)
-        return TableMetadata(store, f"{database}.{found.name}", commits)
 
     def _place_of(self, database: str, found: RegisteredTable) -> str:
         """The location of a Paimon table. Raises `UnsupportedError` for other tables."""
@@ -254,13 +211,6 @@ class MetastoreWarehouse:
         if not found.location:
             raise DataError(f"table {name}: {self.uri} has no location for it; check the metastore")
         return found.location
-
-    def _registered(self, database: str, table: str, description: Description) -> bool:
-        try:
-            return self.registry.create_table(database, table, description)
-        except NotFoundError:
-            self.create_database(database, None)
-            return self.registry.create_table(database, table, description)
 
     # -- locations --------------------------------------------------------------------------------
 
@@ -276,10 +226,6 @@ class MetastoreWarehouse:
                 "'s3://bucket/prefix', ...}, or create the database there with a location"
             )
         return self.root.rstrip("/")
-
-    def _discard(self, location: str) -> None:
-        with suppress(KeytideError):
-            self._delete(location)
 
     def _delete(self, location: str) -> None:
         folder, _, name = location.rstrip("/").rpartition("/")
@@ -322,7 +268,9 @@ def open_metastore_warehouse(
     `InvalidError`, and `SetupError` without the client library.
     """
     given = dict(options or {})
-    root = _root(given.pop(_WAREHOUSE, None))
+    root = given.pop(_WAREHOUSE, None) or None
+    if root is not None and not takes_options(root) and not root.startswith("file:"):
+        root = Path(root).expanduser().absolute().as_uri()
     if address.startswith(_HIVE):
         require("pymetastore", "hive", "a Hive Metastore")
         return MetastoreWarehouse(_hive(address), root, given, copies)
@@ -358,12 +306,3 @@ def _glue(address: str, options: dict[str, str]) -> GlueRegistry:
         if known is not None:
             settings[known] = value
     return GlueRegistry(account or None, tuple(sorted(settings.items())))
-
-
-def _root(given: str | None) -> str | None:
-    """The location of new databases, as an address."""
-    if not given:
-        return None
-    if takes_options(given) or given.startswith("file:"):
-        return given
-    return Path(given).expanduser().absolute().as_uri()

@@ -267,10 +267,6 @@ class _Credentials:
     options: dict[str, str]
     ends_ms: int | None
 
-    @property
-    def is_fresh(self) -> bool:
-        return self.ends_ms is None or self.ends_ms - time.time() * 1000 > _SAFETY_MS
-
 
 @dataclass(frozen=True)
 class TableToken:
@@ -308,13 +304,9 @@ class TableToken:
     def _credentials(self) -> _Credentials:
         with _LOCK:
             known = _KNOWN.get(self)
-        if known is None or not known.is_fresh:
-            known = self._requested_credentials()
-            with _LOCK:
-                _KNOWN[self] = known
-        return known
-
-    def _requested_credentials(self) -> _Credentials:
+        ends_ms = None if known is None else known.ends_ms
+        if known is not None and (ends_ms is None or ends_ms - time.time() * 1000 > _SAFETY_MS):
+            return known
         path = ("databases", self.database, "tables", self.table, "token")
         answer, where = self.client.get(*path), f"table {self.database}.{self.table}"
         told = answer.document.get("token")
@@ -336,7 +328,10 @@ class TableToken:
                 "and your own credentials, if the catalog allows it"
             )
         ends_ms = answer.document.get("expiresAtMillis")
-        return _Credentials(options, ends_ms if isinstance(ends_ms, int) else None)
+        lent = _Credentials(options, ends_ms if isinstance(ends_ms, int) else None)
+        with _LOCK:
+            _KNOWN[self] = lent
+        return lent
 
 
 _KNOWN: LRUCache[TableToken, _Credentials] = LRUCache(_TABLES_MAX)

@@ -6,7 +6,7 @@ The catalog determines the latest snapshot. Schema changes are sent in the forma
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -60,57 +60,42 @@ ChangeDocument = dict[str, Any]
 
 def schema_changes(changes: Sequence[SchemaChange]) -> list[ChangeDocument]:
     """The changes as a request body, in order. Raises `UnsupportedError`."""
-    return [told for change in changes for told in _CHANGE_DOCUMENTS[type(change)](change)]
+    return [told for change in changes for told in _documents(change)]
 
 
-def _set_option(change: SetOption) -> Iterator[ChangeDocument]:
-    yield {"action": "setOption", "key": change.key, "value": change.value}
-
-
-def _remove_option(change: RemoveOption) -> Iterator[ChangeDocument]:
-    yield {"action": "removeOption", "key": change.key}
-
-
-def _comment(change: ChangeComment) -> Iterator[ChangeDocument]:
-    if change.path:
-        yield _column("updateColumnComment", change.path, newComment=change.comment)
-    else:
-        yield {"action": "updateComment", "comment": change.comment}
-
-
-def _add(change: AddColumn) -> Iterator[ChangeDocument]:
-    move = None if change.position is None else _move(change.path[-1], change.position)
-    type_ = _stored(change.type)
-    yield _column("addColumn", change.path, dataType=type_, comment=change.comment, move=move)
-    if change.default is not None:
-        value = change.default
-        yield _column("updateColumnDefaultValue", change.path, newDefaultValue=value)
-
-
-def _rename(change: RenameColumn) -> Iterator[ChangeDocument]:
-    yield _column("renameColumn", change.path, newName=change.new_name)
-
-
-def _drop(change: DropColumn) -> Iterator[ChangeDocument]:
-    yield _column("dropColumn", change.path)
-
-
-def _type(change: ChangeColumnType) -> Iterator[ChangeDocument]:
-    type_ = _stored(change.type)
-    yield _column("updateColumnType", change.path, newDataType=type_, keepNullability=True)
-
-
-def _nullability(change: ChangeColumnNullability) -> Iterator[ChangeDocument]:
-    yield _column("updateColumnNullability", change.path, newNullability=change.nullable)
-
-
-def _position(change: MoveColumn) -> Iterator[ChangeDocument]:
-    if len(change.path) > 1:
-        raise UnsupportedError(
-            f"column {'.'.join(change.path)} cannot be moved: a REST catalog moves only "
-            "top-level columns, not fields of a ROW"
-        )
-    yield {"action": "updateColumnPosition", "move": _move(change.path[0], change.position)}
+def _documents(change: SchemaChange) -> Iterator[ChangeDocument]:
+    match change:
+        case SetOption():
+            yield {"action": "setOption", "key": change.key, "value": change.value}
+        case RemoveOption():
+            yield {"action": "removeOption", "key": change.key}
+        case ChangeComment(path=()):
+            yield {"action": "updateComment", "comment": change.comment}
+        case ChangeComment():
+            yield _column("updateColumnComment", change.path, newComment=change.comment)
+        case AddColumn():
+            move = None if change.position is None else _move(change.path[-1], change.position)
+            type_, note = _stored(change.type), change.comment
+            yield _column("addColumn", change.path, dataType=type_, comment=note, move=move)
+            if change.default is not None:
+                value = change.default
+                yield _column("updateColumnDefaultValue", change.path, newDefaultValue=value)
+        case RenameColumn():
+            yield _column("renameColumn", change.path, newName=change.new_name)
+        case DropColumn():
+            yield _column("dropColumn", change.path)
+        case ChangeColumnType():
+            type_ = _stored(change.type)
+            yield _column("updateColumnType", change.path, newDataType=type_, keepNullability=True)
+        case ChangeColumnNullability():
+            yield _column("updateColumnNullability", change.path, newNullability=change.nullable)
+        case MoveColumn():
+            if len(change.path) > 1:
+                raise UnsupportedError(
+                    f"column {'.'.join(change.path)} cannot be moved: a REST catalog moves only "
+                    "top-level columns, not fields of a ROW"
+                )
+            yield {"action": "updateColumnPosition", "move": _move(change.path[0], change.position)}
 
 
 def _column(action: str, path: Sequence[str], **members: Any) -> ChangeDocument:
@@ -127,19 +112,6 @@ def _stored(type_: DataType) -> str | ChangeDocument:
     """A type in schema format. The catalog assigns new ids to its parts, but requires some."""
     (numbered,) = assign_field_ids([Field(-1, "any", type_)], 0)
     return numbered.type.to_json()
-
-
-_CHANGE_DOCUMENTS: dict[type[SchemaChange], Callable[[Any], Iterator[ChangeDocument]]] = {
-    SetOption: _set_option,
-    RemoveOption: _remove_option,
-    ChangeComment: _comment,
-    AddColumn: _add,
-    RenameColumn: _rename,
-    DropColumn: _drop,
-    ChangeColumnType: _type,
-    ChangeColumnNullability: _nullability,
-    MoveColumn: _position,
-}
 
 
 # -- schemas ---------------------------------------------------------------------------------------
@@ -179,14 +151,21 @@ class RestKeeper:
                 f"for '{default}' ('{keys.TAG_DEFAULT_TIME_RETAINED}') unless a time is given; "
                 "give one, or RESET the option"
             )
-        number, retained = tag.snapshot.id, _retained(tag)
+        number, retained = tag.snapshot.id, None
+        if tag.time_retained_ns is not None:
+            # A duration in Paimon's format.
+            millis, rest = divmod(tag.time_retained_ns, _NS_PER_MS)
+            retained = f"{tag.time_retained_ns} ns" if rest else f"{millis} ms"
         body = {"tagName": name, "snapshotId": number, "timeRetained": retained}
         try:
             answer = self._asked(store, "tags", body=body)
         except UnknownOutcomeError:
-            if not _has_tag(store, name, tag.snapshot):
-                raise
-            return True
+            path = paths.tag_path(name)
+            (data,) = store.read_present([path])
+            with suppress(DataError):
+                if data is not None and Tag.from_json(data, path).snapshot == tag.snapshot:
+                    return True
+            raise
         if answer.status == MISSING:
             raise NotFoundError(
                 f"{self.table} has no snapshot {number} that the catalog could tag "
@@ -208,8 +187,15 @@ class RestKeeper:
             answer = self._asked(store, "rollback", body=body)
         except UnknownOutcomeError as lost:
             # The response is the same for a failure and for a commit by others.
-            self._check_newest(store, newest_id, target_id, lost)
-            return
+            newest = max(FOLDER_COMMITS.ids(store), default=0)
+            if newest == target_id:
+                return
+            if newest > newest_id:
+                raise ConflictError(
+                    f"{self.table}: other writers committed during the rollback, so nothing was "
+                    "changed; check their commits, and try again"
+                ) from lost
+            raise
         if not answer.is_done:
             raise NotFoundError(
                 f"{self.table} has no snapshot {target_id} that the catalog could roll back to "
@@ -270,22 +256,6 @@ class RestKeeper:
                 return
         self.table.delete(store, *rest)
 
-    # -- responses --------------------------------------------------------------------------------
-
-    def _check_newest(
-        self, store: Store, newest_id: int, target_id: int, lost: UnknownOutcomeError
-    ) -> None:
-        """Raise unless the latest snapshot is the rollback target."""
-        newest = max(FOLDER_COMMITS.ids(store), default=0)
-        if newest == target_id:
-            return
-        if newest > newest_id:
-            raise ConflictError(
-                f"{self.table}: other writers committed during the rollback, so nothing was "
-                "changed; check their commits, and try again"
-            ) from lost
-        raise lost
-
     def _check_branch(self, name: str, answer: Answer) -> None:
         if answer.status == MISSING:
             raise NotFoundError(
@@ -297,22 +267,6 @@ class RestKeeper:
 def _said(answer: Answer) -> str:
     status = "taken" if answer.status == TAKEN else "not found"
     return str(answer.document.get("message") or status)
-
-
-def _retained(tag: Tag) -> str | None:
-    """A duration in Paimon's format."""
-    if tag.time_retained_ns is None:
-        return None
-    millis, rest = divmod(tag.time_retained_ns, _NS_PER_MS)
-    return f"{tag.time_retained_ns} ns" if rest else f"{millis} ms"
-
-
-def _has_tag(store: Store, name: str, snapshot: Snapshot) -> bool:
-    path = paths.tag_path(name)
-    (data,) = store.read_present([path])
-    with suppress(DataError):
-        return data is not None and Tag.from_json(data, path).snapshot == snapshot
-    return False
 
 
 # -- commits ---------------------------------------------------------------------------------------
@@ -345,9 +299,13 @@ class RestCommits:
         if head is None or known is None or known.number > head.number:
             return [] if head is None else [head]
         there = head if known.number == head.number else _commits_stored(store, known.number)
-        # Catalogs and engines serialize the same snapshot differently.
-        if there is None or not _is_same(there, known):
+        if there is None:
             return [head]
+        if there.data != known.data:
+            # Catalogs and engines serialize the same snapshot differently.
+            now, before = (Snapshot.from_json(each.data, "snapshot") for each in (there, known))
+            if now != before:
+                return [head]
         return [known] if there is head else [known, head]
 
     def create(
@@ -368,16 +326,28 @@ class RestCommits:
                 _commits_stored(store, snapshot_id - 1) if snapshot_id > FIRST_SNAPSHOT_ID else None
             )
         base_uuid = None if known is None else _members(known.data).get("uuid")
+        # A branch has its own id.
+        is_branch = branch_of(store) != paths.MAIN_BRANCH
+        table_id = str(self.table.description(store).get("id")) if is_branch else self.table.id
         body: dict[str, Any] = {
-            "tableId": self._id(store),
+            "tableId": table_id,
             "baseSnapshotUuid": base_uuid,
             "snapshot": sent,
             "statistics": [_statistics(change) for change in changes()],
         }
         for _ in range(_TRIES):
-            is_made, lost = self._sent(store, body)
+            lost: LostAnswerError | None = None
+            try:
+                answer = self.table.post(store, "commit", body=body)
+            except LostAnswerError as error:
+                lost = error
+            else:
+                if answer.status == MISSING:
+                    raise self.table.gone_error(self.table.get(store))
+                if answer.is_done and answer.document.get("success") is True:
+                    return True
             # The lost response may have been for this very snapshot.
-            if is_made or self._is_found(store, snapshot_id, sent, lost):
+            if self._is_found(store, snapshot_id, sent, lost):
                 return True
             if lost is None:
                 return False
@@ -401,24 +371,6 @@ class RestCommits:
 
     def altered(self, store: Store, schema: TableSchema) -> None:
         """See `Commits`. The catalog has already created the schema."""
-
-    def _id(self, store: Store) -> str:
-        """The catalog's id of the table or the branch."""
-        return (
-            str(self.table.description(store).get("id"))
-            if branch_of(store) != paths.MAIN_BRANCH
-            else self.table.id
-        )
-
-    def _sent(self, store: Store, body: Mapping[str, Any]) -> tuple[bool, LostAnswerError | None]:
-        """Whether the catalog accepted a snapshot and, if that is unknown, the error."""
-        try:
-            answer = self.table.post(store, "commit", body=body)
-        except LostAnswerError as lost:
-            return False, lost
-        if answer.status == MISSING:
-            raise self.table.gone_error(self.table.get(store))
-        return answer.is_done and answer.document.get("success") is True, None
 
     def _head(self, store: Store) -> NumberedDocument | None:
         """The latest snapshot in Keytide's serialization."""
@@ -472,13 +424,6 @@ def _statistics(change: PartitionChange) -> dict[str, Any]:
 def _commits_stored(store: Store, number: int) -> NumberedDocument | None:
     (data,) = store.read_present([paths.snapshot_path(number)])
     return None if data is None else NumberedDocument(number, data)
-
-
-def _is_same(one: NumberedDocument, other: NumberedDocument) -> bool:
-    if one.data == other.data:
-        return True
-    first, second = (Snapshot.from_json(each.data, "snapshot") for each in (one, other))
-    return first == second
 
 
 def _members(data: bytes) -> dict[str, Any]:

@@ -9,21 +9,19 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from keytide.base.arguments import shown
 from keytide.catalogs.rest.client import (
     LENDS,
     MISSING,
-    Answer,
     RestClient,
     RestTable,
     TableToken,
     options_in,
 )
 from keytide.catalogs.rest.commits import RestCommits
-from keytide.catalogs.warehouse import StoredView, with_cache
+from keytide.catalogs.warehouse import ServiceWarehouse, with_cache
 from keytide.definition.kind import is_external
 from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
 from keytide.format import paths
@@ -80,11 +78,6 @@ class ManagedStore(PassingStore):
 class UncreatedStore(ManagedStore):
     """The store of a table that does not exist yet, and whose location is unknown: no files."""
 
-    @classmethod
-    def of(cls, table: str) -> UncreatedStore:
-        """The store of a table that is not in the catalog."""
-        return cls(open_store("memory://unmade"), table)
-
     def _changed(self, path: str) -> str:
         """Raises `UnsupportedError`, because the table must exist first."""
         raise UnsupportedError(
@@ -110,7 +103,7 @@ _BEARER = "bear"
 
 
 @dataclass(frozen=True)
-class RestWarehouse:
+class RestWarehouse(ServiceWarehouse):
     """The catalog determines the tables, their locations and their latest snapshots.
 
     `storage` are options of the tables' object store, and `copies` is a cache for it.
@@ -122,25 +115,12 @@ class RestWarehouse:
     lends: str | None = None
     """The user's option on whether the catalog provides credentials."""
 
+    kind = "a REST catalog"
+
     @property
     def uri(self) -> str:
         """See `Warehouse`."""
         return self.client.uri
-
-    @property
-    def folder(self) -> str:
-        """See `Warehouse`. The catalog determines the location of each table."""
-        return ""
-
-    @property
-    def exists(self) -> bool:
-        """See `Warehouse`. If the catalog is not there, requests raise an error."""
-        return True
-
-    @property
-    def places_first(self) -> bool:
-        """See `Warehouse`. The catalog returns the location after it has created the table."""
-        return False
 
     def databases(self) -> list[str]:
         """See `Warehouse`."""
@@ -166,25 +146,33 @@ class RestWarehouse:
         """See `Warehouse`."""
         return self.client.names("tables", "databases", database, "tables")
 
-    def likely_tables(self, database: str) -> list[str]:
-        """See `Warehouse`."""
-        return self.tables(database)
+    likely_tables = tables
 
     def holds(self, database: str, table: str) -> bool:
         """See `Warehouse`."""
-        return self._described(database, table).is_done
+        return self.client.get("databases", database, "tables", table).is_done
 
     def metadata(self, database: str, table: str) -> TableMetadata:
         """See `Warehouse`. One request. Raises `UnsupportedError` unless it is a managed table."""
         name = f"{database}.{table}"
-        answer = self._described(database, table)
+        answer = self.client.get("databases", database, "tables", table)
         if not answer.is_done:
-            return TableMetadata(UncreatedStore.of(name), name)
+            return TableMetadata(UncreatedStore(open_store("memory://unmade"), name), name)
         found = answer.document
         path = found.get("path")
         if not isinstance(path, str):
             raise DataError(f"table {name}: {self.uri} returns no path for it; check the service")
-        _refuse_others(name, path, found)
+        kind = options_in(found, name).get(keys.TYPE, "table")
+        if kind != "table":
+            raise UnsupportedError(
+                f"{name} is a {kind} of the catalog, which Keytide cannot read by name; read the "
+                f"files at {path}"
+            )
+        if found.get("isExternal"):
+            raise UnsupportedError(
+                f"table {name} is external to the catalog, which does not manage its snapshots; "
+                f"open it by path: kt.open_table({path!r})"
+            )
         store = with_cache(self._opened(database, table, path), self.copies)
         commits = RestCommits(RestTable(self.client, database, table, str(found.get("id"))))
         return TableMetadata(ManagedStore(store, name), name, commits)
@@ -212,10 +200,6 @@ class RestWarehouse:
             "check the service"
         )
 
-    def is_half_dropped(self, database: str, table: str) -> bool:
-        """See `Warehouse`. Always false: the catalog decides which tables exist."""
-        return False
-
     def drop(self, database: str, table: str) -> None:
         """See `Warehouse`. The catalog deletes the files."""
         self.client.delete("databases", database, "tables", table)
@@ -232,31 +216,6 @@ class RestWarehouse:
                 "database first, and check whether the table was already renamed"
             )
         return answer.is_done
-
-    def views(self, database: str) -> list[str]:
-        """See `Warehouse`.
-
-        The catalog's views have another format than Keytide's, so none is visible.
-        """
-        return []
-
-    def view(self, database: str, name: str) -> StoredView | None:
-        """See `Warehouse`."""
-        return None
-
-    def create_view(self, database: str, name: str, view: StoredView) -> bool:
-        """See `Warehouse`. Raises `UnsupportedError`."""
-        raise UnsupportedError(
-            f"view {database}.{name}: Keytide cannot create views in a REST catalog; create it "
-            "with another engine, or in a folder warehouse"
-        )
-
-    def replace_view(self, database: str, name: str, view: StoredView) -> None:
-        """See `Warehouse`. Raises `UnsupportedError`."""
-        self.create_view(database, name, view)
-
-    def drop_view(self, database: str, name: str) -> None:
-        """See `Warehouse`. No-op, because there are no views."""
 
     def _make(self, database: str, table: str, definition: TableSchema) -> bool:
         """Whether this call created a table. False if something is missing or exists already."""
@@ -283,9 +242,6 @@ class RestWarehouse:
             )
         return replace(opened, lender=token)
 
-    def _described(self, database: str, table: str) -> Answer:
-        return self.client.get("databases", database, "tables", table)
-
 
 def is_rest_address(address: str) -> bool:
     """Whether an address is that of a catalog service."""
@@ -301,7 +257,11 @@ def open_rest_warehouse(
     """
     given = dict(options or {})
     parts = urlsplit(address)
-    if "@" in address or not _has_plain_port(parts):
+    try:
+        has_plain_port = parts.port is None or parts.port > 0
+    except ValueError:  # for example a key in place of the port
+        has_plain_port = False
+    if "@" in address or not has_plain_port:
         raise InvalidError(
             "the URI of the catalog contains credentials, which messages would show; set the "
             "option 'token', or KEYTIDE_REST_TOKEN in the environment"
@@ -310,13 +270,6 @@ def open_rest_warehouse(
     warehouse = _named_warehouse(parts, given.pop(_WAREHOUSE, None))
     client = RestClient(base, warehouse, _token(given))
     return RestWarehouse(client, given, copies, given.pop(LENDS, None))
-
-
-def _has_plain_port(parts: SplitResult) -> bool:
-    try:
-        return parts.port is None or parts.port > 0
-    except ValueError:  # for example a key in place of the port
-        return False
 
 
 def _named_warehouse(parts: SplitResult, option: str | None) -> str:
@@ -352,18 +305,3 @@ def _token(options: dict[str, str]) -> str | None:
             f"{TOKEN_VARIABLE} in the environment"
         )
     return token
-
-
-def _refuse_others(name: str, path: str, found: Mapping[str, Any]) -> None:
-    """Raise `UnsupportedError` for objects in the catalog that are not managed tables."""
-    kind = options_in(found, name).get(keys.TYPE, "table")
-    if kind != "table":
-        raise UnsupportedError(
-            f"{name} is a {kind} of the catalog, which Keytide cannot read by name; read the "
-            f"files at {path}"
-        )
-    if found.get("isExternal"):
-        raise UnsupportedError(
-            f"table {name} is external to the catalog, which does not manage its snapshots; open "
-            f"it by path: kt.open_table({path!r})"
-        )
