@@ -374,11 +374,12 @@ class _Publisher:
             if made is None:
                 return _Retry(known)
             announced = store.begin(partial(self.form.announce, store, made))
-            is_there, goes_on = store.together(
-                [partial(self._still_has, content.snapshot), partial(self._is_there, known)]
-            )
+            checks: list[Callable[[], bool]] = [partial(self._still_has, content.snapshot)]
+            if known is not None:
+                checks.append(partial(form.is_there, store, known))
+            is_there, *goes_on = store.together(checks)
             announced.result()
-            if not goes_on:
+            if not all(goes_on):
                 # Somebody removed the publication, to start again.
                 self.form.take_back(store, made)
                 forget(store, self.form.name)
@@ -399,9 +400,6 @@ class _Publisher:
             return self.table.metadata.snapshot(snapshot.id) == snapshot
         except NotFoundError:
             return False
-
-    def _is_there(self, known: Version | None) -> bool:
-        return known is None or self.form.is_there(self.table.store, known)
 
     def _publication(
         self, known: Version | None, newest: int | None, reason: str | None

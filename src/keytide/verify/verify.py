@@ -149,7 +149,13 @@ class _Work:
             self._note(branch, seen.added)
             if seen.snapshot.changelog_manifest_list is not None:
                 self._note_changelog(branch, seen.snapshot, manifests)
-            self._check_statistics(seen.snapshot.statistics)
+            if seen.snapshot.statistics is not None:
+                path = paths.statistics_path(seen.snapshot.statistics)
+                with self.findings.reading(path):
+                    if not self.store.exists(path):
+                        way_out = "Run ANALYZE again with the engine that created them"
+                        expected = "the statistics of the table"
+                        self.findings.add(path, "missing", expected, way_out)
             indexes.check(seen)
             if seen.snapshot == branch.newest:
                 newest = seen
@@ -185,19 +191,6 @@ class _Work:
         told = changelog_list(snapshot, options.changelog_producer)
         if told is not None:
             self._note(branch, manifests.added(manifests.listed(*told)), is_changelog=True)
-
-    def _check_statistics(self, name: str | None) -> None:
-        if name is None:
-            return
-        path = paths.statistics_path(name)
-        with self.findings.reading(path):
-            if not self.store.exists(path):
-                self.findings.add(
-                    path,
-                    "missing",
-                    "the statistics of the table",
-                    "Run ANALYZE again with the engine that created them",
-                )
 
     def _tell(self, number: int) -> None:
         if self.progress is not None:
