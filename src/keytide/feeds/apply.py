@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import polars as pl
 import pyarrow as pa
@@ -179,8 +178,11 @@ def _filled(
 # -- lookup of stored versions ---------------------------------------------------------------------
 
 
-class NewestVersions(Protocol):
-    """Looks up keys of a bucket. Can be pickled."""
+@dataclass(frozen=True)
+class MergedVersions:
+    """Looks up keys of a bucket by a merge of their stored versions. Can be pickled."""
+
+    tasks: Mapping[BucketId, ReadTask]
 
     def of(
         self, bucket: BucketId, keys: pl.DataFrame, columns: Sequence[str]
@@ -189,34 +191,21 @@ class NewestVersions(Protocol):
 
         `keys` has the primary key without duplicates. The frames have `columns` and `_VALUE_KIND`.
         """
-        ...
-
-
-@dataclass(frozen=True)
-class _Merged:
-    """Merges the stored versions of the keys in a bucket."""
-
-    tasks: Mapping[BucketId, ReadTask]
-
-    def of(
-        self, bucket: BucketId, keys: pl.DataFrame, columns: Sequence[str]
-    ) -> Iterator[pl.DataFrame]:
-        """See `NewestVersions`."""
         task = self.tasks.get(bucket)
         if task is not None:
             yield from newest_versions(task, keys, columns)
 
 
 @dataclass(frozen=True)
-class _Indexed:
-    """Uses the index of the keys of a bucket, which contains the locations of their rows."""
+class IndexedVersions:
+    """Does the same with the index of the keys of a bucket, which has the places of their rows."""
 
     task: UpsertTask
 
     def of(
         self, bucket: BucketId, keys: pl.DataFrame, columns: Sequence[str]
     ) -> Iterator[pl.DataFrame]:
-        """See `NewestVersions`."""
+        """See `MergedVersions`."""
         view, on = self.task.view, self.task.bucket(bucket)
         found = on.index.find(hashes_of(keys, view))
         names = dict.fromkeys((*columns, *keys.columns))
@@ -252,7 +241,7 @@ class ChangeWriter:
 
     task: WriteTask
     spec: FeedSpec
-    newest: NewestVersions
+    newest: MergedVersions | IndexedVersions
 
     @classmethod
     def on(
@@ -273,11 +262,11 @@ class ChangeWriter:
         task = replace(transaction.task(), stored=None)
         task = task if layout is None else replace(task, layout=layout)
         if isinstance(task, UpsertTask):
-            return cls(task, spec, _Indexed(task))
+            return cls(task, spec, IndexedVersions(task))
         scan = Scan(transaction.state.merging, view.order.columns)
         plans = zip(scan.plan.buckets, scan.tasks(), strict=True)
-        newest = _Merged({(plan.partition, plan.bucket): read for plan, read in plans})
-        return cls(task, spec, newest)
+        reads = {(plan.partition, plan.bucket): read for plan, read in plans}
+        return cls(task, spec, MergedVersions(reads))
 
     def write(self, rows: pa.Table) -> WrittenChanges:
         """Write rows from `decode`, in arrival order.

@@ -40,41 +40,6 @@ from keytide.feeds.json_columns import (
 )
 from keytide.types import LENGTH_MAX, ArrayType, AtomicType, DataType, MapType, RowType
 
-# -- numbers in columns of strings -----------------------------------------------------------------
-
-
-_NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
-
-
-def decimal_texts(text: pl.Series) -> pl.Series:
-    """Integers with an exponent, such as `-150e-2`, as `-1.50`. Others are unchanged."""
-    parts = text.str.extract_groups(r"^(-?)(\d+)e(-?\d+)$").struct.unnest()
-    sign, digits, exponent = (parts.to_series(at) for at in range(3))
-    exponents = exponent.cast(pl.Int64, strict=False)
-    found = text
-    for places in exponents.drop_nulls().unique():
-        whole = digits.str.zfill(max(1 - places, 0)) if places < 0 else digits + "0" * places
-        shown = whole if places >= 0 else whole.str.head(places) + "." + whole.str.tail(-places)
-        found = (sign + shown).zip_with((exponents == places).fill_null(value=False), found)
-    return found
-
-
-def time_texts(text: pl.Series, unit: str) -> pl.Series:
-    """Counts of a unit since midnight, such as `-3600000001`, as `-01:00:00.000001`."""
-    counts = text.cast(pl.Int64, strict=False)
-    size = counts.abs()
-    second = _NANOS["s"] // _NANOS[unit]
-    seconds, places = size // second, len(str(second)) - 1
-    clock = [seconds // 3600, seconds // 60 % 60, seconds % 60]
-    hours, minutes, rest = (part.cast(pl.String).str.zfill(2) for part in clock)
-    fraction = (size % second).cast(pl.String).str.zfill(max(places, 1)).str.strip_chars_end("0")
-    point = fraction.set(fraction == "", None)
-    shown = hours + ":" + minutes + ":" + rest + ("." + point).fill_null("")
-    signed: pl.Series = ("-" + shown).zip_with(counts < 0, shown)
-    found: pl.Series = signed.zip_with(counts.is_not_null(), text)
-    return found
-
-
 # -- conversion to typed columns -------------------------------------------------------------------
 
 
@@ -212,29 +177,22 @@ def _floats(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Arra
     dtype = pl.Float32 if type.root == "FLOAT" else pl.Float64
     doubles = values.text.cast(pl.Float64, strict=False)
     numbers = doubles.cast(dtype)
-    overflows = numbers.is_infinite() & ~values.text.str.contains("(?i)inf")
-    is_exact = is_double(values.text, doubles) if values.is_number.any() else True
-    return _to_arrow(_keep(numbers, ~overflows & is_exact), type)
-
-
-def is_double(text: pl.Series, doubles: pl.Series) -> pl.Series:
-    """Whether numbers are doubles as a program writes them, so that no digit is lost.
-
-    That is true for up to 15 digits, and for those that identify a double, with up to 17.
-    """
-    digits = _digits(text)
-    is_short = (digits.str.len_chars() <= _DOUBLE_DIGITS).fill_null(value=True)
-    if is_short.all():
-        return is_short
-    rest = _keep(doubles, ~is_short)
-    shortest, longest = query(
-        "SELECT printf('%.17g', number), number::VARCHAR FROM numbers",
-        numbers=pa.table({"number": rest.to_arrow()}),
-    ).columns
-    same = [
-        _digits(pl.Series(values=each, dtype=pl.String)) == digits for each in (shortest, longest)
-    ]
-    return is_short | (same[0] | same[1]).fill_null(value=False)
+    is_kept = ~(numbers.is_infinite() & ~values.text.str.contains("(?i)inf"))
+    if values.is_number.any():
+        # Numbers are doubles as a program writes them, so that no digit is lost, if they have up to
+        # 15 digits, or if they identify a double, with up to 17.
+        digits = _digits(values.text)
+        is_exact = (digits.str.len_chars() <= _DOUBLE_DIGITS).fill_null(value=True)
+        if not is_exact.all():
+            spelled = query(
+                "SELECT printf('%.17g', number), number::VARCHAR FROM numbers",
+                numbers=pa.table({"number": _keep(doubles, ~is_exact).to_arrow()}),
+            )
+            for column in spelled.columns:
+                same = _digits(pl.Series(values=column, dtype=pl.String)) == digits
+                is_exact |= same.fill_null(value=False)
+        is_kept &= is_exact
+    return _to_arrow(_keep(numbers, is_kept), type)
 
 
 _DOUBLE_DIGITS = 15
@@ -325,17 +283,36 @@ _INTEGER_BYTES = 32
 
 def _strings(values: JsonValues, type: AtomicType, encoding: Encoding) -> pa.Array:
     # The values as strings, as they were written or as their source means them.
+    text = values.text
     if encoding.meaning == "decimal":
-        text = decimal_texts(_decimal_texts(values, type, encoding))
+        # Integers with an exponent, such as `-150e-2`, as `-1.50`. Others are unchanged.
+        text = _decimal_texts(values, type, encoding)
+        parts = text.str.extract_groups(r"^(-?)(\d+)e(-?\d+)$").struct.unnest()
+        sign, digits, exponent = (parts.to_series(at) for at in range(3))
+        exponents = exponent.cast(pl.Int64, strict=False)
+        for places in exponents.drop_nulls().unique():
+            whole = digits.str.zfill(max(1 - places, 0)) if places < 0 else digits + "0" * places
+            if places < 0:
+                whole = whole.str.head(places) + "." + whole.str.tail(-places)
+            is_of_it = (exponents == places).fill_null(value=False)
+            text = (sign + whole).zip_with(is_of_it, text)
     elif encoding.meaning == "time" and encoding.time_unit in _NANOS_OF:
-        text = time_texts(values.text, encoding.time_unit or "ms")
+        # Counts of a unit since midnight, such as `-3600000001`, as `-01:00:00.000001`.
+        counts = text.cast(pl.Int64, strict=False)
+        second = _NANOS_OF["s"] // _NANOS_OF[encoding.time_unit or "ms"]
+        seconds, places = counts.abs() // second, len(str(second)) - 1
+        clock = [seconds // 3600, seconds // 60 % 60, seconds % 60]
+        hours, minutes, rest = (part.cast(pl.String).str.zfill(2) for part in clock)
+        fraction = (counts.abs() % second).cast(pl.String).str.zfill(max(places, 1))
+        fraction = fraction.str.strip_chars_end("0")
+        point = ("." + fraction.set(fraction == "", None)).fill_null("")
+        shown = hours + ":" + minutes + ":" + rest + point
+        signed = ("-" + shown).zip_with(counts < 0, shown)
+        text = signed.zip_with(counts.is_not_null(), text)
     else:
         is_nested = values.type.is_in(["OBJECT", "ARRAY"]).fill_null(value=False)
-        text = (
-            without_marks(values.text).zip_with(is_nested, values.text)
-            if is_nested.any()
-            else values.text
-        )
+        if is_nested.any():
+            text = without_marks(text).zip_with(is_nested, text)
     if type.length != LENGTH_MAX:
         text = _keep(text, text.str.len_chars() <= type.length)
     return _to_arrow(text, type)

@@ -58,14 +58,6 @@ class Documents(NamedTuple):
     text: pl.Series
     shape: pl.Series
 
-    def with_exact_numbers(self, *, as_written: bool = True) -> Documents:
-        """Rewrite documents so that numbers are read without loss, see `exact_numbers`.
-
-        Returns self if there is none to rewrite.
-        """
-        exact = exact_numbers(self.text, as_written=as_written)
-        return self if exact is self.text else self._replace(text=exact)
-
 
 def as_bytes(messages: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Messages as bytes. Raises `InvalidError` for messages that are neither strings nor bytes."""
@@ -154,9 +146,9 @@ def parse(
     ]
     if fractions:
         as_written = any("STRING" in text or "CHAR" in text for text in fractions)
-        exact = documents.with_exact_numbers(as_written=as_written)
-        if exact is not documents:
-            events, steps, columns = _unfold(exact, spec, envelope)
+        exact = exact_numbers(documents.text, as_written=as_written)
+        if exact is not documents.text:
+            events, steps, columns = _unfold(documents._replace(text=exact), spec, envelope)
     images = _images(steps, columns, spec, envelope.placeholders(spec.unavailable_value))
 
     # The schema of each layout in the events.
@@ -391,17 +383,25 @@ def _typed(changes: Changes, spec: FeedSpec, envelope: Envelope) -> pa.Table:
         encoding = encodings.get(column.name, default)
         problems += _problems(column, images[column.name], array, steps["kind"], spec, encoding)
     problems.append(_without_values(images, steps))
-    length = len(steps)
-    nothing = pl.repeat(None, length, dtype=pl.String, eager=True)
+    # The names of the omitted columns for each row. An empty list if there are none.
+    omits = {name: image.omitted for name, image in images.items() if image.omitted.any()}
+    if omits:
+        names = [pl.when(omitted).then(pl.lit(name)) for name, omitted in omits.items()]
+        lists = pl.select(pl.concat_list(names).list.drop_nulls()).to_series().to_arrow()
+        unavailable = lists.cast(pa.list_(pa.string()))
+    else:
+        ends, none = np.zeros(len(steps) + 1, np.int32), pa.array([], pa.string())
+        unavailable = pa.ListArray.from_arrays(ends, none)
+    nothing = pl.repeat(None, len(steps), dtype=pl.String, eager=True)
     arrays += [
         steps["kind"].to_arrow().cast(pa.string()),
         steps["ordinal"].to_arrow(),
-        _unavailable_names(images, len(steps)),
+        unavailable,
         steps[STEP].to_arrow(),
         functools.reduce(pl.Series.fill_null, problems, nothing).to_arrow(),
     ]
-    names = [name for name in spec.rows_schema.names if name != MESSAGE_COLUMN]
-    return pa.table(arrays, names=[*names, STEP, _PROBLEM])
+    own = [name for name in spec.rows_schema.names if name != MESSAGE_COLUMN]
+    return pa.table(arrays, names=[*own, STEP, _PROBLEM])
 
 
 def _problems(
@@ -475,16 +475,3 @@ def _without_unit(column: Field, values: JsonValues, encoding: Encoding) -> pl.S
         in_us.cast(pl.String),
     )
     return pl.select(pl.when(pl.lit(values.is_number)).then(reason)).to_series()
-
-
-def _unavailable_names(images: Mapping[str, Image], length: int) -> pa.Array:
-    """The names of the omitted columns for each row. An empty list if there are none."""
-    names = [
-        pl.when(image.omitted).then(pl.lit(name))
-        for name, image in images.items()
-        if image.omitted.any()
-    ]
-    if not names:
-        return pa.ListArray.from_arrays(np.zeros(length + 1, np.int32), pa.array([], pa.string()))
-    lists = pl.select(pl.concat_list(names).list.drop_nulls()).to_series()
-    return lists.to_arrow().cast(pa.list_(pa.string()))

@@ -124,7 +124,7 @@ class EventWriter:
         columns = list(self.kernel.columns)
         task, found = self.tasks.get(bucket), [events.select(*columns, VALUE_KIND).clear()]
         if task is not None:
-            asked = events.select(self.kernel.keys).unique()
+            asked = events.select(self.kernel.order.key).unique()
             versions = newest_versions(task, asked, columns)
             found += [frame.select(*columns, VALUE_KIND) for frame in versions]
         stored = pl.concat(found)

@@ -69,7 +69,7 @@ from keytide.feeds.feed import (
     with_places,
 )
 from keytide.feeds.formats import envelope_of
-from keytide.feeds.json_columns import JsonValues, read_entries, read_members
+from keytide.feeds.json_columns import JsonValues, exact_numbers, read_entries, read_members
 from keytide.format.schema import TableSchema
 from keytide.types import STRING, AtomicType, DataType, Field
 from keytide.types.logical import common_type
@@ -322,7 +322,7 @@ class Sample:
         known_by = (path for each in envelope.orderings for path in each.known_by)
         places = PLACE_PATHS if LOG in envelope.metadata else ()
         paths = dict.fromkeys((*known_by, *places, *envelope.origin, *self.paths))
-        exact = self._documents.with_exact_numbers()
+        exact = self._documents._replace(text=exact_numbers(self._documents.text))
         return read_events(exact, envelope, tuple(path for path in paths if path != EPOCH))
 
 

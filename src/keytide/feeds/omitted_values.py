@@ -54,11 +54,6 @@ class OmittedValues:
     columns: tuple[str, ...]
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        """The key columns."""
-        return self.order.key
-
-    @property
     def given(self) -> tuple[str, ...]:
         """The columns of events."""
         return tuple(name for name in self.columns if name != OMITTED)

@@ -310,8 +310,7 @@ def _transforms(value: Any) -> tuple[Transform, ...]:
     return tuple(found)
 
 
-def _enablement() -> Any:
-    return choice("ENABLE", "DISABLE", "DEFAULT")
+_ENABLEMENT = choice("ENABLE", "DISABLE", "DEFAULT")
 
 
 @dataclass(frozen=True)
@@ -337,8 +336,8 @@ class Upsert:
     )
     merger: str | None = member("partialUpsertMergerClass", text)
     transforms: tuple[Transform, ...] = member("postPartialUpsertTransformConfigs", _transforms, ())
-    snapshot: str = member("snapshot", _enablement(), "DEFAULT")
-    preload: str = member("preload", _enablement(), "DEFAULT")
+    snapshot: str = member("snapshot", _ENABLEMENT, "DEFAULT")
+    preload: str = member("preload", _ENABLEMENT, "DEFAULT")
     consistency: str = member("consistencyMode", choice("NONE", "SYNC", "SNAPSHOT"), "NONE")
     view_refresh_ms: float = member("upsertViewRefreshIntervalMs", number, 3000.0)
     new_segments_ms: float = member("newSegmentTrackingTimeMs", number, 10000.0)
@@ -374,7 +373,7 @@ def _upsert(document: Document, where: str) -> Upsert:
         if value is None:
             continue
         if members.get(name) is not None and value != at(
-            members, where, texts if name == "comparisonColumns" else _enablement(), name
+            members, where, texts if name == "comparisonColumns" else _ENABLEMENT, name
         ):
             raise InvalidError(
                 f"{where} gives {name!r} as {members[name]!r} and, by its old name {old!r}, as "
@@ -505,8 +504,8 @@ def parse_table_config(given: DocumentSource) -> TableConfig:
             *_present(find, "instancePartitionsMap"),
         ),
         tiers=len(find(documents, "tierConfigs") or ()),
-        star_trees=_star_trees(find),
-        aggregations=_aggregations(find),
+        star_trees=_switches(find, "enableDefaultStarTree", _INDEXING, "starTreeIndexConfigs"),
+        aggregations=_switches(find, "aggregateMetrics", "ingestionConfig", "aggregationConfigs"),
         streams=_streams(find),
         has_nulls=bool(find(boolean, "tableIndexConfig", "nullHandlingEnabled")),
         partitions=_partitions(find),
@@ -531,17 +530,11 @@ def _present(find: Find, *path: str) -> tuple[str, ...]:
     return tuple(name for name, value in found.items() if value is not None)
 
 
-def _star_trees(find: Find) -> tuple[str, ...]:
-    found = ["enableDefaultStarTree"] if find(boolean, _INDEXING, "enableDefaultStarTree") else []
-    if find(documents, _INDEXING, "starTreeIndexConfigs"):
-        found.append("starTreeIndexConfigs")
-    return tuple(found)
-
-
-def _aggregations(find: Find) -> tuple[str, ...]:
-    found = ["aggregateMetrics"] if find(boolean, _INDEXING, "aggregateMetrics") else []
-    if find(documents, "ingestionConfig", "aggregationConfigs"):
-        found.append("aggregationConfigs")
+def _switches(find: Find, flag: str, *path: str) -> tuple[str, ...]:
+    """Which of two members are set: a flag for indexing, and a list of objects."""
+    found = [flag] if find(boolean, _INDEXING, flag) else []
+    if find(documents, *path):
+        found.append(path[-1])
     return tuple(found)
 
 

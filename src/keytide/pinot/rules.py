@@ -129,18 +129,8 @@ def idle_members(case: Case) -> list[str]:
 # -- findings --------------------------------------------------------------------------------------
 
 
-def _listed(names: Iterable[str]) -> str | None:
-    return ", ".join(names) or None
-
-
 def _if(holds: bool, found: str) -> str | None:
     return found if holds else None
-
-
-def _scattered_uuids(case: Case) -> str | None:
-    partitions = dict(case.table.partitions)
-    is_scattered = case.upsert.hash_function == "UUID" and max([*partitions.values(), 1]) > 1
-    return _if(is_scattered, f"'hashFunction' is 'UUID' and there are {partitions} partitions")
 
 
 def _unless_on(case: Case) -> str | None:
@@ -161,32 +151,14 @@ def _bad_key(case: Case) -> str | None:
     return f"'primaryKeyColumns' names {', '.join(many)}" if many else None
 
 
-def _bad_selector(case: Case) -> str | None:
-    selector = case.table.selector
-    is_fine = selector.lower() in _SELECTORS
-    return _if(not is_fine, f"'routing.instanceSelectorType' is {selector!r}")
-
-
-def _bad_delete(case: Case) -> str | None:
-    name = case.upsert.delete
+def _bad_column(case: Case, member: str, name: str | None, *types: str) -> str | None:
     column = case.column(name or "")
     if name is None:
         return None
     if column is None:
-        return f"'deleteRecordColumn' names {name!r}, which the schema does not have"
-    is_fine = column.is_single and column.type in ("BOOLEAN", "STRING", *_NUMBERS)
-    return _if(not is_fine, f"'deleteRecordColumn' names {column.description}")
-
-
-def _bad_marker(case: Case) -> str | None:
-    name = case.upsert.late_marker
-    column = case.column(name or "")
-    if name is None:
-        return None
-    if column is None:
-        return f"'outOfOrderRecordColumn' names {name!r}, which the schema does not have"
-    is_fine = column.is_single and column.type == "BOOLEAN"
-    return _if(not is_fine, f"'outOfOrderRecordColumn' names {column.description}")
+        return f"{member!r} names {name!r}, which the schema does not have"
+    is_fine = column.is_single and column.type in types
+    return _if(not is_fine, f"{member!r} names {column.description}")
 
 
 def _consistent_deletes(wrong: Callable[[Case], bool], found: str) -> Finding:
@@ -241,19 +213,6 @@ def _strategies(wrong: Callable[[Case, str, Column | None], bool], *strategies: 
     return find
 
 
-def _merged_otherwise(case: Case, name: str, column: Column | None) -> bool:
-    return column is None or name in (*case.schema.primary_key, *case.comparison)
-
-
-def _no_sum(case: Case, name: str, column: Column | None) -> bool:
-    is_number = column is not None and column.type in _STORED_AS_NUMBERS
-    return not is_number or column is None or column.role in ("date-time", "complex")
-
-
-def _no_list(case: Case, name: str, column: Column | None) -> bool:
-    return column is not None and column.is_single
-
-
 def _transforms(wrong: Callable[[Case, str, str, exp.Expr | None], bool]) -> Finding:
     """Columns computed after a merge that are invalid in some way."""
 
@@ -275,26 +234,8 @@ def _foreign_functions(case: Case) -> str | None:
     )
 
 
-def _is_groovy(text: str) -> bool:
-    return text.strip().lower().startswith("groovy")
-
-
 def _columns_read(tree: exp.Expr | None) -> set[str]:
     return set() if tree is None else {column.name for column in tree.find_all(exp.Column)}
-
-
-def _fixed_columns(case: Case) -> tuple[str | None, ...]:
-    upsert = case.upsert
-    return (*case.schema.primary_key, *case.comparison, upsert.delete, upsert.late_marker)
-
-
-def _count_of(case: Case, name: str) -> int:
-    return [column for column, _, _ in case.functions].count(name)
-
-
-def _missing_comparison(case: Case) -> str | None:
-    unknown = case.unknown(case.comparison)
-    return _if(bool(unknown), f"rows are compared by {', '.join(unknown)}")
 
 
 def _incomparable(case: Case) -> str | None:
@@ -327,7 +268,9 @@ RULES = (
          "expected 'mode' 'FULL': for a table without upserts, use Lake.create_table"),
     Rule("primary key", _bad_key,
          "a primary key has one or more single-value columns: name such columns"),
-    Rule("routing", _bad_selector,
+    Rule("routing",
+         lambda c: _if(c.table.selector.lower() not in _SELECTORS,
+                       f"'routing.instanceSelectorType' is {c.table.selector!r}"),
          "expected 'strictReplicaGroup' or 'multiStageReplicaGroup', because one server must know "
          "all rows of a key: set one of them"),
     Rule("tenant overrides",
@@ -366,15 +309,20 @@ RULES = (
     Rule("streams",
          lambda c: _if(c.table.streams > 1, f"there are {c.table.streams} stream configs"),
          "a table with upserts can have only one stream: remove the others"),
-    Rule("comparison column", _missing_comparison,
+    Rule("comparison column",
+         lambda c: _if(bool(c.unknown(c.comparison)),
+                       f"rows are compared by {', '.join(c.unknown(c.comparison))}"),
          "expected columns of the schema: add them to the schema, or name other columns"),
-    Rule("delete column", _bad_delete,
+    Rule("delete column",
+         lambda c: _bad_column(c, "deleteRecordColumn", c.upsert.delete, "BOOLEAN", "STRING",
+                               *_NUMBERS),
          "expected a single-value column of type BOOLEAN, STRING or a number: name such a column"),
     Rule("marker and drop",
          lambda c: _if(c.upsert.drops_late and c.upsert.late_marker is not None,
                        "'outOfOrderRecordColumn' and 'dropOutOfOrderRecord' are set"),
          "dropped rows cannot be marked: remove one of them"),
-    Rule("marker column", _bad_marker,
+    Rule("marker column",
+         lambda c: _bad_column(c, "outOfOrderRecordColumn", c.upsert.late_marker, "BOOLEAN"),
          "expected a single-value BOOLEAN column: name such a column"),
     Rule("consistent deletes and metadata TTL",
          _consistent_deletes(lambda c: c.upsert.metadata_ttl > 0, "with a 'metadataTTL'"),
@@ -427,28 +375,37 @@ RULES = (
                        and bool(c.upsert.strategies),
                        "'partialUpsertMergerClass' and 'partialUpsertStrategies' are set"),
          "a merger class merges whole rows: remove one of them"),
-    Rule("strategy of a fixed column", _strategies(_merged_otherwise),
+    Rule("strategy of a fixed column",
+         _strategies(lambda c, name, column: column is None
+                     or name in (*c.schema.primary_key, *c.comparison)),
          "expected columns of the schema that are neither in the primary key nor comparison "
          "columns: remove the others"),
-    Rule("sums", _strategies(_no_sum, "INCREMENT"),
+    Rule("sums",
+         _strategies(lambda c, _, column: column is None or column.type not in _STORED_AS_NUMBERS
+                     or column.role in ("date-time", "complex"), "INCREMENT"),
          "'INCREMENT' needs a dimension or metric that is a number: choose another strategy"),
-    Rule("lists", _strategies(_no_list, "APPEND", "UNION"),
+    Rule("lists",
+         _strategies(lambda c, _, column: column is not None and column.is_single, "APPEND",
+                     "UNION"),
          "'APPEND' and 'UNION' need multi-value columns: choose another strategy"),
     Rule("transforms without merges",
          lambda c: _if(bool(c.functions) and not c.is_partial, "'postPartialUpsertTransformConfigs'"
                        f" is set and 'mode' is {c.upsert.mode!r}"),
          "they compute columns of merged rows, which only 'PARTIAL' has: remove them"),
     Rule("transforms of fixed columns",
-         _transforms(lambda c, name, _, tree: name in _fixed_columns(c)),
+         _transforms(lambda c, name, _, tree: name in (*c.schema.primary_key, *c.comparison,
+                                                       c.upsert.delete, c.upsert.late_marker)),
          "columns of the primary key, comparison columns and columns that mark rows cannot be "
          "changed: name other columns"),
     Rule("transforms of one column twice",
-         _transforms(lambda c, name, _, tree: _count_of(c, name) > 1),
+         _transforms(lambda c, name, _, tree: [column for column, _, _ in c.functions].count(name)
+                     > 1),
          "a column can be computed only once: remove the other functions"),
     Rule("transforms of unknown columns",
          _transforms(lambda c, name, _, tree: bool(c.unknown([name, *_columns_read(tree)]))),
          "expected columns of the schema: add them to the schema, or name other columns"),
-    Rule("Groovy", _transforms(lambda c, _, text, tree: _is_groovy(text)),
+    Rule("Groovy",
+         _transforms(lambda c, _, text, tree: text.strip().lower().startswith("groovy")),
          "Groovy is disabled: use Pinot's functions"),
     Rule("transforms that do not parse",
          _transforms(lambda c, _, text, tree: tree is None),
@@ -463,9 +420,9 @@ NOT_YET = (
     Rule("dedup", lambda c: _if(c.table.has_dedup, "'dedupConfig.dedupEnabled' is true"),
          "this release keeps the latest row of a key, not the first: use 'upsertConfig'"),
     Rule("complex columns",
-         lambda c: _listed(
+         lambda c: ", ".join(
              x.description for x in c.schema.columns if x.type in ("MAP", "LIST", "STRUCT")
-         ),
+         ) or None,
          "this release does not support such columns: use JSON"),
     Rule("strategies", _is_set_without_merges("partialUpsertStrategies"),
          "only the mode 'PARTIAL' merges columns: use this mode, or remove the member"),
@@ -490,7 +447,11 @@ NOT_YET = (
     Rule("TTL below 1",
          lambda c: _if(any(0 < value < 1 for value in c.ttls.values()), _ttl_text(c)),
          "this release supports only integers, 1 or more: round it up, or remove it"),
-    Rule("UUIDs in partitions", _scattered_uuids,
+    Rule("UUIDs in partitions",
+         lambda c: _if(c.upsert.hash_function == "UUID"
+                       and max([*c.table.partitions.values(), 1]) > 1,
+                       f"'hashFunction' is 'UUID' and there are {dict(c.table.partitions)} "
+                       "partitions"),
          "this release puts different spellings of one UUID into different buckets: use one "
          "partition, or spell UUIDs uniformly and use another hash function"),
     Rule("several numbers of partitions",

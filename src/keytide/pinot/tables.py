@@ -111,53 +111,34 @@ def _age(value: float, case: Case) -> str:
     return f"{int(value)} ms" if is_time else str(int(value))
 
 
-def unused_defaults(case: Case) -> list[str]:
-    """Columns whose default for NULL is not stored: key columns, and non-scalar columns."""
-    return [
-        f"defaultNullValue of column {column.name!r}"
-        for column in case.schema.columns
-        if column.default is not None and not _can_have_default(column, case)
-    ]
-
-
 def _field(column: Column, case: Case) -> Field:
     is_nullable = not (case.schema.has_nulls and column.is_not_null)
     one = parse_sql_type(_TYPES[column.type])
     type_ = one if column.is_single else ArrayType(one)
     told = ", ".join(filter(None, (column.format, column.granularity))) or None
-    default = _default(column) if _takes_default(column, case) else None
-    return Field(-1, column.name, type_.with_nullable(is_nullable), told, default)
 
-
-def _takes_default(column: Column, case: Case) -> bool:
-    """Whether NULL is replaced by the default when a row is written.
-
-    With null handling, Pinot shows NULL, but still compares by the default. If there are several
-    comparison columns, NULL means that a row does not belong to their producer.
-    """
+    # NULL is replaced by the default when a row is written. With null handling, Pinot shows NULL,
+    # but still compares by the default. If there are several comparison columns, NULL means that a
+    # row does not belong to their producer.
     is_compared = column.name in case.comparison
+    is_replaced = not case.has_nulls or is_compared or not is_nullable
     if is_compared and len(case.comparison) > 1:
-        return False
-    is_replaced = not case.has_nulls or is_compared
-    is_replaced = is_replaced or (case.schema.has_nulls and column.is_not_null)
-    return column.default is not None and is_replaced and _can_have_default(column, case)
+        is_replaced = False
+    default = None
+    if column.default is not None and is_replaced and _can_have_default(column, case):
+        default = str(column.default)
+        if column.type == "BOOLEAN":
+            default = {"1": "true", "0": "false"}.get(default, default.lower())
+        if column.type == "TIMESTAMP" and default.lstrip("-").isdecimal():
+            with contextlib.suppress(OverflowError):
+                moment = datetime(1970, 1, 1) + timedelta(milliseconds=int(column.default))
+                default = moment.isoformat(" ", "milliseconds")
+    return Field(-1, column.name, type_.with_nullable(is_nullable), told, default)
 
 
 def _can_have_default(column: Column, case: Case) -> bool:
     is_plain = column.is_single and column.type != "BYTES"
     return is_plain and column.name not in case.schema.primary_key
-
-
-def _default(column: Column) -> str:
-    """The default as the text of a value."""
-    found: Any = column.default
-    if column.type == "BOOLEAN":
-        return {"1": "true", "0": "false"}.get(str(found), str(found).lower())
-    if column.type == "TIMESTAMP" and str(found).lstrip("-").isdecimal():
-        with contextlib.suppress(OverflowError):
-            moment = datetime(1970, 1, 1) + timedelta(milliseconds=int(found))
-            return moment.isoformat(" ", "milliseconds")
-    return str(found)
 
 
 # -- creation of tables ----------------------------------------------------------------------------
@@ -188,7 +169,12 @@ def create_table(
     case = Case(parse_table_config(table_config), parse_schema(schema))
     check(case)
     name = name or case.table.name
-    idle = [*idle_members(case), *unused_defaults(case)]
+    idle = idle_members(case)
+    idle += [
+        f"defaultNullValue of column {column.name!r}"
+        for column in case.schema.columns
+        if column.default is not None and not _can_have_default(column, case)
+    ]
     if idle:
         warn_caller(f"table {name}: {_IDLE} {', '.join(idle)}")
     fields, wanted = columns(case), options(case)

@@ -49,12 +49,12 @@ from keytide.format.delta_log import (
 from keytide.format.index_files import PortableVector
 from keytide.format.manifest_entry import ManifestEntry
 from keytide.format.schema import TableSchema
-from keytide.publish.form import Content, digests_of, encoded, is_time_to_drop, kept_since_ms, shows
+from keytide.publish.form import Content, digests_of, is_time_to_drop, kept_since_ms, shows, stored
 from keytide.read.sections import value_bounds
 from keytide.snapshot.live_files import retried
 from keytide.snapshot.state import TableView
 from keytide.store import Store, created
-from keytide.types import AtomicType, DataType
+from keytide.types import AtomicType
 
 # -- columns matched by name -----------------------------------------------------------------------
 
@@ -68,16 +68,14 @@ def _why_not(older: TableSchema, newer: TableSchema) -> str | None:
                 return f"column {field.name!r} took the name of another column"
         elif stored.name != field.name:
             return f"column {stored.name!r} was renamed to {field.name!r}"
-        elif not _are_alike(stored.type, field.type):
-            return f"column {field.name!r} was {stored.type.sql()}"
+        else:
+            one, other = stored.type, field.type
+            are_atomic = isinstance(one, AtomicType) and isinstance(other, AtomicType)
+            group = _LENGTHS.get(one.root) if are_atomic else None
+            is_longer = group is not None and group == _LENGTHS.get(other.root)
+            if not is_longer and one.with_nullable(True) != other.with_nullable(True):
+                return f"column {field.name!r} was {one.sql()}"
     return None
-
-
-def _are_alike(one: DataType, other: DataType) -> bool:
-    are_atomic = isinstance(one, AtomicType) and isinstance(other, AtomicType)
-    if are_atomic and one.root in _LENGTHS and _LENGTHS[one.root] == _LENGTHS.get(other.root):
-        return True
-    return one.with_nullable(True) == other.with_nullable(True)
 
 
 _LENGTHS = {"CHAR": "text", "VARCHAR": "text", "BINARY": "bytes", "VARBINARY": "bytes"}
@@ -136,15 +134,10 @@ def read_on(store: Store, known: DeltaState) -> DeltaState | None:
             if data is None:
                 return state
             actions = decode_actions(data, store.uri_of(commit_path(version)))
-            if table_of_commit(actions) != known.table_id:
+            infos = [each["commitInfo"] for each in actions if "commitInfo" in each]
+            if (infos[0].get("tableId") if infos else None) != known.table_id:
                 return None
             state = state.after(version, actions)
-
-
-def table_of_commit(actions: Sequence[Action]) -> str | None:
-    """The table that a commit of Keytide names."""
-    table_ids = [each["commitInfo"].get("tableId") for each in actions if "commitInfo" in each]
-    return None if not table_ids else table_ids[0]
 
 
 # -- log retention ---------------------------------------------------------------------------------
@@ -230,7 +223,8 @@ class DeltaForm:
         # rows if the name differs.
         places = {
             (entry.partition, entry.bucket): name
-            for name, entry in content.files_with_dead_rows.items()
+            for name, entry in content.files.items()
+            if name in content.names_with_dead_rows
         }
         for name in places.values():
             path = content.path(name)
@@ -351,18 +345,14 @@ class _Difference:
 
     def _head(self) -> list[Action]:
         """The actions that describe the table, if they have changed."""
-        view = self.content.view
-        protocol, metadata = _protocol(view), self._metadata(view)
-        head: list[Action] = []
-        if protocol != self.before.protocol:
-            head.append({"protocol": protocol})
-        if metadata != self.before.metadata:
-            head.append({"metaData": metadata})
-        return head
-
-    def _metadata(self, view: TableView) -> Action:
-        known = self.before.metadata
-        return {
+        view, known = self.content.view, self.before.metadata
+        features = ["deletionVectors"] if view.options.deletion_vectors_enabled else []
+        features += ["timestampNtz"] if has_local_times(view.schema.fields) else []
+        writers = {"minWriterVersion": 7, "writerFeatures": [*features, _WRITTEN_BY_KEYTIDE_ALONE]}
+        protocol: Action = {"minReaderVersion": 1, **writers}
+        if features:
+            protocol = {"minReaderVersion": 3, "readerFeatures": features, **writers}
+        metadata = {
             "id": known.get("id") or str(uuid4()),
             "name": view.name,
             "format": {"provider": "parquet", "options": {}},
@@ -371,6 +361,12 @@ class _Difference:
             "configuration": {},
             "createdTime": known.get("createdTime", self.now_ms),
         }
+        head: list[Action] = []
+        if protocol != self.before.protocol:
+            head.append({"protocol": protocol})
+        if metadata != known:
+            head.append({"metaData": metadata})
+        return head
 
     def _removed(self, add: Action) -> Action:
         vector = {} if add.get("deletionVector") is None else {
@@ -387,7 +383,15 @@ class _Difference:
         }
 
     def _added(self, new: Sequence[str], vectors: _NewVectors) -> list[Action]:
-        files = self.content.files
+        files, before = self.content.files, self.before.by_name
+        # A file with more dead rows keeps its statistics.
+        stats = {name: before[name]["stats"] for name in new if "stats" in before.get(name, ())}
+        unknown = [name for name in new if name not in stats]
+        told = _statistics([files[name] for name in unknown], self.content.view)
+        stats |= {
+            name: json.dumps(each, separators=(",", ":"), ensure_ascii=False)
+            for name, each in zip(unknown, told, strict=True)
+        }
         return [
             {
                 "path": quote(self.content.path(name), safe=_UNQUOTED),
@@ -395,23 +399,11 @@ class _Difference:
                 "size": files[name].file.file_size,
                 "modificationTime": files[name].file.creation_time or 0,
                 "dataChange": True,
-                "stats": stats,
+                "stats": stats[name],
                 **vectors.members(name),
             }
-            for name, stats in zip(new, self._statistics(new), strict=True)
+            for name in new
         ]
-
-    def _statistics(self, new: Sequence[str]) -> list[str]:
-        """The statistics of files. For those with more dead rows, the previous ones."""
-        before = self.before.by_name
-        known = {name: before[name]["stats"] for name in new if "stats" in before.get(name, ())}
-        unknown = [name for name in new if name not in known]
-        told = _statistics([self.content.files[name] for name in unknown], self.content.view)
-        known |= {
-            name: json.dumps(each, separators=(",", ":"), ensure_ascii=False)
-            for name, each in zip(unknown, told, strict=True)
-        }
-        return [known[name] for name in new]
 
 
 @dataclass(frozen=True)
@@ -427,7 +419,7 @@ class _NewVectors:
         """The vectors of some files, in the log if they are short."""
         if not names:
             return cls({}, {}, {})
-        vectors = encoded(content, names)
+        vectors = {name: PortableVector.of(each) for name, each in stored(content, names).items()}
         if sum(len(vector.data) for vector in vectors.values()) <= _INLINE_BYTES_MAX:
             return cls(vectors, {name: inline(each) for name, each in vectors.items()}, {})
         uuid: UUID = uuid4()
@@ -448,52 +440,42 @@ class _NewVectors:
         }
 
 
-def _protocol(view: TableView) -> Action:
-    features = ["deletionVectors"] if view.options.deletion_vectors_enabled else []
-    features += ["timestampNtz"] if has_local_times(view.schema.fields) else []
-    writers = {"minWriterVersion": 7, "writerFeatures": [*features, _WRITTEN_BY_KEYTIDE_ALONE]}
-    if not features:
-        return {"minReaderVersion": 1, **writers}
-    return {"minReaderVersion": 3, "readerFeatures": features, **writers}
-
-
 # -- statistics ------------------------------------------------------------------------------------
 
 
 def _statistics(entries: Sequence[ManifestEntry], view: TableView) -> list[Action]:
     """What the log says about files: rows, including dead ones, and bounds of columns."""
-    fields = [f for f in view.schema.fields if _has_bounds(f.type)]
-    bounds = value_bounds(entries, fields, view.schemas).to_dicts() if entries and fields else []
-    rows = bounds or [{}] * len(entries)
-    return [_statistics_of_entry(entry, row, [f.name for f in fields])
-            for entry, row in zip(entries, rows, strict=True)]  # fmt: skip
-
-
-def _has_bounds(type_: object) -> bool:
     # Readers spell inexact numbers and times in several ways.
-    return isinstance(type_, AtomicType) and type_.root in _BOUNDED
+    fields = [
+        field
+        for field in view.schema.fields
+        if isinstance(field.type, AtomicType) and field.type.root in _BOUNDED
+    ]
+    bounds = value_bounds(entries, fields, view.schemas).to_dicts() if entries and fields else []
+    found: list[Action] = []
+    for entry, row in zip(entries, bounds or [{}] * len(entries), strict=True):
+        low, high, nulls = (
+            {
+                f.name: row[f"{f.name}.{part}"]
+                for f in fields
+                if row.get(f"{f.name}.{part}") is not None
+            }
+            for part in ("min", "max", "nulls")
+        )
+        found.append(
+            {
+                "numRecords": entry.file.row_count,
+                # Bounds of strings are truncated, and all bounds include dead rows.
+                "tightBounds": False,
+                "minValues": {name: _plain(value) for name, value in low.items() if name in high},
+                "maxValues": {name: _plain(value) for name, value in high.items() if name in low},
+                "nullCount": nulls,
+            }
+        )
+    return found
 
 
 _BOUNDED = frozenset(("TINYINT", "SMALLINT", "INT", "BIGINT", "CHAR", "VARCHAR", "DATE"))
-
-
-def _statistics_of_entry(
-    entry: ManifestEntry, row: Mapping[str, Any], names: Sequence[str]
-) -> Action:
-    bounded = [
-        name
-        for name in names
-        if row.get(f"{name}.min") is not None and row.get(f"{name}.max") is not None
-    ]
-    counted = [name for name in names if row.get(f"{name}.nulls") is not None]
-    return {
-        "numRecords": entry.file.row_count,
-        # Bounds of strings are truncated, and all bounds include dead rows.
-        "tightBounds": False,
-        "minValues": {name: _plain(row[f"{name}.min"]) for name in bounded},
-        "maxValues": {name: _plain(row[f"{name}.max"]) for name in bounded},
-        "nullCount": {name: row[f"{name}.nulls"] for name in counted},
-    }
 
 
 def _plain(value: Any) -> Any:

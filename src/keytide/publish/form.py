@@ -12,7 +12,7 @@ readers that are using them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -29,7 +29,6 @@ from keytide.gate import why_not_plain
 from keytide.options import TableOptions
 from keytide.read.key_index_rebuild import unsettled_buckets
 from keytide.read.plan import plan_files
-from keytide.read.sections import BucketPlan
 from keytide.snapshot.lineage import CheckTimes
 from keytide.snapshot.live_files import vector_file_path
 from keytide.snapshot.state import TableState, TableView
@@ -61,13 +60,6 @@ class Content:
         marked = (place for file in self.state.vector_files for place in file.ranges or ())
         return frozenset(place.data_file_name for place in marked if place.cardinality != 0)
 
-    @property
-    def files_with_dead_rows(self) -> dict[str, ManifestEntry]:
-        """The files with dead rows."""
-        return {
-            name: entry for name, entry in self.files.items() if name in self.names_with_dead_rows
-        }
-
     def path(self, name: str) -> str:
         """The path of a file in the table."""
         return self.view.file_path(self.files[name])
@@ -96,8 +88,12 @@ def content_of(table: StoredTable, snapshot: Snapshot) -> Content | str:
     files = _files(state)
     if isinstance(files, str):
         return files
-    reason = next((why for entry in files if (why := _why_not_plain(entry, state.view))), None)
-    return reason or Content(state, snapshot, {entry.file.file_name: entry for entry in files})
+    for entry in files:
+        if entry.file.external_path is not None:
+            return f"{entry.file.external_path} is outside the table"
+        if not entry.file.file_name.endswith(".parquet"):
+            return f"{state.view.shown_path(entry)} is not a Parquet file"
+    return Content(state, snapshot, {entry.file.file_name: entry for entry in files})
 
 
 def _files(state: TableState) -> list[ManifestEntry] | str:
@@ -109,33 +105,18 @@ def _files(state: TableState) -> list[ManifestEntry] | str:
     """
     if not state.view.kind.keeps_versions:
         return [entry for entry in state.live.files if entry.bucket >= 0]
-    plan = plan_files(state.view, state.live.files, None, state.vector_files)
-    reason = _why_merged(plan.buckets, state.view)
-    return reason or [file.entry for bucket in plan.buckets for file in bucket.files]
-
-
-def _why_merged(buckets: Iterable[BucketPlan], view: TableView) -> str | None:
-    """Why a reader must do more than leave out dead rows. None if it need not."""
-    for bucket in buckets:
+    view = state.view
+    plan = plan_files(view, state.live.files, None, state.vector_files)
+    for bucket in plan.buckets:
         for section in bucket.sections:
             if section.needs_merge:
                 where = view.bucket_directory(bucket.partition, bucket.bucket)
                 return f"files of {where} contain versions of the same key that must be merged"
             for file in section.files:
                 if file.may_retract:
-                    return (
-                        f"{view.shown_path(file.entry)} can contain deletes and update-before rows"
-                    )
-    return None
-
-
-def _why_not_plain(entry: ManifestEntry, view: TableView) -> str | None:
-    file = entry.file
-    if file.external_path is not None:
-        return f"{file.external_path} is outside the table"
-    if not file.file_name.endswith(".parquet"):
-        return f"{view.shown_path(entry)} is not a Parquet file"
-    return None
+                    shown = view.shown_path(file.entry)
+                    return f"{shown} can contain deletes and update-before rows"
+    return [file.entry for bucket in plan.buckets for file in bucket.files]
 
 
 # -- the interface of a format ---------------------------------------------------------------------
@@ -262,11 +243,6 @@ def digests_of(content: Content) -> Mapping[str, str]:
             _DIGESTS[_key(content, file)] = told
         found |= told
     return found
-
-
-def encoded(content: Content, names: Collection[str]) -> dict[str, PortableVector]:
-    """The vectors of some data files, in their portable form."""
-    return {name: PortableVector.of(vector) for name, vector in stored(content, names).items()}
 
 
 def stored(content: Content, names: Collection[str]) -> dict[str, Vector]:

@@ -94,7 +94,12 @@ class DeadRows:
         for name, entry in self.content.files.items():
             if name in digests:
                 buckets.setdefault((entry.partition, entry.bucket), []).append(name)
-        return {self._digest(names, digests): names for names in buckets.values()}
+        found = {}
+        for names in buckets.values():
+            marks = sorted((name, digests[name]) for name in names)
+            told = json.dumps([self.format_version, self.location, *marks]).encode()
+            found[hashlib.blake2b(told, digest_size=12).hexdigest()] = names
+        return found
 
     def files(self, digests: Collection[str], uuid: str) -> dict[str, DeleteFile]:
         """The delete files for these digests, by their paths in the table.
@@ -112,11 +117,6 @@ class DeadRows:
             by_uri = {self._uri(self.content.path(name)): vectors[name] for name in of}
             made[path] = encode(self._uri(path), by_uri)
         return made
-
-    def _digest(self, names: Iterable[str], digests: Mapping[str, str]) -> str:
-        marks = sorted((name, digests[name]) for name in names)
-        told = [self.format_version, self.location, *marks]
-        return hashlib.blake2b(json.dumps(told).encode(), digest_size=12).hexdigest()
 
     def _uri(self, path: str) -> str:
         return f"{self.location}/{path}"
@@ -325,7 +325,9 @@ class IcebergForm:
         self, before: IcebergState | None, content: Content, now_ms: int
     ) -> IcebergDraft | None:
         """See `Form`."""
-        return _Difference.of(before, content, now_ms, self).draft()
+        location = content.view.store.uri.rstrip("/")
+        said = self.format_version, self.options_id
+        return _Difference(before, content, now_ms, *said, location, str(uuid4())).draft()
 
     def is_there(self, store: Store, version: IcebergState) -> bool:
         """See `Form`."""
@@ -382,14 +384,6 @@ class _Difference:
     location: str
     uuid: str
 
-    @classmethod
-    def of(
-        cls, before: IcebergState | None, content: Content, now_ms: int, form: IcebergForm
-    ) -> _Difference:
-        location = content.view.store.uri.rstrip("/")
-        said = form.format_version, form.options_id
-        return cls(before, content, now_ms, *said, location, str(uuid4()))
-
     @property
     def version(self) -> int:
         """The number of the next version, and of its snapshot."""
@@ -437,7 +431,8 @@ class _Difference:
             self.content.snapshot.commit_number,
             self.options_id,
         )
-        document = metadata_document(after, self.now_ms, self._dropped(after))
+        dropped = set() if self.before is None else files_of(self.before) - files_of(after)
+        document = metadata_document(after, self.now_ms, sorted(dropped))
         return IcebergDraft(files, document, after)
 
     def _uri(self, path: str) -> str:
@@ -539,17 +534,13 @@ class _Difference:
             for entry in manifest.entries
             if entry["data_file"]["file_path"] in named
         ]
-        entries = [*left, *new]
-        return [*whole, *([self._manifest(content, entries, schema, files)] if entries else [])]
-
-    def _manifest(
-        self, content: int, entries: Sequence[Entry], schema: Mapping[str, Any],
-        files: dict[str, bytes],
-    ) -> Manifest:  # fmt: skip
+        entries = (*left, *new)
+        if not entries:
+            return whole
         path = f"{METADATA_DIR}/{self.uuid}-m{content}.avro"
         files[path] = encode_entries(entries, content, schema, self.format_version)
-        size = len(files[path])
-        return Manifest(self._uri(path), size, content, self.version, self.version, tuple(entries))
+        uri, size = self._uri(path), len(files[path])
+        return [*whole, Manifest(uri, size, content, self.version, self.version, entries)]
 
     def _with_row_ids(self, manifests: Iterable[Manifest]) -> tuple[tuple[Manifest, ...], range]:
         """The manifests, with row ids if the format has them, and the range of newly assigned
@@ -563,12 +554,6 @@ class _Difference:
             manifest, free = with_row_ids(each, free)
             found.append(manifest)
         return tuple(found), range(first, free)
-
-    def _dropped(self, after: IcebergState) -> list[str]:
-        """The names of files that the previous version referenced, and this one does not."""
-        if self.before is None:
-            return []
-        return sorted(files_of(self.before) - files_of(after))
 
 
 def _why_not_by_id(older: TableSchema, newer: TableSchema) -> str | None:

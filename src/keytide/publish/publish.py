@@ -149,16 +149,11 @@ def _publication(table: StoredTable, view: TableView, form: AnyForm) -> Publicat
     if form.name not in view.options.publish:
         stopped = f"'{keys.PUBLISH}' no longer names {form.name}"
         return Publication(form.name, number, shown, newest, stopped, is_stopped=True)
-    reason = None if shows(version, snapshot) else _why_not(table, form, snapshot)
+    reason = None
+    if not shows(version, snapshot):
+        content = NO_SNAPSHOT if snapshot is None else content_for(form, table, snapshot)
+        reason = content if isinstance(content, str) else "it is not published yet"
     return Publication(form.name, number, shown, newest, reason)
-
-
-def _why_not(table: StoredTable, form: AnyForm, snapshot: Snapshot | None) -> str:
-    """Why a snapshot is not published."""
-    if snapshot is None:
-        return NO_SNAPSHOT
-    content = content_for(form, table, snapshot)
-    return content if isinstance(content, str) else "it is not published yet"
 
 
 def names_of_published(store: Store, view: TableView) -> frozenset[str]:
@@ -369,18 +364,22 @@ class _Publisher:
                 return self._publication(known, snapshot.id, content)
 
             store, number = self.table.store, content.snapshot.id
-            draft = self._form_after(known).draft(known, content, wall_clock_ms())
+            form = self.form
+            if known is not None and form.is_outdated(known):
+                form = form_for(form.name, self.table.view(self.table.schema))
+            draft = form.draft(known, content, wall_clock_ms())
             if draft is None:
                 return self._publication(known, number, None)
             made = draft.create(store)
             if made is None:
                 return _Retry(known)
             announced = store.begin(partial(self.form.announce, store, made))
-            is_there, goes_on = store.together(
-                [partial(self._still_has, content.snapshot), partial(self._is_there, known)]
-            )
+            checks: list[Callable[[], bool]] = [partial(self._still_has, content.snapshot)]
+            if known is not None:
+                checks.append(partial(form.is_there, store, known))
+            is_there, *goes_on = store.together(checks)
             announced.result()
-            if not goes_on:
+            if not all(goes_on):
                 # Somebody removed the publication, to start again.
                 self.form.take_back(store, made)
                 forget(store, self.form.name)
@@ -401,15 +400,6 @@ class _Publisher:
             return self.table.metadata.snapshot(snapshot.id) == snapshot
         except NotFoundError:
             return False
-
-    def _form_after(self, known: Version | None) -> AnyForm:
-        """The format with options that are not older than those of a version."""
-        if known is None or not self.form.is_outdated(known):
-            return self.form
-        return form_for(self.form.name, self.table.view(self.table.schema))
-
-    def _is_there(self, known: Version | None) -> bool:
-        return known is None or self.form.is_there(self.table.store, known)
 
     def _publication(
         self, known: Version | None, newest: int | None, reason: str | None

@@ -228,12 +228,14 @@ def missing_file_error(report: str) -> KeytideError | None:
     if found is None:
         return None
     scheme, _, after = (found["plain"] or unquote(found["escaped"])).partition(":")
-    path = after.removeprefix("//")
-    pinned = _pinned_above(path)
-    if not pinned:  # Spark was given an escaped name, see `parquet_files`
-        path = _ESCAPED.sub(r"\1", path)
-        pinned = _pinned_above(path)
-    if not pinned:
+    given = after.removeprefix("//")
+    # Spark may have been given an escaped name, see `parquet_files`.
+    for path in (given, _ESCAPED.sub(r"\1", given)):
+        with _LOCK:
+            pinned = [e for (folder, _), e in _PINNED.items() if path.startswith(f"{folder}/")]
+        if pinned:
+            break
+    else:
         return None
     if scheme == "file" and os.path.isfile(path):
         hosts = ", ".join(dict.fromkeys(_HOST.findall(report))) or "an executor"
@@ -247,11 +249,6 @@ def missing_file_error(report: str) -> KeytideError | None:
         return storage_error("read", path, FileNotFoundError())
     reason = str(missing_file(path))
     return view.files.why_gone(view.store, view.name, snapshot_ids, reason) or DataError(reason)
-
-
-def _pinned_above(path: str) -> list[tuple[TableView | None, tuple[int, ...]]]:
-    with _LOCK:
-        return [each for (folder, _), each in _PINNED.items() if path.startswith(f"{folder}/")]
 
 
 def _remember(place: tuple[str, str], read: tuple[TableView | None, tuple[int, ...]]) -> None:

@@ -29,7 +29,7 @@ import pyarrow as pa
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.find_spark_home import _find_spark_home
-from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql.pandas import types
 from pyspark.sql.types import StructType
 
@@ -199,12 +199,6 @@ def is_deterministic(df: DataFrame) -> bool:
     return bool(execution.analyzed().deterministic())
 
 
-def session_of(writer: DataFrameWriter) -> SparkSession:
-    """The session whose rows a writer writes."""
-    session: SparkSession = writer._spark
-    return session
-
-
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
     """Replace a function of pyspark, unless it already is, by one that gets it before arguments."""
     original = getattr(owner, name)
@@ -357,13 +351,13 @@ def wrap_writers(source: str) -> None:
     def activated(original: Any, writer: Any, given: str) -> Any:
         setattr(writer, _NAME, str(given).lower() == source)
         if getattr(writer, _NAME):
-            session_of(writer).createDataFrame([], "nothing int")  # makes the session active
+            writer._spark.createDataFrame([], "nothing int")  # makes the session active
         return original(writer, given)
 
     def ended(original: Any, writer: Any, *arguments: Any, **named: Any) -> Any:
         if not getattr(writer, _NAME, False):
             return original(writer, *arguments, **named)
-        with end_after_errors(session_of(writer)):
+        with end_after_errors(writer._spark):
             return original(writer, *arguments, **named)
 
     wrap(DataFrameWriter, "format", activated)

@@ -344,7 +344,10 @@ class OptionValues:
 def _check_unknown(rest: Mapping[str, str], path: str) -> None:
     goes_to_store = takes_options(path)
     for name in rest:
-        meant = _near(name, 0.8 if goes_to_store else 0.6)
+        # Known options with a similar spelling or a similar name in other formats.
+        spelled, cutoff = name.replace("_", "-"), 0.8 if goes_to_store else 0.6
+        near = difflib.get_close_matches(spelled, _SPELLINGS, cutoff=cutoff)
+        meant = [_LIKE[name]] if name in _LIKE else [_SPELLINGS[each] for each in near]
         if goes_to_store and not meant:
             continue
         way = f"did you mean {' or '.join(map(repr, meant))}?" if meant else f"options: {_KNOWN}."
@@ -352,14 +355,6 @@ def _check_unknown(rest: Mapping[str, str], path: str) -> None:
             f"format 'keytide' has no option {name!r}; {way} Storage options are only for tables "
             "in an object store"
         )
-
-
-def _near(name: str, cutoff: float) -> list[str]:
-    """Known options with a similar spelling or a similar name in other formats."""
-    if name in _LIKE:
-        return [_LIKE[name]]
-    near = difflib.get_close_matches(name.replace("_", "-"), _SPELLINGS, cutoff=cutoff)
-    return [_SPELLINGS[each] for each in near]
 
 
 _KNOWN = ", ".join(repr(option.key) for option in _ROWS)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -49,36 +49,8 @@ from keytide.tasks import FeedTask
 T = TypeVar("T")
 
 
-class Workers(Protocol):
-    """The workers for the rows of a target."""
-
-    @property
-    def count(self) -> int:
-        """The number of tasks among which the rows of a MERGE are distributed."""
-        ...
-
-    def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
-        """See `TaskRunner.each`."""
-        ...
-
-    def rows_for_sql(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
-        """The rows of a target, with the columns of `scanned_schema`."""
-        ...
-
-    def feed_splits(
-        self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None], *, moved: bool
-    ) -> None:
-        """Run a task on rows grouped by split.
-
-        `moved` means that rows of a split may be scattered.
-        """
-        ...
-
-    def feed_shuffled(
-        self, task: FeedTask[T], rows: DataFrame, by: Column, take: Callable[[T], None]
-    ) -> None:
-        """Run a task on rows grouped by the value of `by`."""
-        ...
+Workers: TypeAlias = "ExecutorWorkers | DriverWorkers"
+"""The workers for the rows of a target. `count` is the number of tasks of a MERGE."""
 
 
 def one_by_one(target_scan: TargetScan) -> Iterator[TargetScan]:
@@ -100,15 +72,15 @@ class ExecutorWorkers:
 
     @cached_property
     def count(self) -> int:
-        """See `Workers`."""
+        """The number of tasks among which the rows of a MERGE are distributed."""
         return tasks_for(self.spark, self.known_bytes)
 
     def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
-        """See `Workers`. Runs one Spark job."""
+        """See `TaskRunner.each`. Runs one Spark job."""
         Cluster(self.spark).each(tasks, take)
 
     def rows_for_sql(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
-        """See `Workers`. Lazy."""
+        """The rows of a target, with the columns of `scanned_schema`. Lazy."""
         check_python(self.spark)
         schema = spark_schema(scanned_schema(target_scan, passed))
         tasks = _scan_tasks(target_scan, passed)
@@ -128,7 +100,10 @@ class ExecutorWorkers:
     def feed_splits(
         self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None], *, moved: bool
     ) -> None:
-        """See `Workers`. Runs one Spark job."""
+        """Run a task on rows grouped by split. Runs one Spark job.
+
+        `moved` means that rows of a split may be scattered.
+        """
         if moved or not is_apache_spark(self.spark):
             rows = self._grouped(rows, column(SPLIT))
         Executors().feed(task, rows, take)
@@ -136,7 +111,7 @@ class ExecutorWorkers:
     def feed_shuffled(
         self, task: FeedTask[T], rows: DataFrame, by: Column, take: Callable[[T], None]
     ) -> None:
-        """See `Workers`. Runs one Spark job."""
+        """Run a task on rows grouped by the value of `by`. Runs one Spark job."""
         Executors().feed(task, self._grouped(rows, by), take)
 
     def _grouped(self, rows: DataFrame, by: Column) -> DataFrame:
@@ -152,11 +127,11 @@ class DriverWorkers:
     count: int = 1
 
     def each(self, tasks: Sequence[Callable[[], T]], take: Callable[[T], None]) -> None:
-        """See `Workers`."""
+        """See `TaskRunner.each`."""
         local_runner().each(tasks, take)
 
     def rows_for_sql(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
-        """See `Workers`. Reads all rows."""
+        """See `ExecutorWorkers`. Reads all rows."""
         schema = batch_schema(scanned_schema(target_scan, passed))
         reads = [partial(_read, task, schema) for task in _scan_tasks(target_scan, passed)]
         tables = local_runner().map(reads)
@@ -168,7 +143,7 @@ class DriverWorkers:
     def feed_splits(
         self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None], *, moved: bool
     ) -> None:
-        """See `Workers`. Runs a Spark job in the JVM only."""
+        """See `ExecutorWorkers`. Runs a Spark job in the JVM only."""
         found = self._computed(rows)
         splits = found.column(SPLIT).to_numpy()
         tasks = [
@@ -180,7 +155,7 @@ class DriverWorkers:
     def feed_shuffled(
         self, task: FeedTask[T], rows: DataFrame, by: Column, take: Callable[[T], None]
     ) -> None:
-        """See `Workers`. Runs a Spark job in the JVM only. All rows form one group."""
+        """See `ExecutorWorkers`. Runs a Spark job in the JVM only. All rows form one group."""
         self._run([partial(task.feed, [self._computed(rows)], 0)], take)
 
     def _computed(self, rows: DataFrame) -> pa.Table:

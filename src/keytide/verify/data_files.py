@@ -6,7 +6,7 @@ right number of hashes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -101,7 +101,11 @@ class FileCheck:
             with findings.reading(self.path):
                 columns = self._columns(findings)
                 if not findings.found:
-                    rows = self._check_rows(columns, findings, memory_bytes)
+                    compared = _Rows(self, columns, findings)
+                    for frame in self._frames(columns, memory_bytes):
+                        compared.take(frame)
+                    compared.finish()
+                    rows = compared.count
         return findings, rows
 
     # -- bytes and columns ----------------------------------------------------------------------
@@ -116,7 +120,13 @@ class FileCheck:
         try:
             store, path = self._place
             if not check_every_block(store, path):
-                self._check_pages()
+                # Decode all pages. If they have checksums, these are verified.
+                with (
+                    store.open_input(path) as source,
+                    pq.ParquetFile(source, page_checksum_verification=True) as file,
+                ):
+                    for _ in file.iter_batches():
+                        pass
             with store.open_input(path) as file:
                 stored = pq.read_schema(file)
         except (OSError, ValueError, pa.ArrowException) as error:
@@ -124,56 +134,24 @@ class FileCheck:
         expected = physical_schema(self.view.schema)
         for found in stored:
             # What is wrong with a stored column, for the readers of any engine.
-            place = expected.get_field_index(found.name)
-            if place < 0 and found.name in SYSTEM_NAMES:
-                problem = None  # row numbers, which some append tables have
-            elif place < 0:
-                problem = f"column {found.name!r}, which is not in its schema"
-            else:
+            place, name, problem = expected.get_field_index(found.name), found.name, None
+            if place >= 0:
                 other = expected.field(place)
                 own_id, schema_id = map(_field_id, (found, other))
+                scales = {f.type.scale for f in (found, other) if pa.types.is_decimal(f.type)}
+                are_nested = {pa.types.is_nested(f.type) for f in (found, other)}
                 if own_id is not None and own_id != schema_id:
-                    problem = (
-                        f"column {found.name!r} has the id {own_id}, but {schema_id} in its schema"
-                    )
-                else:
-                    decimals = [
-                        field.type for field in (found, other) if pa.types.is_decimal(field.type)
-                    ]
-                    if (
-                        len(decimals) == 2 and decimals[0].scale != decimals[1].scale
-                    ) or pa.types.is_nested(found.type) != pa.types.is_nested(other.type):
-                        problem = (
-                            f"column {found.name!r} is {found.type}, but {other.type} in its schema"
-                        )
-                    else:
-                        problem = None
+                    problem = f"column {name!r} has the id {own_id}, but {schema_id} in its schema"
+                elif len(scales) > 1 or len(are_nested) > 1:
+                    problem = f"column {name!r} is {found.type}, but {other.type} in its schema"
+            elif name not in SYSTEM_NAMES:  # some append tables have row numbers
+                problem = f"column {name!r}, which is not in its schema"
             if problem is not None:
-                findings.add(
-                    self.path, problem, f"the columns of schema {self.view.schema.id}", REWRITE
-                )
+                expectation = f"the columns of schema {self.view.schema.id}"
+                findings.add(self.path, problem, expectation, REWRITE)
         return frozenset(stored.names)
 
-    def _check_pages(self) -> None:
-        """Decode all pages. If they have checksums, these are verified."""
-        store, path = self._place
-        with (
-            store.open_input(path) as source,
-            pq.ParquetFile(source, page_checksum_verification=True) as file,
-        ):
-            for _ in file.iter_batches():
-                pass
-
     # -- rows -----------------------------------------------------------------------------------
-
-    def _check_rows(
-        self, columns: frozenset[str] | None, findings: Findings, memory_bytes: int
-    ) -> int:
-        rows = _Rows(self, columns, findings)
-        for frame in self._frames(columns, memory_bytes):
-            rows.take(frame)
-        rows.finish()
-        return rows.count
 
     def _frames(self, columns: frozenset[str] | None, memory_bytes: int) -> Iterator[pl.DataFrame]:
         schema = self.view.schema
@@ -243,9 +221,13 @@ class _Rows:
         for name in self._schema.trimmed_primary_keys if self._key_bounds.width else ():
             self._check_within(frame, name, self._key_bounds, "key statistics say")
         self._check_place(frame)
-        self._check_required(frame)
+        rows = frame
         if self._is_keyed:
-            self._take_system_columns(frame)
+            rows = frame.filter(~pl.col(VALUE_KIND).is_in([int(kind) for kind in _RETRACTS]))
+        for f in self._schema.fields:
+            if not f.type.nullable and self._has(f.name) and rows[f.name].null_count():
+                self._add_finding(f"column {f.name!r} has NULL", "values: the column is NOT NULL")
+        if self._is_keyed:
             self._check_keys(frame)
 
     def finish(self) -> None:
@@ -271,7 +253,19 @@ class _Rows:
         is_exact = (meta.level > 0 and not is_marked) or meta.delete_row_count
         if is_exact and meta.delete_row_count is not None and not self._check.is_changelog:
             self._compare("deletes and update-before rows", self._retracts, meta.delete_row_count)
-        self._check_ends()
+        # The range of keys. Some writers record a wider one than the real one after a compaction.
+        first, last = self._first, self._last
+        if not self._in_order or first is None or last is None:
+            return
+        key = self._schema.trimmed_primary_key_fields()
+        told = decoded([meta.min_key, meta.max_key], key).cast(first.schema)
+        low, high = told.head(1), told.tail(1)
+        ranks = key_ranks(pl.concat([low, first, last, high]))
+        if ranks != sorted(ranks):
+            self._add_finding(
+                f"keys from {_spelled(first)} to {_spelled(last)}",
+                f"keys from {_spelled(low)} to {_spelled(high)}, as the manifest says",
+            )
 
     def _add_finding(self, what: str, expected: str) -> None:
         self._findings.add(self._check.path, what, expected, REWRITE)
@@ -294,14 +288,6 @@ class _Rows:
                 f"{_first(low)} to {_first(high)}, as {who}",
             )
 
-    def _check_required(self, frame: pl.DataFrame) -> None:
-        rows = frame
-        if self._is_keyed:
-            rows = frame.filter(~pl.col(VALUE_KIND).is_in([int(kind) for kind in _RETRACTS]))
-        for f in self._schema.fields:
-            if not f.type.nullable and self._has(f.name) and rows[f.name].null_count():
-                self._add_finding(f"column {f.name!r} has NULL", "values: the column is NOT NULL")
-
     def _has(self, name: str) -> bool:
         return self._columns is None or name in self._columns
 
@@ -318,38 +304,34 @@ class _Rows:
                     f"a row of partition {f.name} = {_first(frame[f.name].filter(strange))}",
                     f"{_first(value)}, the partition that the file belongs to",
                 )
-        self._check_bucket(frame)
-
-    def _check_bucket(self, frame: pl.DataFrame) -> None:
         total, options = self._entry.total_buckets, self._check.view.options
         names = options.bucket_key or self._schema.trimmed_primary_keys
         if total < 2 or self._entry.bucket < 0 or not names or not all(map(self._has, names)):
             return
-        fields = self._schema.select(names)
-        rows = to_arrow(frame, arrow_schema(fields))
-        types = [f.type for f in fields]
-        buckets = bucket_ids(rows.columns, types, total, options.bucket_function)
-        strange = buckets[buckets != self._entry.bucket]
-        if len(strange):
+        key = self._schema.select(names)
+        rows = to_arrow(frame, arrow_schema(key))
+        buckets = bucket_ids(rows.columns, [f.type for f in key], total, options.bucket_function)
+        others = buckets[buckets != self._entry.bucket]
+        if len(others):
             self._add_finding(
-                f"{counted(len(strange), 'row')} of bucket {strange[0]} and others",
+                f"{counted(len(others), 'row')} of bucket {others[0]} and others",
                 f"rows of bucket {self._entry.bucket} of {total}",
             )
 
     # -- keys -----------------------------------------------------------------------------------
 
-    def _take_system_columns(self, frame: pl.DataFrame) -> None:
+    def _check_keys(self, frame: pl.DataFrame) -> None:
         numbers, kinds = frame[SEQUENCE_NUMBER], frame[VALUE_KIND]
         lowest, highest = numbers.min(), numbers.max()
         if numbers.null_count() or not isinstance(lowest, int) or not isinstance(highest, int):
             self._add_finding(f"{SEQUENCE_NUMBER} is NULL", "a number for each row")
-            return
-        self._numbers += [lowest, highest]
-        if not kinds.is_in([int(kind) for kind in RowKind]).all():
-            self._add_finding(f"{VALUE_KIND} is not a row kind", "+I, -U, +U or -D for each row")
-        self._retracts += int(kinds.is_in([int(kind) for kind in _RETRACTS]).sum())
+        else:
+            self._numbers += [lowest, highest]
+            if not kinds.is_in([int(kind) for kind in RowKind]).all():
+                expected = "+I, -U, +U or -D for each row"
+                self._add_finding(f"{VALUE_KIND} is not a row kind", expected)
+            self._retracts += int(kinds.is_in([int(kind) for kind in _RETRACTS]).sum())
 
-    def _check_keys(self, frame: pl.DataFrame) -> None:
         names = self._schema.trimmed_primary_keys
         for name in names:
             second = KEY_PREFIX + name
@@ -361,36 +343,14 @@ class _Rows:
         self._first = keys.head(1) if self._first is None else self._first
         if self._in_order:
             held = keys if self._last is None else pl.concat([self._last, keys])
+            same = [pl.col(name).eq_missing(pl.col(name).shift(1)) for name in names]
+            is_repeated = pl.all_horizontal(*same) & (pl.int_range(pl.len()) > 0)
             # Sorting sorted rows is fast, and gives the order of readers for all types.
             if not held.equals(held.sort(names, nulls_last=False), null_equal=True):
                 self._add_finding("rows out of key order", "rows sorted by key")
-            elif held.select(_repeats(names)).item():
+            elif held.select(is_repeated.any()).item():
                 self._add_finding("a key in two rows", "one row for each key")
         self._last = keys.tail(1)
-
-    def _check_ends(self) -> None:
-        """Compare the key range.
-
-        Some writers record a wider range than the real one after a compaction.
-        """
-        fields = self._schema.trimmed_primary_key_fields()
-        first, last = self._first, self._last
-        if not self._in_order or first is None or last is None:
-            return
-        said = decoded([self._meta.min_key, self._meta.max_key], fields).cast(first.schema)
-        low, high = said.head(1), said.tail(1)
-        ranks = key_ranks(pl.concat([low, first, last, high]))
-        if ranks != sorted(ranks):
-            self._add_finding(
-                f"keys from {_spelled(first)} to {_spelled(last)}",
-                f"keys from {_spelled(low)} to {_spelled(high)}, as the manifest says",
-            )
-
-
-def _repeats(names: Sequence[str]) -> pl.Expr:
-    """Whether a row of sorted rows has the same key as the row before it."""
-    same = [pl.col(name).eq_missing(pl.col(name).shift(1)) for name in names]
-    return (pl.all_horizontal(*same) & (pl.int_range(pl.len()) > 0)).any()
 
 
 def _spelled(key: pl.DataFrame) -> str:
@@ -425,17 +385,6 @@ class _DeadCounts:
     snapshot_id: int
     rows: Mapping[Place, int | None]
 
-    @classmethod
-    def of(cls, seen: SnapshotFiles, listed: Iterable[IndexFile]) -> _DeadCounts:
-        """According to the index manifest of a snapshot."""
-        rows = {
-            (index.partition, index.bucket, place.data_file_name): place.cardinality
-            for index in listed
-            if index.index_type == DELETION_VECTORS
-            for place in index.ranges or ()
-        }
-        return cls(seen.snapshot.id, rows)
-
 
 @dataclass
 class Indexes:
@@ -457,7 +406,20 @@ class Indexes:
         self._check_still_dead(seen, listed)
         for index in listed:
             if index.index_type == DELETION_VECTORS:
-                self._check_marked(index, seen)
+                there = {
+                    entry.file.file_name
+                    for entry in seen.live.values()
+                    if (entry.partition, entry.bucket) == (index.partition, index.bucket)
+                }
+                marked = [place.data_file_name for place in index.ranges or ()]
+                for name in marked:
+                    if name not in there:
+                        self.findings.add(
+                            paths.index_path(index.file_name),
+                            f"rows of {name} are marked as deleted, but this is not a file of "
+                            f"bucket {index.bucket} in {seen.path}",
+                            "deletion vectors of live files of the same bucket",
+                        )
             if index not in self._checked:
                 self._checked.add(index)
                 self._check_file(index, seen)
@@ -475,7 +437,13 @@ class Indexes:
 
     def _check_still_dead(self, seen: SnapshotFiles, listed: Iterable[IndexFile]) -> None:
         """Check that dead rows are still dead. Only a replacement of rows may change that."""
-        before, now = self._before, _DeadCounts.of(seen, listed)
+        rows = {
+            (index.partition, index.bucket, place.data_file_name): place.cardinality
+            for index in listed
+            if index.index_type == DELETION_VECTORS
+            for place in index.ranges or ()
+        }
+        before, now = self._before, _DeadCounts(seen.snapshot.id, rows)
         self._before = now
         kinds = (CommitKind.APPEND, CommitKind.COMPACT)
         if before is None or not seen.follows or seen.snapshot.commit_kind not in kinds:
@@ -492,21 +460,6 @@ class Indexes:
                     f"in snapshot {before.snapshot_id}",
                     f"an index manifest that marks at least {was} as deleted",
                     "Restore the file from a backup, or read a newer snapshot",
-                )
-
-    def _check_marked(self, index: IndexFile, seen: SnapshotFiles) -> None:
-        there = {
-            entry.file.file_name
-            for entry in seen.live.values()
-            if (entry.partition, entry.bucket) == (index.partition, index.bucket)
-        }
-        for place in index.ranges or ():
-            if place.data_file_name not in there:
-                self.findings.add(
-                    paths.index_path(index.file_name),
-                    f"rows of {place.data_file_name} are marked as deleted, but this is not a "
-                    f"file of bucket {index.bucket} in {seen.path}",
-                    "deletion vectors of live files of the same bucket",
                 )
 
     def _check_file(self, index: IndexFile, seen: SnapshotFiles) -> None:

@@ -253,25 +253,25 @@ class _Documents:
 
     def _check_hints(self, hints: Mapping[paths.Hint, bytes]) -> None:
         numbers = self._numbers(paths.snapshot_dir(), paths.parse_snapshot_name)
+        newest = max(numbers, default=0)
         for hint, data in hints.items():
             path = paths.join(self.folder, paths.snapshot_hint_path(hint))
             with self.findings.reading(path):
                 hinted = paths.decode_hint(data)
                 if hinted is None:
                     self.findings.add(path, "it names no snapshot", "a number", _HINT_WAY_OUT)
-                elif hint is paths.Hint.LATEST and not self._is_there(hinted, numbers):
+                    continue
+                if hint is not paths.Hint.LATEST or hinted <= newest:
+                    continue
+                # The listing may lag behind.
+                if not self.store.exists(paths.join(self.folder, paths.snapshot_path(hinted))):
                     self.findings.add(
                         path,
                         f"it names snapshot {hinted}, which does not exist",
-                        f"an existing snapshot, or at most {max(numbers, default=0)}",
+                        f"an existing snapshot, or at most {newest}",
                         f"Restore {paths.snapshot_path(hinted)} from a backup; if it never "
                         f"existed, {_HINT_WAY_OUT[0].lower()}{_HINT_WAY_OUT[1:]}",
                     )
-
-    def _is_there(self, snapshot_id: int, listed: Sequence[int]) -> bool:
-        """Whether the latest snapshot is at least this one. A listing may lag behind."""
-        path = paths.join(self.folder, paths.snapshot_path(snapshot_id))
-        return snapshot_id <= max(listed, default=0) or self.store.exists(path)
 
     # -- tags and consumers ---------------------------------------------------------------------
 
@@ -359,38 +359,26 @@ class Manifests:
         return [entry for entry in found if entry.kind is FileKind.ADD]
 
     def _of(self, meta: ManifestFileMeta) -> list[ManifestEntry] | None:
-        name = meta.file_name
+        name, path = meta.file_name, paths.manifest_path(meta.file_name)
         if name not in self._entries:
-            path = paths.manifest_path(name)
             with self._findings.reading(path):
-                entries = decode_manifest(self._store.read(path), path, meta.file_size)
-                self._hold(name, list(entries))
+                entries = list(decode_manifest(self._store.read(path), path, meta.file_size))
+                self._entries[name] = entries
+                self._held += len(entries)
+                while self._held > _ENTRIES_MAX and len(self._entries) > 1:
+                    _, dropped = self._entries.popitem(last=False)
+                    self._held -= len(dropped)
         found = self._entries.get(name)
         if found is not None and self._described.get(name) != meta:
             self._described[name] = meta
-            self._check_size(meta)
+            with self._findings.reading(path):
+                # A manifest is read once, but another list may record another size.
+                size = self._store.size(path)
+                if size != meta.file_size:
+                    expected = f"{meta.file_size}, as its manifest list says"
+                    self._findings.add(path, f"{size} bytes", expected)
             self._check(meta, found)
         return found
-
-    def _check_size(self, meta: ManifestFileMeta) -> None:
-        """Check the size of a manifest.
-
-        It is read once, but another list may record another size.
-        """
-        path = paths.manifest_path(meta.file_name)
-        with self._findings.reading(path):
-            size = self._store.size(path)
-            if size != meta.file_size:
-                self._findings.add(
-                    path, f"{size} bytes", f"{meta.file_size}, as its manifest list says"
-                )
-
-    def _hold(self, name: str, entries: list[ManifestEntry]) -> None:
-        self._entries[name] = entries
-        self._held += len(entries)
-        while self._held > _ENTRIES_MAX and len(self._entries) > 1:
-            _, dropped = self._entries.popitem(last=False)
-            self._held -= len(dropped)
 
     def _check(self, meta: ManifestFileMeta, entries: Sequence[ManifestEntry]) -> None:
         """Check what a list says about a manifest: counts are exact, and bounds are true for every

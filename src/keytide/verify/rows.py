@@ -85,10 +85,9 @@ def history_of(branch: Branch, manifests: Manifests, findings: Findings) -> Iter
         known = before if is_next else None
         before = walk.step(path, snapshot, known)
         if before is not None:
-            added = before.live if known is None else walk.new_in(before.live, known.live)
-            yield SnapshotFiles(
-                path, snapshot, before.live, tuple(added.values()), known is not None
-            )
+            old = {} if known is None else known.live
+            added = tuple(entry for name, entry in before.live.items() if name not in old)
+            yield SnapshotFiles(path, snapshot, before.live, added, known is not None)
     for name, tag in branch.tags.items():
         if branch.snapshots.get(tag.snapshot.id) == tag.snapshot:
             continue
@@ -130,11 +129,6 @@ class _Walk:
         self._check_layout(path, live, None if before is None else changes)
         names = frozenset(meta.file_name for meta in (*base, *delta))
         return _Lists(snapshot, live, names, start.deleted | _deleted_by(changes))
-
-    @staticmethod
-    def new_in(live: Live, before: Live) -> dict[Identity, ManifestEntry]:
-        """The files that were not live before."""
-        return {identity: live[identity] for identity in live.keys() - before.keys()}
 
     def _before(
         self, path: str, base: list[ManifestFileMeta] | None, before: _Lists | None
@@ -237,27 +231,22 @@ class _Walk:
             bucket = (entry.partition, entry.bucket)
             if touched is None or bucket in touched:
                 buckets.setdefault(bucket, []).append(entry)
-        self._check_bucket_numbers(path, buckets)
-        for files in buckets.values():
-            self._check_levels(path, files)
-
-    def _check_bucket_numbers(
-        self, path: str, buckets: Mapping[BucketId, list[ManifestEntry]]
-    ) -> None:
         totals: dict[bytes, int] = {}
-        for (partition, bucket), files in buckets.items():
+        for (partition, number), files in buckets.items():
             for entry in files:
                 total = entry.total_buckets
-                if bucket < 0 or total < 1:
+                if number < 0 or total < 1:
                     continue  # dynamic and postponed buckets have no fixed number
                 known = totals.setdefault(partition, total)
-                if bucket >= total or total != known:
+                if number >= total or total != known:
                     self.findings.add(
                         path,
-                        f"{entry.file.file_name} is in bucket {bucket} of {total}",
+                        f"{entry.file.file_name} is in bucket {number} of {total}",
                         f"a bucket below {known}, the number of buckets of its partition",
                         REWRITE,
                     )
+        for files in buckets.values():
+            self._check_levels(path, files)
 
     def _check_levels(self, path: str, files: Iterable[ManifestEntry]) -> None:
         upper = [entry for entry in files if entry.file.level > 0]
@@ -272,17 +261,10 @@ class _Walk:
             ranks = key_ranks(decoded(ends, key))
             placed = zip(upper, ranks[: len(upper)], ranks[len(upper) :], strict=True)
             # If a writer sorts NaN first, the ends do not bound the file.
-            by_level = sorted(
-                (
-                    (entry.file.level, low, high, entry)
-                    for entry, low, high in placed
-                    if low <= high
-                ),
-                key=lambda each: each[:3],
-            )
-            for (level, _, high, lower), (next_level, low, _, upper_file) in itertools.pairwise(
-                by_level
-            ):
+            bounded = [(e.file.level, low, high, e) for e, low, high in placed if low <= high]
+            by_level = sorted(bounded, key=lambda each: each[:3])
+            for one, other in itertools.pairwise(by_level):
+                (level, _, high, lower), (next_level, low, _, upper_file) = one, other
                 if level == next_level and high >= low:
                     self.findings.add(
                         path,
@@ -390,30 +372,23 @@ def check_hashes(
         path = paths.index_path(index.file_name)
         with findings.reading(path):
             known[bucket] = np.frombuffer(branch.store.read(path), ">i4").astype(np.int32)
-    _check_apart(known, by_bucket, findings)
-    for entry in seen.live.values():
-        bucket = (entry.partition, entry.bucket)
-        if bucket in known:
-            _check_file(branch, entry, known[bucket], by_bucket[bucket], findings)
-
-
-def _check_apart(
-    known: dict[BucketId, Hashes], indexes: dict[BucketId, IndexFile], findings: Findings
-) -> None:
-    """Check that no hash is in two buckets of a partition. Otherwise a key could be too."""
-    seen: dict[bytes, Hashes] = {}
-    for (partition, bucket), hashes in known.items():
-        before = seen.get(partition, np.empty(0, np.int32))
+    # A hash that is in two buckets of a partition could be that of a key that is in both.
+    held: dict[bytes, Hashes] = {}
+    for (partition, number), hashes in known.items():
+        before = held.get(partition, np.empty(0, np.int32))
         twice = np.intersect1d(before, hashes)
         if len(twice):
-            path = paths.index_path(indexes[(partition, bucket)].file_name)
             findings.add(
-                path,
+                paths.index_path(by_bucket[partition, number].file_name),
                 f"{counted(len(twice), 'hash value')} that are in another bucket too",
                 "each hash in one bucket of a partition",
                 _WAY_OUT,
             )
-        seen[partition] = np.concatenate([before, hashes])
+        held[partition] = np.concatenate([before, hashes])
+    for entry in seen.live.values():
+        bucket = (entry.partition, entry.bucket)
+        if bucket in known:
+            _check_file(branch, entry, known[bucket], by_bucket[bucket], findings)
 
 
 def _check_file(

@@ -62,7 +62,10 @@ def verify_table(
     for tries_left in reversed(range(_TRIES)):
         work = _read(partial(_Work, store, table_name(table), commits, quick, progress))
         found = work.run()
-        if found.is_healthy or not tries_left or not work.something_went_away():
+        if found.is_healthy or not tries_left:
+            break
+        # Try again if a branch, snapshot or tag has disappeared.
+        if all(map(store.exists, work.listed)) and Branches.of(store) == work.branches:
             break
     return found
 
@@ -108,7 +111,20 @@ class _Work:
 
     def run(self) -> Verification:
         """Check the data that the metadata, which were read before, reference."""
-        rows = self._check_files()
+        checks, rows = list(self.files.values()), 0
+        if self.quick:
+            for number, check in enumerate(checks, start=1):
+                check.presence(self.findings)
+                self._tell(number)
+        else:
+            threads = max(1, min(os.cpu_count() or 1, len(checks)))
+            budgets = (check.view.options.read_memory_bytes for check in checks)
+            memory = min(budgets, default=0) // threads
+            outcomes = Threads(threads).map([partial(c.contents, memory) for c in checks])
+            for number, (seen_findings, count) in enumerate(outcomes, start=1):
+                self.findings.take(seen_findings)
+                rows += count
+                self._tell(number)
         if not self.quick and not self.findings.found:
             for branch, seen in self.newest:
                 if seen is not None:
@@ -116,11 +132,6 @@ class _Work:
         files = len({path for path, _ in self.files})
         found, unchecked = self.findings.found, self.findings.unchecked
         return Verification(self.name, len(self.snapshots), files, rows, found, unchecked)
-
-    def something_went_away(self) -> bool:
-        """Whether a branch, snapshot or tag has disappeared."""
-        is_there = all(map(self.store.exists, self.listed))
-        return not is_there or Branches.of(self.store) != self.branches
 
     # -- metadata -------------------------------------------------------------------------------
 
@@ -138,7 +149,13 @@ class _Work:
             self._note(branch, seen.added)
             if seen.snapshot.changelog_manifest_list is not None:
                 self._note_changelog(branch, seen.snapshot, manifests)
-            self._check_statistics(seen.snapshot.statistics)
+            if seen.snapshot.statistics is not None:
+                path = paths.statistics_path(seen.snapshot.statistics)
+                with self.findings.reading(path):
+                    if not self.store.exists(path):
+                        way_out = "Run ANALYZE again with the engine that created them"
+                        expected = "the statistics of the table"
+                        self.findings.add(path, "missing", expected, way_out)
             indexes.check(seen)
             if seen.snapshot == branch.newest:
                 newest = seen
@@ -174,39 +191,6 @@ class _Work:
         told = changelog_list(snapshot, options.changelog_producer)
         if told is not None:
             self._note(branch, manifests.added(manifests.listed(*told)), is_changelog=True)
-
-    def _check_statistics(self, name: str | None) -> None:
-        if name is None:
-            return
-        path = paths.statistics_path(name)
-        with self.findings.reading(path):
-            if not self.store.exists(path):
-                self.findings.add(
-                    path,
-                    "missing",
-                    "the statistics of the table",
-                    "Run ANALYZE again with the engine that created them",
-                )
-
-    # -- data -----------------------------------------------------------------------------------
-
-    def _check_files(self) -> int:
-        """Check the files in parallel. Returns the number of rows that were read."""
-        checks, rows = list(self.files.values()), 0
-        if not self.quick:
-            threads = max(1, min(os.cpu_count() or 1, len(checks)))
-            budgets = (check.view.options.read_memory_bytes for check in checks)
-            memory = min(budgets, default=0) // threads
-            outcomes = Threads(threads).map([partial(c.contents, memory) for c in checks])
-            for number, (found, count) in enumerate(outcomes, start=1):
-                self.findings.take(found)
-                rows += count
-                self._tell(number)
-            return rows
-        for number, check in enumerate(checks, start=1):
-            check.presence(self.findings)
-            self._tell(number)
-        return rows
 
     def _tell(self, number: int) -> None:
         if self.progress is not None:
