@@ -90,11 +90,14 @@ def current_rows(
     """
     if not indexes.key_files or not files:
         return None
-    wanted = _keys_of_terms(view, terms) if keys is None else keys
-    if wanted is None:
-        return None
     fields = view.schema.select(view.schema.primary_keys)
-    hashes = hash_keys(wanted, fields, view.options.upsert_hash_function)
+    # The only keys whose rows can match the terms, if these leave no column open.
+    pinned = pinned_columns(fields, terms) if keys is None else None
+    if pinned is not None:
+        keys = pa.table(pinned, [f.name for f in fields]).drop_null()  # no key contains NULL
+    if keys is None:
+        return None
+    hashes = hash_keys(keys, fields, view.options.upsert_hash_function)
     heads = key_files_by_bucket(indexes.key_files)
 
     vectors = vector_files_by_bucket(indexes.vector_files)
@@ -106,9 +109,9 @@ def current_rows(
         _Bucket(view, (partition, bucket), total, counts, vectors.get((partition, bucket), ()))
         for (partition, bucket, total), counts in rows.items()
     ]
-    if wanted.num_rows > sum(sum(bucket.rows.values()) for bucket in buckets):
+    if keys.num_rows > sum(sum(bucket.rows.values()) for bucket in buckets):
         return None  # reading every row takes no longer
-    asked = _keys_by_bucket(view, buckets, wanted)
+    asked = _keys_by_bucket(view, buckets, keys)
     known = [bucket for bucket in buckets if bucket.id in heads]
     if known and view.store.local_path(paths.INDEX_DIR) is None:
         sized = ((*view.data_file(entry), entry.file.file_size) for entry in files)
@@ -122,15 +125,6 @@ def current_rows(
         return None
     every = {name: at for places in told.values() for name, at in places.items()}
     return CurrentRows(frozenset(told), every)
-
-
-def _keys_of_terms(view: TableView, terms: Sequence[Predicate]) -> pa.Table | None:
-    """The only keys whose rows can match the terms. None if the terms leave a column open."""
-    fields = view.schema.select(view.schema.primary_keys)
-    columns = pinned_columns(fields, terms)
-    if columns is None:
-        return None
-    return pa.table(columns, [f.name for f in fields]).drop_null()  # no key contains NULL
 
 
 @dataclass(frozen=True)
