@@ -146,7 +146,13 @@ class _Bucket:
             index = open_keys(self.view.store, head, options.lookup_cache_bytes_max)
             if index.head.function != options.upsert_hash_function:
                 return None
-            if why_not_covered(index.head, self.rows, self._dead()) is not None:
+            ranges = [place for file in self.vector_files for place in file.ranges or ()]
+            dead = {p.data_file_name: p.cardinality for p in ranges if p.cardinality is not None}
+            if len(dead) < len(ranges):
+                # Some writers do not record the numbers.
+                known = load_dead_rows(self.view.store, self.vector_files, self.view.name)
+                dead = {name: len(vector) for name, vector in known.vectors.items()}
+            if why_not_covered(index.head, self.rows, dead) is not None:
                 return None
             is_known, entries = index.find(hashes.take(asked))
         except (DataError, UnsupportedError):
@@ -159,16 +165,6 @@ class _Bucket:
         # An index that refers to rows that do not exist is damaged.
         is_sound = all(at[-1] < self.rows.get(name, 0) for name, at in places.items())
         return places if is_sound else None
-
-    def _dead(self) -> Mapping[str, int]:
-        """The number of dead rows in each file."""
-        ranges = [place for file in self.vector_files for place in file.ranges or ()]
-        counts = {p.data_file_name: p.cardinality for p in ranges if p.cardinality is not None}
-        if len(counts) == len(ranges):
-            return counts
-        # Some writers do not record the numbers.
-        dead = load_dead_rows(self.view.store, self.vector_files, self.view.name)
-        return {name: len(vector) for name, vector in dead.vectors.items()}
 
 
 def _keys_by_bucket(

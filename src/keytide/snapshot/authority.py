@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 from keytide.definition.schema_evolution import SchemaChange
 from keytide.errors import ConflictError, DataError
@@ -159,10 +159,7 @@ class Commits(Protocol):
 class FolderCommits:
     """Commits by creating `snapshot/snapshot-N`."""
 
-    @property
-    def keeper(self) -> None:
-        """See `Commits`. Always None."""
-        return None
+    keeper: ClassVar[None] = None
 
     def newest(self, store: Store, known: NumberedDocument | None) -> Sequence[NumberedDocument]:
         """See `Commits`. One round of requests if `known` still exists, otherwise two."""
