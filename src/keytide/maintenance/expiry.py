@@ -360,7 +360,8 @@ class _Expiry:
         if not numbers:
             return None
         unread = [number for number in numbers if number not in known]
-        known |= zip(unread, metadata.each_snapshot(unread), strict=True)
+        read = metadata.store.each(partial(metadata.snapshot, number) for number in unread)
+        known |= zip(unread, read, strict=True)
         expired = tuple(known[number] for number in numbers)
         kept = metadata.snapshot(ids[len(numbers)])
 

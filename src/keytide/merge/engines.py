@@ -17,7 +17,7 @@ an error or, with `ignore-delete`, is ignored.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import polars as pl
@@ -39,19 +39,13 @@ from keytide.types import Field
 
 
 @dataclass(frozen=True)
-class Deduplicate(MergeEngine):
-    """Keeps the last version of each key, including its kind."""
+class _OneVersion(MergeEngine):
+    """Keeps one version of each key."""
 
-    meaning: ClassVar[str] = "The latest version wins."
     picks_a_version: ClassVar[bool] = True
-    on_partition_change: ClassVar[PartitionChangePolicy] = PartitionChangePolicy.MOVES
     order: MergeOrder
     ignore_delete: bool = False
     """Retracts that were stored before the option was set are skipped too."""
-
-    tombstones = RETRACTS
-    refuses_update = None  # the row that is written last is the row
-    refuses_delete = None  # a -D that comes last hides the key
 
     @classmethod
     def of(
@@ -60,9 +54,25 @@ class Deduplicate(MergeEngine):
         fields: tuple[Field, ...],
         options: TableOptions,
         functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
-    ) -> Deduplicate:
+    ) -> MergeEngine:
         """The engine for a table."""
         return cls(order, options.ignore_delete)
+
+    def skips(self, kind: RowKind) -> str | None:
+        """Retracts, if the table ignores them."""
+        return IGNORED if self.ignore_delete and not kind.is_add else None
+
+
+@dataclass(frozen=True)
+class Deduplicate(_OneVersion):
+    """Keeps the last version of each key, including its kind."""
+
+    meaning: ClassVar[str] = "The latest version wins."
+    on_partition_change: ClassVar[PartitionChangePolicy] = PartitionChangePolicy.MOVES
+
+    tombstones = RETRACTS
+    refuses_update = None  # the row that is written last is the row
+    refuses_delete = None  # a -D that comes last hides the key
 
     @property
     def newest_decides(self) -> bool:
@@ -81,38 +91,19 @@ class Deduplicate(MergeEngine):
         """Whether sequence fields order versions and retracts are not ignored."""
         return bool(self.order.sequence) and not self.ignore_delete
 
-    def skips(self, kind: RowKind) -> str | None:
-        """Retracts, if the table ignores them."""
-        return IGNORED if self.ignore_delete and not kind.is_add else None
-
 
 # -- the `first-row` engine ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class FirstRow(MergeEngine):
+class FirstRow(_OneVersion):
     """Keeps the first version of each key."""
 
     meaning: ClassVar[str] = "The first version wins."
-    picks_a_version: ClassVar[bool] = True
     on_partition_change: ClassVar[PartitionChangePolicy] = PartitionChangePolicy.IS_DROPPED
     follows_sequence: ClassVar[bool] = False
     keeps_rows: ClassVar[bool] = True
     compacts_by_lookup: ClassVar[bool] = True
-    order: MergeOrder
-    ignore_delete: bool = False
-    """Retracts that were stored before the option was set are skipped too."""
-
-    @classmethod
-    def of(
-        cls,
-        order: MergeOrder,
-        fields: tuple[Field, ...],
-        options: TableOptions,
-        functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
-    ) -> FirstRow:
-        """The engine for a table."""
-        return cls(order, options.ignore_delete)
 
     @classmethod
     def check(
@@ -144,10 +135,6 @@ class FirstRow(MergeEngine):
         if self.ignore_delete:
             versions = versions.filter(IS_ADD)
         return merge_repeated(versions, self.order.key, _first, in_key_order=in_key_order)
-
-    def skips(self, kind: RowKind) -> str | None:
-        """Retracts, if the table ignores them."""
-        return IGNORED if self.ignore_delete and not kind.is_add else None
 
     def loses(self, winner: int, reason: str) -> str:
         """It arrived later, whatever its place."""
@@ -215,20 +202,6 @@ def engine_of(
     """
     merged = tuple(f for f in fields if f.name not in partition_keys)
     return engine_class(options).of(order, merged, options, functions)
-
-
-def column_merger(
-    order: MergeOrder,
-    fields: tuple[Field, ...],
-    options: TableOptions,
-    functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
-) -> MergeEngine:
-    """A merge column by column as options say, in which a delete removes everything before it.
-
-    It is not the engine of any table, and needs no 'merge-engine'.
-    """
-    engine = Aggregation.of(order, fields, options, functions)
-    return replace(engine, remove_record_on_delete=True)
 
 
 def compacts_by_lookup(options: TableOptions) -> bool:

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import polars as pl
@@ -81,19 +80,6 @@ class OlderVersionsNeededError(Exception):
     """Versions cannot be merged without older versions of their key, which are not available."""
 
 
-class Merging(Protocol):
-    """The part of an engine that merging runs needs."""
-
-    @property
-    def newest_decides(self) -> bool:
-        """See `MergeEngine`."""
-        ...
-
-    def merge(self, versions: pl.DataFrame, *, in_key_order: bool = True) -> pl.DataFrame:
-        """See `MergeEngine`."""
-        ...
-
-
 @dataclass(frozen=True)
 class PartialMerge:
     """Merges versions above older ones into versions that have the same effect on these."""
@@ -141,7 +127,7 @@ _RANGE_TIMES_ROWS_MAX = 16
 def merge_runs(
     runs: Sequence[pl.DataFrame],
     order: MergeOrder,
-    engine: Merging,
+    engine: MergeEngine | PartialMerge,
     *,
     arrival_decides: bool = False,
 ) -> list[pl.DataFrame]:

@@ -100,8 +100,6 @@ class _Typing:
         field = field_of(node.column, self.fields, self.table)
         if isinstance(node, IsNull):
             return node
-        if isinstance(node, In):
-            return equalities(field, self._values(self._many(node.values), field))
         if isinstance(node, Like):
             if field.type.root not in ("CHAR", "VARCHAR") or not isinstance(node.pattern, str):
                 raise self._wrong(
@@ -109,15 +107,16 @@ class _Typing:
                     f"column {field.name} is {field.type.sql()}"
                 )
             return node
-        if node.operator not in _OPERATORS:
+        if isinstance(node, Comparison) and node.operator not in _OPERATORS:
             raise self._wrong(
                 f"has the operator {shown(node.operator)}; expected one of {', '.join(_OPERATORS)}"
             )
-        return comparison(field, node.operator, *self._values([node.value], field))
-
-    def _values(self, values: Sequence[Any], field: Field) -> list[Any]:
-        literals = [literal_of(value, field) for value in values]
-        return known_values(literals, field, self.table, "the condition")
+        given = self._many(node.values) if isinstance(node, In) else [node.value]
+        literals = [literal_of(value, field) for value in given]
+        values = known_values(literals, field, self.table, "the condition")
+        if isinstance(node, In):
+            return equalities(field, values)
+        return comparison(field, node.operator, *values)
 
     def _many(self, members: Any) -> Sequence[Any]:
         if not isinstance(members, tuple | list):

@@ -33,8 +33,28 @@ def stored_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.Chunk
     converted = convert_column(column, field, table)
     _check_text(converted, field, table)
     _check_lengths(converted, field, table)
-    _check_parts(converted, field, table)
-    _check_nanoseconds(converted, field, table)
+
+    # NULL elements, entries and members whose type is NOT NULL.
+    chunks = converted.chunks if _has_required_part(field.type.to_arrow()) else []
+    part = next(filter(None, map(_missing_part, chunks)), None)
+    if part is not None:
+        raise InvalidError(
+            f"table {table}: column {field.name!r} is {field.type.sql()}, found a value "
+            f"whose {part} is NULL; set it, or make the whole value NULL"
+        )
+
+    # Nanosecond times so early that readers of the format would overflow.
+    chunks = converted.chunks if has_nanoseconds(converted.type) else []
+    for leaf in (leaf for chunk in chunks for leaf in _leaves(chunk)):
+        if not has_nanoseconds(leaf.type):
+            continue
+        earliest = pc.min(leaf.cast(pa.int64())).as_py()
+        if earliest is not None and earliest < NANOSECONDS_MIN:
+            raise InvalidError(
+                f"table {table}: column {field.name!r} is {field.type.sql()}, found a time "
+                "before 1677-09-22, which nanoseconds cannot represent; use TIMESTAMP(6) for "
+                "such times"
+            )
     return converted
 
 
@@ -126,35 +146,6 @@ def _check_lengths(column: pa.ChunkedArray, field: Field, table: str) -> None:
             f"table {table}: column {field.name!r} is {type_.sql()}, found {value}, which has "
             "more fractional digits; round it before writing"
         )
-
-
-def _check_parts(column: pa.ChunkedArray, field: Field, table: str) -> None:
-    """Refuse NULL elements, entries and members if the nested type is NOT NULL."""
-    if not _has_required_part(field.type.to_arrow()):
-        return
-    for chunk in column.chunks:
-        part = _missing_part(chunk)
-        if part is not None:
-            raise InvalidError(
-                f"table {table}: column {field.name!r} is {field.type.sql()}, found a value "
-                f"whose {part} is NULL; set it, or make the whole value NULL"
-            )
-
-
-def _check_nanoseconds(column: pa.ChunkedArray, field: Field, table: str) -> None:
-    """Refuse nanosecond times so early that readers of the format would overflow."""
-    if not has_nanoseconds(column.type):
-        return
-    for leaf in (leaf for chunk in column.chunks for leaf in _leaves(chunk)):
-        if not has_nanoseconds(leaf.type):
-            continue
-        earliest = pc.min(leaf.cast(pa.int64())).as_py()
-        if earliest is not None and earliest < NANOSECONDS_MIN:
-            raise InvalidError(
-                f"table {table}: column {field.name!r} is {field.type.sql()}, found a time "
-                "before 1677-09-22, which nanoseconds cannot represent; use TIMESTAMP(6) for "
-                "such times"
-            )
 
 
 def _check_text(column: pa.ChunkedArray, field: Field, table: str) -> None:

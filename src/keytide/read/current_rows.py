@@ -90,11 +90,14 @@ def current_rows(
     """
     if not indexes.key_files or not files:
         return None
-    wanted = _keys_of_terms(view, terms) if keys is None else keys
-    if wanted is None:
-        return None
     fields = view.schema.select(view.schema.primary_keys)
-    hashes = hash_keys(wanted, fields, view.options.upsert_hash_function)
+    # The only keys whose rows can match the terms, if these leave no column open.
+    pinned = pinned_columns(fields, terms) if keys is None else None
+    if pinned is not None:
+        keys = pa.table(pinned, [f.name for f in fields]).drop_null()  # no key contains NULL
+    if keys is None:
+        return None
+    hashes = hash_keys(keys, fields, view.options.upsert_hash_function)
     heads = key_files_by_bucket(indexes.key_files)
 
     vectors = vector_files_by_bucket(indexes.vector_files)
@@ -106,9 +109,9 @@ def current_rows(
         _Bucket(view, (partition, bucket), total, counts, vectors.get((partition, bucket), ()))
         for (partition, bucket, total), counts in rows.items()
     ]
-    if wanted.num_rows > sum(sum(bucket.rows.values()) for bucket in buckets):
+    if keys.num_rows > sum(sum(bucket.rows.values()) for bucket in buckets):
         return None  # reading every row takes no longer
-    asked = _keys_by_bucket(view, buckets, wanted)
+    asked = _keys_by_bucket(view, buckets, keys)
     known = [bucket for bucket in buckets if bucket.id in heads]
     if known and view.store.local_path(paths.INDEX_DIR) is None:
         sized = ((*view.data_file(entry), entry.file.file_size) for entry in files)
@@ -122,15 +125,6 @@ def current_rows(
         return None
     every = {name: at for places in told.values() for name, at in places.items()}
     return CurrentRows(frozenset(told), every)
-
-
-def _keys_of_terms(view: TableView, terms: Sequence[Predicate]) -> pa.Table | None:
-    """The only keys whose rows can match the terms. None if the terms leave a column open."""
-    fields = view.schema.select(view.schema.primary_keys)
-    columns = pinned_columns(fields, terms)
-    if columns is None:
-        return None
-    return pa.table(columns, [f.name for f in fields]).drop_null()  # no key contains NULL
 
 
 @dataclass(frozen=True)
@@ -152,7 +146,13 @@ class _Bucket:
             index = open_keys(self.view.store, head, options.lookup_cache_bytes_max)
             if index.head.function != options.upsert_hash_function:
                 return None
-            if why_not_covered(index.head, self.rows, self._dead()) is not None:
+            ranges = [place for file in self.vector_files for place in file.ranges or ()]
+            dead = {p.data_file_name: p.cardinality for p in ranges if p.cardinality is not None}
+            if len(dead) < len(ranges):
+                # Some writers do not record the numbers.
+                known = load_dead_rows(self.view.store, self.vector_files, self.view.name)
+                dead = {name: len(vector) for name, vector in known.vectors.items()}
+            if why_not_covered(index.head, self.rows, dead) is not None:
                 return None
             is_known, entries = index.find(hashes.take(asked))
         except (DataError, UnsupportedError):
@@ -165,16 +165,6 @@ class _Bucket:
         # An index that refers to rows that do not exist is damaged.
         is_sound = all(at[-1] < self.rows.get(name, 0) for name, at in places.items())
         return places if is_sound else None
-
-    def _dead(self) -> Mapping[str, int]:
-        """The number of dead rows in each file."""
-        ranges = [place for file in self.vector_files for place in file.ranges or ()]
-        counts = {p.data_file_name: p.cardinality for p in ranges if p.cardinality is not None}
-        if len(counts) == len(ranges):
-            return counts
-        # Some writers do not record the numbers.
-        dead = load_dead_rows(self.view.store, self.vector_files, self.view.name)
-        return {name: len(vector) for name, vector in dead.vectors.items()}
 
 
 def _keys_by_bucket(

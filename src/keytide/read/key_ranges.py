@@ -170,18 +170,17 @@ def _within(section: Section, ends: Ends, low: Key | None, high: Key | None) -> 
 
 
 def _between(names: Sequence[str], low: Key | None, high: Key | None) -> list[Predicate]:
-    """That a key is at least `low` and below `high`."""
-    least = [] if low is None else [_compared(names, low, ">", ">=")]
-    return least if high is None else [*least, _compared(names, high, "<", "<")]
-
-
-def _compared(names: Sequence[str], key: Key, strictly: str, last: str) -> Predicate:
-    """A comparison of the first columns, one after the other."""
-    columns = [*zip(names, key, strict=False)]
-    terms = []
-    for place, (name, bound) in enumerate(columns):
-        operator = last if place == len(columns) - 1 else strictly
-        own: Predicate = Comparison(name, operator, bound)
-        alike = [Comparison(other, "=", value) for other, value in columns[:place]]
-        terms.append(conjunction([*alike, own]) or own)
-    return disjunction(terms)
+    """That a key is at least `low` and below `high`: compared column by column."""
+    terms: list[Predicate] = []
+    for bound, strictly, last in ((low, ">", ">="), (high, "<", "<")):
+        columns = [] if bound is None else [*zip(names, bound, strict=False)]
+        ways = []
+        for place, (name, value) in enumerate(columns):
+            operator = last if place == len(columns) - 1 else strictly
+            alike = [Comparison(other, "=", same) for other, same in columns[:place]]
+            way = conjunction([*alike, Comparison(name, operator, value)])
+            assert way is not None
+            ways.append(way)
+        if ways:
+            terms.append(disjunction(ways))
+    return terms

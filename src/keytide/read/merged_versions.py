@@ -26,7 +26,6 @@ from keytide.base.process import cached_property
 from keytide.base.row_kind import RowKind
 from keytide.format.data_file import IS_DEAD, SEQUENCE_NUMBER, VALUE_KIND
 from keytide.merge.layers import (
-    Merging,
     PartialMerge,
     merge_runs,
     without_contained,
@@ -146,16 +145,14 @@ class MergedVersions:
                     yield from self.windows(bucket.partition, section, memory_bytes)
             else:
                 files = [file for section in sections for file in section.files]
-
-                columns = _unique(self.columns, sorted(columns_of(self.condition)))
                 stored = StoredVersions(
                     self.view,
                     bucket.partition,
-                    columns,
+                    self._wanted,
                     self.condition,
                     tells_kinds=self.tells_kinds,
                 )
-                rows = rows_in(memory_bytes, files, self._fields(columns))
+                rows = rows_in(memory_bytes, files, self._fields(self._wanted))
                 for frame in stored.of_lone_files(files, max(_BATCH_ROWS_MIN, rows)):
                     yield Window([frame], [frame], [frame])
 
@@ -165,11 +162,11 @@ class MergedVersions:
         if self.found_versions is not None and self.found_versions.has(section):
             yield from (rows for rows in self.found_versions.of(section) if rows.height)
             return
-        columns = _unique(self.columns, sorted(columns_of(self.condition)))
         stored = StoredVersions(
-            self.view, bucket.partition, columns, self.condition, keys, self.tells_kinds
+            self.view, bucket.partition, self._wanted, self.condition, keys, self.tells_kinds
         )
-        rows = max(_BATCH_ROWS_MIN, rows_in(memory_bytes, section.files, self._fields(columns)))
+        fields = self._fields(self._wanted)
+        rows = max(_BATCH_ROWS_MIN, rows_in(memory_bytes, section.files, fields))
         for run in section.runs:
             yield from (batch.rows for batch in stored.of_run(run, rows))
 
@@ -185,8 +182,8 @@ class MergedVersions:
         Frames and errors are as described in `of`.
         """
         order, engine = self.view.order, self.view.engine
-        merging: Merging = PartialMerge(engine) if self.has_older else engine
-        check = self._check_of_merged
+        merging = PartialMerge(engine) if self.has_older else engine
+        _, check = self._condition_parts
         # A filter on other columns comes after the merge. Before it, an older version that matches
         # would come back.
         for window in self.stored_windows(partition, section, memory_bytes, keys):
@@ -220,14 +217,12 @@ class MergedVersions:
             return
 
         # The requested columns and those that decide. Numbers only if they decide or are requested.
-        wanted = _unique(self.columns, sorted(columns_of(self.condition)))
-        table = self.view.engine.columns(table_columns(wanted))
-        numbered = SEQUENCE_NUMBER in wanted or not section.arrival_decides
+        table = self.view.engine.columns(table_columns(self._wanted))
+        numbered = SEQUENCE_NUMBER in self._wanted or not section.arrival_decides
         marks = [IS_DEAD] if section.has_dead_retracts else []
         columns = (*table, *([SEQUENCE_NUMBER] if numbered else []), VALUE_KIND, *marks)
-        stored = StoredVersions(
-            self.view, partition, columns, self._about_key, keys, self.tells_kinds
-        )
+        about_key, _ = self._condition_parts
+        stored = StoredVersions(self.view, partition, columns, about_key, keys, self.tells_kinds)
         rows = rows_in(memory_bytes, section.files, self._fields(stored.columns))
         yield from self._windows(stored, section, rows)
 
@@ -236,7 +231,8 @@ class MergedVersions:
     ) -> Iterator[list[pl.DataFrame]]:
         """The versions of a section in key-range windows of about `rows` rows."""
         # How many keys can match a condition. None if it leaves a column open.
-        terms = conjuncts(self._about_key)
+        about_key, check = self._condition_parts
+        terms = conjuncts(about_key)
         values = [equal_values(terms, name) for name in self.view.order.key]
         keys = None if None in values else math.prod(len(some or ()) for some in values)
         if keys is not None and keys * len(section.runs) <= rows:
@@ -251,7 +247,7 @@ class MergedVersions:
         # keys that no other run has, the version in this run is the merged version.
         has_dead = any(file.dead_rows for file in section.runs[largest])
         others_fit = all(held[i] >= size for i, size in enumerate(sizes) if i != largest)
-        if self._check_of_merged is not None and not has_dead and others_fit:
+        if check is not None and not has_dead and others_fit:
             others = [[] if i == largest else [*run.batches(held[i])] for i, run in enumerate(runs)]
             key = list(self.view.order.key)
             batches = [batch.rows for some in others for batch in some if batch.rows.height]
@@ -261,25 +257,26 @@ class MergedVersions:
             runs[largest] = FileRun(filtering, section.runs[largest])
         yield from windows_of(runs, held, self.view.order.key, self.together)
 
+    @cached_property
+    def _wanted(self) -> tuple[str, ...]:
+        """The requested columns, and those of the condition."""
+        return tuple(dict.fromkeys((*self.columns, *sorted(columns_of(self.condition)))))
+
+    @cached_property
+    def _condition_parts(self) -> tuple[Predicate | None, pl.Expr | None]:
+        """The terms that are true for all versions of a key or for none, so that they can be
+        applied early, and the check of the others, which is applied to merged versions.
+        """
+        key = {*self.view.order.key, *self.view.schema.partition_keys}
+        terms = conjuncts(self.condition)
+        about_key = conjunction(t for t in terms if columns_of(t) <= key)
+        rest = conjunction(t for t in terms if not columns_of(t) <= key)
+        if rest is None:
+            return about_key, None
+        return about_key, row_filter(rest, self._fields(sorted(columns_of(rest))))
+
     def _fields(self, columns: Sequence[str]) -> tuple[Field, ...]:
         return self.view.schema.select(table_columns(columns))
-
-    @cached_property
-    def _about_key(self) -> Predicate | None:
-        """The terms that are true for all versions of a key or for none, so they can be applied
-        early.
-        """
-        return conjunction(t for t in conjuncts(self.condition) if columns_of(t) <= self._key)
-
-    @cached_property
-    def _check_of_merged(self) -> pl.Expr | None:
-        terms = [t for t in conjuncts(self.condition) if not columns_of(t) <= self._key]
-        about = conjunction(terms)
-        return None if about is None else row_filter(about, self._fields(sorted(columns_of(about))))
-
-    @cached_property
-    def _key(self) -> frozenset[str]:
-        return frozenset((*self.view.order.key, *self.view.schema.partition_keys))
 
 
 def batch_rows(sizes: Sequence[int], rows: int) -> list[int]:
@@ -321,10 +318,6 @@ def _fixed_bytes(data_type: pa.DataType) -> int:
         return max(1, int(data_type.bit_width) // 8)
     except ValueError:
         return 0
-
-
-def _unique(*names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for some in names for name in some))
 
 
 # -- rows of readers -------------------------------------------------------------------------------

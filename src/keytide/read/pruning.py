@@ -118,21 +118,19 @@ def _has_index(entry: ManifestEntry) -> bool:
 
 
 def _indexes(view: TableView, files: Sequence[ManifestEntry]) -> list[ColumnIndexes]:
-    found = [_at_hand(view, entry) for entry in files]
+    found: list[ColumnIndexes | None] = []
+    for entry in files:
+        embedded = entry.file.embedded_file_index
+        if embedded is not None:
+            found.append(decode_file_index(embedded, f"of {entry.file.file_name}"))
+        else:
+            store, path = _index_file(view, entry)
+            found.append(FILES.find(store.uri_of(path)))
     absent = [i for i, indexes in enumerate(found) if indexes is None]
     read = side_by_side([partial(_read, view, files[i]) for i in absent], _FILES_TOGETHER)
     for i, indexes in zip(absent, read, strict=True):
         found[i] = indexes
     return [indexes for indexes in found if indexes is not None]
-
-
-def _at_hand(view: TableView, entry: ManifestEntry) -> ColumnIndexes | None:
-    embedded = entry.file.embedded_file_index
-    if embedded is not None:
-        return decode_file_index(embedded, f"of {entry.file.file_name}")
-    store, path = _index_file(view, entry)
-    found: ColumnIndexes | None = FILES.find(store.uri_of(path))
-    return found
 
 
 def _read(view: TableView, entry: ManifestEntry) -> ColumnIndexes:

@@ -227,13 +227,11 @@ class FramesTask(Protocol):
     @property
     def view(self) -> TableView:
         """The table that it reads."""
-        ...
 
     def frames(self, memory_bytes: int) -> Iterator[pl.DataFrame]:
         """The rows, in frames that fit in about `memory_bytes`, including the memory to create
         them.
         """
-        ...
 
 
 class RowSource(ArrowRows):
@@ -467,6 +465,9 @@ class Scan(RowSource):
         merged = [section for section in sections if section.needs_merge]
         of_files = asked_of_files(self.predicate, self.view, sections)
         of_rows = [term for term in conjuncts(self.predicate) if term not in of_files]
+        fields = self.view.schema.fields
+        asked = [conjunction(terms) for terms in (of_files, of_rows)]
+        texts = [None if terms is None else text_of(terms, fields) for terms in asked]
         return Explanation(
             table=self.view.name,
             snapshot_id=None if self.snapshot is None else self.snapshot.id,
@@ -477,13 +478,9 @@ class Scan(RowSource):
             sections_merged=len(merged),
             runs_max=max((len(s.runs) for s in merged), default=0),
             limit=self.limit,
-            asked_of_files=self._shown(of_files),
-            asked_of_rows=self._shown(of_rows),
+            asked_of_files=texts[0],
+            asked_of_rows=texts[1],
         )
-
-    def _shown(self, terms: Iterable[Predicate]) -> str | None:
-        predicate = conjunction(terms)
-        return None if predicate is None else text_of(predicate, self.view.schema.fields)
 
     def tasks(self) -> list[ReadTask]:
         """The scan as picklable tasks, one per bucket.

@@ -27,7 +27,7 @@ from keytide.merge.engines import compacts_by_lookup, engine_class
 from keytide.options import TableOptions
 from keytide.snapshot.live_files import BucketId
 from keytide.snapshot.state import TableView
-from keytide.types import AtomicType, DataType, Field
+from keytide.types import AtomicType, Field
 from keytide.types.logical import holds_all
 
 # -- statistics of data files ----------------------------------------------------------------------
@@ -101,7 +101,16 @@ def value_bounds(
             highs = decoded([e.file.value_stats.max_values for e in group], stored)
             for new in fields:
                 position = places.get(new.id)
-                if position is None or not _keeps_order(stored[position].type, new.type):
+                if position is None:
+                    continue
+                before, now = stored[position].type, new.type
+                is_wider = (
+                    isinstance(before, AtomicType)
+                    and isinstance(now, AtomicType)
+                    and holds_all(before, now)
+                )
+                # The other type may order values differently.
+                if not is_wider and before.with_nullable(True) != now.with_nullable(True):
                     continue
                 old, target = stored[position].name, types[new.name]
                 found[f"{new.name}.min"] = lows[old].cast(target)
@@ -131,13 +140,6 @@ def columns_without_nulls(
         if (known[f"{f.name}.nulls"] == 0).all(ignore_nulls=False)
         and not known[f"{f.name}.min"].has_nulls()
     )
-
-
-def _keeps_order(old: DataType, new: DataType) -> bool:
-    """Whether bounds of the old type are also bounds of the new one."""
-    if isinstance(old, AtomicType) and isinstance(new, AtomicType) and holds_all(old, new):
-        return True
-    return old.with_nullable(True) == new.with_nullable(True)
 
 
 def _null_count(entry: ManifestEntry, position: int) -> int | None:

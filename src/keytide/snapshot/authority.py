@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 from keytide.definition.schema_evolution import SchemaChange
 from keytide.errors import ConflictError, DataError
@@ -42,38 +42,30 @@ class Keeper(Protocol):
 
     def alter(self, store: Store, changes: Sequence[SchemaChange]) -> None:
         """Make the changes in one new schema, based on the latest one."""
-        ...
 
     def create_tag(self, store: Store, name: str, tag: Tag) -> bool:
         """Create a tag for a snapshot. False if a tag with that name exists."""
-        ...
 
     def delete_tag(self, store: Store, name: str) -> None:
         """Delete a tag. It may be gone already."""
-        ...
 
     def roll_back(self, store: Store, newest_id: int, target_id: int, tag: str | None) -> None:
         """Remove everything later than a snapshot. `tag` names the snapshot if only a tag keeps it.
 
         Raises `ConflictError` if `newest_id` is no longer the latest snapshot.
         """
-        ...
 
     def create_branch(self, store: Store, name: str, tag: str | None) -> bool:
         """Create a branch from a tag, or an empty one. False if a branch with that name exists."""
-        ...
 
     def delete_branch(self, store: Store, name: str) -> None:
         """Delete a branch. It may be gone already."""
-        ...
 
     def rename_branch(self, store: Store, name: str, new_name: str) -> bool:
         """Rename a branch. False if a branch with the new name exists."""
-        ...
 
     def fast_forward(self, store: Store, name: str) -> None:
         """Replace the state of the table with that of a branch."""
-        ...
 
 
 # -- commits ---------------------------------------------------------------------------------------
@@ -134,7 +126,6 @@ class Commits(Protocol):
 
         None if their files are written directly.
         """
-        ...
 
     def newest(self, store: Store, known: NumberedDocument | None) -> Sequence[NumberedDocument]:
         """The latest snapshot, preceded by others that were read on the way.
@@ -142,7 +133,6 @@ class Commits(Protocol):
         Empty without a snapshot. `known` was the latest snapshot at the previous call. If it still
         is a snapshot of the table, it is in the result. Raises `DataError` when the place fails.
         """
-        ...
 
     def create(
         self, store: Store, snapshot_id: int, data: bytes, changes: TellChanges = no_changes
@@ -154,29 +144,22 @@ class Commits(Protocol):
         under its name. Raises `DataError` when the place fails and the snapshot was not created,
         and `UnknownOutcomeError` if it may have been created.
         """
-        ...
 
     def remove(self, store: Store, snapshot_ids: Sequence[int]) -> None:
         """Remove the latest snapshots one by one, from the last of these ids to the first."""
-        ...
 
     def ids(self, store: Store) -> list[int]:
         """The ids of all snapshots, ascending."""
-        ...
 
     def altered(self, store: Store, schema: TableSchema) -> None:
         """Notify the place of a schema that is now the latest. A failure is only a warning."""
-        ...
 
 
 @dataclass(frozen=True)
 class FolderCommits:
     """Commits by creating `snapshot/snapshot-N`."""
 
-    @property
-    def keeper(self) -> None:
-        """See `Commits`. Always None."""
-        return None
+    keeper: ClassVar[None] = None
 
     def newest(self, store: Store, known: NumberedDocument | None) -> Sequence[NumberedDocument]:
         """See `Commits`. One round of requests if `known` still exists, otherwise two."""

@@ -16,7 +16,7 @@ import io
 import itertools
 import os
 from array import array
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, TypeAlias
@@ -265,11 +265,7 @@ def load_head(store: Store, path: str) -> Head:
         return head, _held_bytes(head)
 
     with disk_errors("read", uri):
-        return METADATA.load(_head_key(store, path), load)
-
-
-def _head_key(store: Store, path: str) -> Hashable:
-    return (*version_of(store, path), "keys")
+        return METADATA.load((*version_of(store, path), "keys"), load)
 
 
 def _held_bytes(head: Head) -> int:
@@ -280,7 +276,7 @@ def _remember(
     head: Head, runs: Mapping[str, bytes], store: Store, path: str, kept_bytes_max: int
 ) -> None:
     """Cache what was just stored, as if it had been read from a remote store."""
-    METADATA.keep(_head_key(store, path), head, _held_bytes(head))
+    METADATA.keep((*version_of(store, path), "keys"), head, _held_bytes(head))
     for name, data in runs.items():
         at = paths.index_path(name)
         run = Run.of(np.frombuffer(data, np.uint8), store.uri_of(at))

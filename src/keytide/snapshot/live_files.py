@@ -263,7 +263,9 @@ def _snapshots_between(
             or metadata.cached_snapshot(target.id) != target
         ):
             return None  # dropped and recreated, or rolled back: ids were reused
-        return [*metadata.cached_snapshots(range(base.id + 1, target.id)), target]
+        numbers = range(base.id + 1, target.id)
+        calls = [partial(metadata.cached_snapshot, number) for number in numbers]
+        return [*metadata.store.together(calls), target]
     except NotFoundError:
         return None
 
@@ -319,7 +321,6 @@ class BucketIndex(Protocol):
     @property
     def has_changed(self) -> bool:
         """Whether there is anything to store. If not, the bucket keeps its current index."""
-        ...
 
     @property
     def based_on(self) -> tuple[IndexFile, ...] | None:
@@ -327,13 +328,11 @@ class BucketIndex(Protocol):
 
         None if the change applies to any existing index.
         """
-        ...
 
     def joined(self: _I, later: Sequence[_I]) -> _I:
         """This change combined with the changes of later tasks of the same work to the same
         index.
         """
-        ...
 
     def encoded(self, store: Store, before: Sequence[IndexFile], table: str) -> EncodedIndex | None:
         """The new index, which replaces the files `before` and includes their content.
@@ -341,7 +340,6 @@ class BucketIndex(Protocol):
         None if the bucket no longer has such an index. Called again at each commit attempt. Raises
         `DataError` for a file that cannot be read.
         """
-        ...
 
 
 def by_index_key(by_bucket: Mapping[BucketId, BucketIndex]) -> dict[IndexKey, BucketIndex]:

@@ -368,12 +368,11 @@ class TableMetadata:
         with self._missing(snapshot_id):
             return self._decoded(snapshot_id, self.store.read(paths.snapshot_path(snapshot_id)))
 
-    def each_snapshot(self, snapshot_ids: Iterable[int]) -> Iterator[Snapshot]:
-        """As `snapshot`, for any number of ids, which are read in parallel a few at a time."""
-        return self.store.each(partial(self.snapshot, number) for number in snapshot_ids)
-
     def each_there(self, snapshot_ids: Iterable[int]) -> Iterator[Snapshot]:
-        """As `each_snapshot`, without those that do not exist."""
+        """As `snapshot`, for any number of ids, without those that do not exist.
+
+        They are read in parallel, a few at a time.
+        """
 
         def read(number: int) -> Snapshot | None:
             with suppress(NotFoundError):
@@ -396,12 +395,6 @@ class TableMetadata:
         self._check_id(snapshot_id)
         with self._missing(snapshot_id):
             return self._snapshot(known.lineage, snapshot_id)
-
-    def cached_snapshots(self, snapshot_ids: Collection[int]) -> list[Snapshot]:
-        """As `cached_snapshot`, for several ids, which are read in parallel."""
-        return self.store.together(
-            [partial(self.cached_snapshot, number) for number in snapshot_ids]
-        )
 
     @contextmanager
     def _missing(self, snapshot_id: int) -> Iterator[None]:

@@ -94,17 +94,14 @@ class DataFiles(Protocol):
         If the table stores versions, it returns them in key order, at most one version per key. It
         also returns their sequence numbers and kinds, whether these are stored or not.
         """
-        ...
 
     @property
     def are_plain(self) -> bool:
         """Whether readers of the plain file format find the same rows as `reader` returns."""
-        ...
 
     @property
     def why_not_writable(self) -> str | None:
         """Why this release must not add or remove files. None if it can."""
-        ...
 
     def why_gone(
         self, store: Store, table: str, snapshot_ids: Iterable[int], reason: str
@@ -113,7 +110,6 @@ class DataFiles(Protocol):
 
         `reason` says which file it is. None if nothing explains the missing file.
         """
-        ...
 
 
 @dataclass(frozen=True)

@@ -457,7 +457,7 @@ def as_expected(table: StoredTable, act: Callable[[PinnedTable], T]) -> T:
         # If the table has changed, an error about its earlier state does not matter.
         if expected.is_so():
             raise
-    return act(expected.as_it_is())
+    return act(PinnedTable(table, _pinned_at(table, expected.seen.result())))
 
 
 class _ExpectedTable(PinnedTable):
@@ -465,18 +465,14 @@ class _ExpectedTable(PinnedTable):
 
     def __init__(self, live: StoredTable, expected: Look) -> None:
         super().__init__(live, _pinned_at(live, expected))
-        self._look: Future[Look] = live.store.begin(live.metadata.look_alone)
+        self.seen: Future[Look] = live.store.begin(live.metadata.look_alone)
 
     def __reduce__(self) -> Any:
         raise TypeError("a table that is looked at stays in its process")
 
     def is_so(self) -> bool:
         """Whether the table is in the expected state. Waits for the read and raises its errors."""
-        return self._look.result() == self.metadata.latest
-
-    def as_it_is(self) -> PinnedTable:
-        """The table in the state that was read. Raises the errors of the read."""
-        return PinnedTable(self.live, _pinned_at(self.live, self._look.result()))
+        return self.seen.result() == self.metadata.latest
 
     def confirm(self) -> None:
         """See `StoredTable`."""
@@ -485,7 +481,7 @@ class _ExpectedTable(PinnedTable):
 
     def begin_check(self, snapshot: Snapshot | None) -> Future[bool]:
         """See `StoredTable`. While the first read is running, no other one is needed."""
-        if not self._look.done():
+        if not self.seen.done():
             return self.store.begin(self._is_overtaken)
         self.confirm()
         return super().begin_check(snapshot)

@@ -278,12 +278,16 @@ def _nested_update(field: Field, options: _Options) -> AggregateFunction:
     members = _nested_members("nested_update", field)
     key = options.members(keys.NESTED_KEY, members)
     sequence = options.members(keys.NESTED_SEQUENCE_FIELD, members)
-    if sequence and not key:
-        raise _needs_nested_key(options, keys.NESTED_SEQUENCE_FIELD)
+    keyed = [keys.NESTED_SEQUENCE_FIELD] if sequence else []
+    if options.key(keys.NESTED_KEY_NULL_STRATEGY) in options.raw:
+        keyed.append(keys.NESTED_KEY_NULL_STRATEGY)
+    if keyed and not key:
+        option, needed = options.key(keyed[0]), options.key(keys.NESTED_KEY)
+        raise InvalidError(f"Option '{option}' requires '{needed}' to be configured.")
     return NestedUpdate(
         field.name,
         key=key,
-        null_strategy=_null_strategy(options, key),
+        null_strategy=options.value(keys.NESTED_KEY_NULL_STRATEGY),
         sequence=sequence,
         count_limit=options.value(keys.COUNT_LIMIT),
     )
@@ -297,25 +301,14 @@ def _nested_partial_update(field: Field, options: _Options) -> AggregateFunction
             f"column {field.name!r}: aggregate function 'nested_partial_update' needs a nested "
             f"key; set {options.key(keys.NESTED_KEY)!r} to fields of the nested ROW"
         )
-    return NestedPartialUpdate(field.name, key=key, null_strategy=_null_strategy(options, key))
+    null_strategy = options.value(keys.NESTED_KEY_NULL_STRATEGY)
+    return NestedPartialUpdate(field.name, key=key, null_strategy=null_strategy)
 
 
 def _nested_members(name: str, field: Field) -> Collection[str]:
     if not (isinstance(field.type, ArrayType) and isinstance(field.type.element, RowType)):
         raise _wrong_type(name, field, "ARRAY<ROW>")
     return [member.name for member in field.type.element.fields]
-
-
-def _null_strategy(options: _Options, key: tuple[str, ...]) -> str:
-    if options.key(keys.NESTED_KEY_NULL_STRATEGY) in options.raw and not key:
-        raise _needs_nested_key(options, keys.NESTED_KEY_NULL_STRATEGY)
-    strategy: str = options.value(keys.NESTED_KEY_NULL_STRATEGY)
-    return strategy
-
-
-def _needs_nested_key(options: _Options, option: str) -> InvalidError:
-    needed = options.key(keys.NESTED_KEY)
-    return InvalidError(f"Option '{options.key(option)}' requires '{needed}' to be configured.")
 
 
 def _wrong_type(name: str, field: Field, expected: str) -> InvalidError:

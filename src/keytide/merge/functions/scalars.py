@@ -132,29 +132,54 @@ class Product(AggregateFunction):
         )
 
 
-class Max(AggregateFunction):
-    """The largest add. NaN is the largest float, and bytes are compared unsigned.
+class _Extreme(AggregateFunction):
+    """An extreme of the adds. NaN is the largest float, and bytes are compared unsigned.
 
     NULL is ignored. Order does not matter, and aggregation can be split up. No retraction.
     """
 
-    name: ClassVar[str] = "max"
     stands_anywhere: ClassVar[bool] = True
+    pick: ClassVar[np.ufunc]
+    """Of two plain numbers, the one that wins."""
+    pick_any: ClassVar[pl.Expr]
+    """The same for values of any type."""
 
     def fold(self, inputs: Inputs) -> pl.Series:
-        """The largest values."""
-        return _extreme(inputs, np.maximum, _VALUE.max())
+        """The extreme per key. Vectorized for plain numbers."""
+        values = _marked(inputs.values, inputs.adds)
+        plain = values.to_physical()
+        if not (plain.dtype.is_integer() or plain.dtype.is_float()) or plain.dtype == pl.Int128:
+            return _by_key(inputs.slices, values, self.pick_any)["value"]
+        # NULLs are replaced by a value that never wins. For floats, the minimum ignores NaN.
+        is_largest = self.pick is np.maximum
+        loser: float
+        if plain.dtype.is_float():
+            loser = -math.inf if is_largest else math.nan
+        else:
+            bounds = np.iinfo(plain.clear().to_numpy().dtype)
+            loser = int(bounds.min if is_largest else bounds.max)
+        present = values.is_not_null().to_numpy()
+        filled = plain.fill_null(loser).to_numpy()
+        picked = self.pick.reduceat(filled, inputs.slices.starts)
+        extremes = _null_unless(pl.Series(picked, dtype=plain.dtype), present, inputs.slices)
+        in_type: pl.Series = extremes.cast(values.dtype)
+        return in_type
 
 
-class Min(AggregateFunction):
+class Max(_Extreme):
+    """The largest add, with the laws of an extreme."""
+
+    name: ClassVar[str] = "max"
+    pick: ClassVar[np.ufunc] = np.maximum
+    pick_any: ClassVar[pl.Expr] = _VALUE.max()
+
+
+class Min(_Extreme):
     """The smallest add, with the order and the laws of `max`."""
 
     name: ClassVar[str] = "min"
-    stands_anywhere: ClassVar[bool] = True
-
-    def fold(self, inputs: Inputs) -> pl.Series:
-        """The smallest values."""
-        return _extreme(inputs, np.fmin, _VALUE.min())
+    pick: ClassVar[np.ufunc] = np.fmin
+    pick_any: ClassVar[pl.Expr] = _VALUE.min()
 
 
 class BoolAnd(Min):
@@ -215,27 +240,6 @@ def _null_unless(results: pl.Series, marks: Marks, slices: KeySlices) -> pl.Seri
     if marks.all():
         return results
     return results.set(pl.Series(~slices.any_where(marks)), None)
-
-
-def _extreme(inputs: Inputs, pick: np.ufunc, pick_any: pl.Expr) -> pl.Series:
-    """The smallest or largest add per key. Vectorized for plain numbers."""
-    values = _marked(inputs.values, inputs.adds)
-    plain = values.to_physical()
-    if not (plain.dtype.is_integer() or plain.dtype.is_float()) or plain.dtype == pl.Int128:
-        return _by_key(inputs.slices, values, pick_any)["value"]
-    # NULLs are replaced by a value that never wins. For floats, the minimum ignores NaN.
-    loser: float
-    if plain.dtype.is_float():
-        loser = -math.inf if pick is np.maximum else math.nan
-    else:
-        bounds = np.iinfo(plain.clear().to_numpy().dtype)
-        loser = int(bounds.min if pick is np.maximum else bounds.max)
-    present = values.is_not_null().to_numpy()
-    filled = plain.fill_null(loser).to_numpy()
-    picked = pick.reduceat(filled, inputs.slices.starts)
-    extremes = _null_unless(pl.Series(picked, dtype=plain.dtype), present, inputs.slices)
-    in_type: pl.Series = extremes.cast(values.dtype)
-    return in_type
 
 
 def _fitted(function: AggregateFunction, results: pl.Series, dtype: pl.DataType) -> pl.Series:
