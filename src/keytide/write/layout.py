@@ -151,9 +151,12 @@ class Placing(ABC):
         """The number of buckets of a partition, as in its files: -1 if an index decides."""
 
     @property
-    @abstractmethod
     def placed(self) -> Mapping[BucketId, Hashes]:
-        """The hashes that had no bucket before, by the bucket that they are now in."""
+        """The hashes that had no bucket before, by the bucket that they are now in.
+
+        By default none, for layouts that store no places.
+        """
+        return {}
 
     @abstractmethod
     def cut(
@@ -182,9 +185,10 @@ class Layout(ABC):
     def begin(self) -> Placing:
         """The object that assigns the rows of one task."""
 
-    @abstractmethod
     def for_tasks(self, count: int) -> Layout:
-        """The layout for a write with this number of parallel tasks."""
+        """The layout for a write with this number of parallel tasks. By default, this one."""
+        del count
+        return self
 
 
 def _refuse_other_layout(
@@ -223,10 +227,6 @@ class FixedLayout(Layout):
         """See `Layout`."""
         return _ByHash(self)
 
-    def for_tasks(self, count: int) -> Layout:
-        """See `Layout`: works for any number of tasks."""
-        return self
-
 
 class _ByHash(Placing):
     def __init__(self, layout: FixedLayout) -> None:
@@ -234,10 +234,6 @@ class _ByHash(Placing):
 
     def total_buckets(self, partition: bytes) -> int:
         return self._layout.options.bucket
-
-    @property
-    def placed(self) -> Mapping[BucketId, Hashes]:
-        return {}  # the hash determines it, so nothing must be stored
 
     def cut(
         self, frame: pl.DataFrame, table: pa.Table, view: TableView
@@ -281,10 +277,6 @@ class PostponedLayout(Layout):
         """See `Layout`."""
         return _ByPartition(self)
 
-    def for_tasks(self, count: int) -> Layout:
-        """See `Layout`: works for any number of tasks."""
-        return self
-
 
 class _ByPartition(Placing):
     def __init__(self, layout: PostponedLayout) -> None:
@@ -293,10 +285,6 @@ class _ByPartition(Placing):
     def total_buckets(self, partition: bytes) -> int:
         default = self._layout.options.postpone_default_bucket_num
         return self._layout.partition_buckets.get(partition, default)
-
-    @property
-    def placed(self) -> Mapping[BucketId, Hashes]:
-        return {}  # the hash determines it, so nothing must be stored
 
     def cut(
         self, frame: pl.DataFrame, table: pa.Table, view: TableView

@@ -27,7 +27,7 @@ from keytide.errors import DataError
 from keytide.format.arrow import polars_schema, to_arrow
 from keytide.format.bucket import bucket_ids
 from keytide.format.data_file import VALUE_KIND
-from keytide.format.index_files import Hashes, IndexFile
+from keytide.format.index_files import IndexFile
 from keytide.format.manifest_entry import ManifestEntry
 from keytide.key_index.indexed_keys import NOTHING, Entries, Numbers
 from keytide.key_index.sorted_runs import Head, IndexedFile
@@ -90,16 +90,13 @@ class _Moving(Placing):
     def total_buckets(self, partition: bytes) -> int:
         return self._view.options.bucket
 
-    @property
-    def placed(self) -> Mapping[BucketId, Hashes]:
-        return {}  # the places of keys are not stored
-
     def cut(
         self, frame: pl.DataFrame, table: pa.Table, view: TableView
     ) -> tuple[pl.DataFrame, BucketSplit]:
         """See `Placing`. Each key ends in one partition, whichever its rows name."""
-        routed = frame.with_columns(_NO_BUCKETS)
-        if frame.height:
+        if not frame.height:
+            routed = frame.with_columns(_NO_BUCKETS)
+        else:
             self._look_up(frame.select(self._key).unique())
             routes = {
                 PartitionChangePolicy.MOVES: self._moved, PartitionChangePolicy.STAYS: self._kept,
@@ -122,9 +119,8 @@ class _Moving(Placing):
         self._seen = pl.concat([self._seen, unseen])
         view, layout, columns = self._view, self._layout, (*self._key, *self._partition)
         policy, homes = engine_class(view.options).on_partition_change, [self._homes]
-        for bucket in plan_files(
-            view, layout.entries, key_range(unseen), layout.vector_files
-        ).buckets:
+        plan = plan_files(view, layout.entries, key_range(unseen), layout.vector_files)
+        for bucket in plan.buckets:
             number = pl.lit(bucket.bucket, pl.Int64).alias(_BUCKET)
             for found in newest_versions(ReadTask(view, bucket, columns), unseen, columns):
                 # A delete that a key left in a partition does not count as its place.
