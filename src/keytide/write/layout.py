@@ -209,8 +209,10 @@ def _refuse_other_layout(
 
 
 @dataclass(frozen=True)
-class FixedLayout(Layout):
+class FixedLayout(Layout, Placing):
     """Buckets by the hash of the bucket key. One bucket if there are no keys.
+
+    Nothing is noted while rows are assigned, so it assigns the rows of any task itself.
 
     `partition_buckets` are the numbers of buckets of existing partitions.
     """
@@ -225,26 +227,23 @@ class FixedLayout(Layout):
 
     def begin(self) -> Placing:
         """See `Layout`."""
-        return _ByHash(self)
-
-
-class _ByHash(Placing):
-    def __init__(self, layout: FixedLayout) -> None:
-        self._layout = layout
+        return self
 
     def total_buckets(self, partition: bytes) -> int:
-        return self._layout.options.bucket
+        """See `Placing`."""
+        return self.options.bucket
 
     def cut(
         self, frame: pl.DataFrame, table: pa.Table, view: TableView
     ) -> tuple[pl.DataFrame, BucketSplit]:
+        """See `Placing`."""
         fields, numbers = view.bucket_fields, np.zeros(table.num_rows, np.int64)
-        if self._layout.spread > 1:
+        if self.spread > 1:
             columns, types = _columns(table, fields), [f.type for f in fields]
             ids = bucket_ids(columns, types, view.options.bucket, view.bucket_function)
             numbers = ids.astype(np.int64)
         partitions, places = partitions_of(frame, table, view.schema.partition_fields())
-        _refuse_other_layout(partitions, self._layout.partition_buckets, view)
+        _refuse_other_layout(partitions, self.partition_buckets, view)
         return frame, BucketSplit.of(partitions, places, numbers)
 
 
@@ -257,7 +256,7 @@ def _columns(table: pa.Table, fields: Sequence[Field]) -> list[pa.Array]:
 
 
 @dataclass(frozen=True)
-class PostponedLayout(Layout):
+class PostponedLayout(Layout, Placing):
     """Buckets by the hash of the bucket key. Each partition has its own number of buckets.
 
     `partition_buckets` has the numbers of partitions with files. Others get
@@ -275,20 +274,17 @@ class PostponedLayout(Layout):
 
     def begin(self) -> Placing:
         """See `Layout`."""
-        return _ByPartition(self)
-
-
-class _ByPartition(Placing):
-    def __init__(self, layout: PostponedLayout) -> None:
-        self._layout = layout
+        return self
 
     def total_buckets(self, partition: bytes) -> int:
-        default = self._layout.options.postpone_default_bucket_num
-        return self._layout.partition_buckets.get(partition, default)
+        """See `Placing`."""
+        default = self.options.postpone_default_bucket_num
+        return self.partition_buckets.get(partition, default)
 
     def cut(
         self, frame: pl.DataFrame, table: pa.Table, view: TableView
     ) -> tuple[pl.DataFrame, BucketSplit]:
+        """See `Placing`."""
         partitions, places = partitions_of(frame, table, view.schema.partition_fields())
         totals = np.array([self.total_buckets(p) for p in partitions], np.int64)[places]
         fields = view.bucket_fields
