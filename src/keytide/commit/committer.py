@@ -140,7 +140,8 @@ class Committer:
             try:
                 outcome = self._published(attempt, redo)
             except BaseException:
-                attempt.abandon()
+                if not attempt.in_doubt:  # otherwise a snapshot may reference its files
+                    attempt.discard_all()
                 raise
             if isinstance(outcome, Committed):
                 entries = outcome.change.entries
@@ -210,7 +211,7 @@ class _Attempt:
         self._tried_id: int | None = None
         self._settle = committer.settle
         self._begin_check = committer.begin_check or self._metadata.begin_check
-        self._in_doubt = False
+        self.in_doubt = False
         """Whether a snapshot may have been created although the store did not confirm it."""
         self._superseded: list[str] = []
         self._described: list[str] = []
@@ -222,8 +223,8 @@ class _Attempt:
             if own is not None:
                 # One of the snapshots tried here: it was created although its call failed.
                 return Committed(own, self._live, self._change, is_new=own.uuid in self._tried)
-            if not self._in_doubt or self._has_not_landed():
-                self._in_doubt = False
+            if not self.in_doubt or self._has_not_landed():
+                self.in_doubt = False
                 if self._described and self._tried_id is not None:
                     # Delete the files of a snapshot whose id was taken by another writer.
                     with suppress(NotFoundError):
@@ -324,7 +325,7 @@ class _Attempt:
             return None
         self._tried.add(new.snapshot.uuid)
         self._tried_id = new.snapshot.id
-        self._in_doubt = True
+        self.in_doubt = True
         if not self._create(new):
             return None
         hint = partial(self._metadata.hint_latest, new.snapshot.id)
@@ -451,7 +452,7 @@ class _Attempt:
         """Remove a commit before others build on it. Raises `DataError` if it cannot be removed."""
         self._metadata.remove([snapshot.id])
         self._tried.discard(snapshot.uuid)
-        self._in_doubt = False
+        self.in_doubt = False
         self._metadata.store.discard(self._described)
         self._described = []
         # The hint was written in parallel with the check.
@@ -513,11 +514,6 @@ class _Attempt:
         if committed.is_new:
             self._metadata.store.discard(self._superseded)
         else:
-            self.discard_all()
-
-    def abandon(self) -> None:
-        """Delete the files of this change, unless a snapshot may reference them."""
-        if not self._in_doubt:
             self.discard_all()
 
     def discard_all(self) -> None:

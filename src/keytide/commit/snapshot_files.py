@@ -319,27 +319,18 @@ class SnapshotBuilder:
             writer_version=_WRITER_VERSION,
             commit_identifier=change.author.identifier,
             commit_kind=change.kind,
-            time_millis=self._time_millis(latest),
+            # Time travel searches by time, so times must not decrease even if clocks do.
+            time_millis=max(self._clock_ms(), latest.time_millis if latest else 0),
             total_record_count=(latest.total_record_count if latest else 0) + rows,
             delta_record_count=rows,
             watermark=None if latest is None else latest.watermark,
             # Statistics belong to the columns of one schema.
-            statistics=self._carried_statistics(latest),
+            statistics=latest.statistics if latest and latest.schema_id == schema_id else None,
             properties=_properties(change, latest),
             next_row_id=0 if latest is None else latest.next_row_id or 0,
             operation=change.operation,
         )
         return NewSnapshot(snapshot, files, entries, files.documents, files.indexes)
-
-    def _time_millis(self, latest: Snapshot | None) -> int:
-        # Time travel searches by time, so times must not decrease even if clocks do.
-        now = self._clock_ms()
-        return now if latest is None else max(now, latest.time_millis)
-
-    def _carried_statistics(self, latest: Snapshot | None) -> str | None:
-        if latest is None or latest.schema_id != self._view.schema.id:
-            return None
-        return latest.statistics
 
     def _base(
         self, change: Change, latest: Snapshot | None, files: _Files

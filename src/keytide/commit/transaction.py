@@ -36,7 +36,7 @@ from keytide.store.local import HOW_TO_SHARE
 from keytide.write.bucket_writer import restamp
 from keytide.write.partition_spec import PartitionSpec, TouchedPartitions, every_partition
 from keytide.write.task import TaskResult, WriteTask
-from keytide.write.upsert import task_anew, task_on, written_by
+from keytide.write.upsert import joined_upserts, task_anew, task_on
 
 # -- shared folders --------------------------------------------------------------------------------
 
@@ -524,7 +524,9 @@ class Transaction:
 
     @property
     def _joined_result(self) -> TaskResult:
-        return written_by(self.view, self.results)
+        if self.view.kind.has_key_index:
+            return joined_upserts(self.view, self.results)
+        return TaskResult.together(self.results)
 
     @property
     def _renumbers(self) -> bool:

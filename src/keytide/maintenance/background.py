@@ -212,15 +212,28 @@ class BackgroundCompactions:
     def __init__(self) -> None:
         self.forget()
 
-    def compact(self, due: CompactionRequest) -> None:
-        """Compact due work in the background, after the running compaction of the table has
-        ended.
-        """
-        self._add(due, 0)
+    def compact(self, due: CompactionRequest, *, rests: bool = False) -> None:
+        """Compact due work in the background, after the running compaction of the table has ended.
 
-    def postpone(self, due: CompactionRequest) -> None:
-        """The same, once no write comes for a while, or when more of the table is compacted."""
-        self._add(due, time.monotonic() + _REST_S)
+        If it `rests`, only once no write comes for a while, or when more of the table is compacted.
+        """
+        begin_at = time.monotonic() + _REST_S if rests else 0
+        uri = due.table.uri
+        self._issue_warning(uri)
+        with self._lock:
+            table = self._table(uri)
+            is_begun = table.request is not None and not table.begin_at
+            if table.request is not None:
+                due = replace(due, buckets=due.buckets | table.request.buckets)
+            table.request, table.begin_at = due, 0 if is_begun else begin_at
+            if table.thread is not None:
+                self._lock.notify_all()
+                return
+            # A fast process stop does not wait for it.
+            name = f"keytide-compaction-{due.table.name}"
+            thread = threading.Thread(target=self._run, args=[table], name=name, daemon=True)
+            thread.start()  # it waits for the lock; if it cannot start, nobody must wait for it
+            table.thread = thread
 
     def wait(self, uri: str) -> None:
         """Wait until nothing of a table is left to compact in the background.
@@ -300,24 +313,6 @@ class BackgroundCompactions:
 
     def _table(self, uri: str) -> _Table:
         return self._tables.setdefault(uri, _Table())
-
-    def _add(self, due: CompactionRequest, begin_at: float) -> None:
-        uri = due.table.uri
-        self._issue_warning(uri)
-        with self._lock:
-            table = self._table(uri)
-            is_begun = table.request is not None and not table.begin_at
-            if table.request is not None:
-                due = replace(due, buckets=due.buckets | table.request.buckets)
-            table.request, table.begin_at = due, 0 if is_begun else begin_at
-            if table.thread is not None:
-                self._lock.notify_all()
-                return
-            # A fast process stop does not wait for it.
-            name = f"keytide-compaction-{due.table.name}"
-            thread = threading.Thread(target=self._run, args=[table], name=name, daemon=True)
-            thread.start()  # it waits for the lock; if it cannot start, nobody must wait for it
-            table.thread = thread
 
     def _join(self, uri: str) -> None:
         with self._lock:

@@ -6,7 +6,8 @@ page of ids at a time. The summary has the columns, the latest snapshots and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -369,24 +370,16 @@ def _moments(
     branches: Sequence[BranchLine],
     newest: int | None,
 ) -> list[TimelineEntry]:
-    named = _by_id((tag.snapshot_id, tag.name) for tag in tags)
-    begun = _by_id((each.first_id, each.name) for each in branches)
+    named, begun = defaultdict[int, list[str]](list), defaultdict[int | None, list[str]](list)
+    for tag in tags:
+        named[tag.snapshot_id].append(tag.name)
+    for branch in branches:
+        begun[branch.first_id].append(branch.name)
+    ids = [entry.snapshot_id for entry in entries]
     return [
-        TimelineEntry(
-            entry,
-            tuple(named.get(entry.snapshot_id, ())),
-            tuple(begun.get(entry.snapshot_id, ())),
-            entry.snapshot_id == newest,
-        )
-        for entry in entries
+        TimelineEntry(entry, tuple(named[number]), tuple(begun[number]), number == newest)
+        for number, entry in zip(ids, entries, strict=True)
     ]
-
-
-def _by_id(pairs: Iterable[tuple[int | None, str]]) -> Mapping[int | None, list[str]]:
-    found: dict[int | None, list[str]] = {}
-    for snapshot_id, name in pairs:
-        found.setdefault(snapshot_id, []).append(name)
-    return found
 
 
 # -- summary ---------------------------------------------------------------------------------------

@@ -134,11 +134,10 @@ class _Expiry:
             # When a file of each partition was last created, by the wall clock of its writer.
             time, epoch = pl.col("_CREATION_TIME"), datetime(1970, 1, 1)
             made = live.files.columns("_PARTITION", "_CREATION_TIME").group_by("_PARTITION")
+            newest = made.agg(time.max(), time.is_null().any().alias("some"))
             found = {
                 partition: epoch + timedelta(milliseconds=time_ms)
-                for partition, time_ms, is_untold in made.agg(
-                    time.max(), time.is_null().any().alias("some")
-                ).iter_rows()
+                for partition, time_ms, is_untold in newest.iter_rows()
                 if not is_untold
             }
         old = [(time, partition) for partition, time in found.items() if time < self.before]

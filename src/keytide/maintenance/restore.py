@@ -25,7 +25,6 @@ from keytide.base.record import Record
 from keytide.base.text import Moment, epoch_ms
 from keytide.commit.author import Author
 from keytide.commit.change import RestoredFiles, moved_files
-from keytide.commit.committer import Committed
 from keytide.commit.transaction import Transaction
 from keytide.definition.kind import kind_of
 from keytide.definition.option_changes import refuse_changes
@@ -161,21 +160,25 @@ def restore(
     view = writable_view(table)
     source = _source(table.metadata, to, moment)
     _refuse_other_rules(table.metadata, view, source.snapshot)
+    if partitions and view.moves_keys:
+        raise UnsupportedError(
+            f"table {view.name}: its primary key does not contain the partition columns, so keys "
+            "can have moved to other partitions; restore the whole table"
+        )
     mark = uuid.uuid4().hex[:12]
     begun = Transaction.begin(table, view, Author(restorer(mark)))
     with with_follow_ups(table, begun, done="the table is restored") as transaction:
-        if partitions and view.moves_keys:
-            raise UnsupportedError(
-                f"table {view.name}: its primary key does not contain the partition columns, so "
-                "keys can have moved to other partitions; restore the whole table"
-            )
         default_name = view.options.partition_default_name
         wanted = fitting(partitions, view.schema, view.name, default_name)
         before = _PartitionFiles.of(table.metadata, source.snapshot, wanted)
-        plan = _Plan(before, _PartitionFiles.of(table.metadata, transaction.state.snapshot, wanted))
-        if dry_run or plan.is_idle:
+        now = _PartitionFiles.of(table.metadata, transaction.state.snapshot, wanted)
+        back, gone = before.without(now), now.without(before)
+        files, indexes = (*back.files, *gone.files), (*back.indexes, *gone.indexes)
+        touched = {entry.partition for entry in files} | {index.partition for index in indexes}
+        counts = len(touched), len(gone.files), len(back.files)
+        if dry_run or not (files or indexes):
             transaction.abort()
-            return plan.result(None, source.snapshot)
+            return RestoreResult(None, source.snapshot.id, *counts)
         guard = _Guard(table.metadata, source, guard_of(source.snapshot, mark))
         # Always created: another commit may drop the present files in the meantime.
         guard.set()
@@ -185,11 +188,15 @@ def restore(
         except ConflictError:  # nothing is committed; after other errors, something may be
             guard.drop()
             raise
-        if plan.needs_guard(done, transaction.state.snapshot):
-            guard.settle(done.snapshot.id)
-        else:
+        # Needed if dropped files came back, or if a commit in between may have dropped them.
+        seen, restored = transaction.state.snapshot, done.change.restored
+        was_alone = done.snapshot.id == (0 if seen is None else seen.id) + 1
+        dropped = _PartitionFiles(restored.files, restored.indexes).without(now)
+        if was_alone and not (dropped.files or dropped.indexes):
             guard.drop()
-    return plan.result(done.snapshot.id, source.snapshot)
+        else:
+            guard.settle(done.snapshot.id)
+    return RestoreResult(done.snapshot.id, source.snapshot.id, *counts)
 
 
 # -- source ----------------------------------------------------------------------------------------
@@ -259,11 +266,6 @@ class _PartitionFiles:
             tuple(index for index in indexes if wanted(index.partition)),
         )
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether it has no files."""
-        return not (self.files or self.indexes)
-
     def without(self, other: _PartitionFiles) -> _PartitionFiles:
         """The files that the other one does not have."""
         files = {entry.identity for entry in other.files}
@@ -271,35 +273,6 @@ class _PartitionFiles:
         return _PartitionFiles(
             tuple(entry for entry in self.files if entry.identity not in files),
             tuple(index for index in self.indexes if index.file_name not in indexes),
-        )
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """The earlier and the present state of partitions."""
-
-    before: _PartitionFiles
-    now: _PartitionFiles
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether the partitions have not changed."""
-        return self.now.without(self.before).is_empty and self.before.without(self.now).is_empty
-
-    def needs_guard(self, done: Committed, seen: Snapshot | None) -> bool:
-        """Whether dropped files came back, or a commit in between may have dropped them."""
-        was_alone = done.snapshot.id == (0 if seen is None else seen.id) + 1
-        restored = done.change.restored
-        back = _PartitionFiles(restored.files, restored.indexes).without(self.now)
-        return not (was_alone and back.is_empty)
-
-    def result(self, snapshot_id: int | None, source: Snapshot) -> RestoreResult:
-        """The result for the caller."""
-        back, gone = self.before.without(self.now), self.now.without(self.before)
-        files, indexes = (*back.files, *gone.files), (*back.indexes, *gone.indexes)
-        partitions = {entry.partition for entry in files} | {index.partition for index in indexes}
-        return RestoreResult(
-            snapshot_id, source.id, len(partitions), len(gone.files), len(back.files)
         )
 
 

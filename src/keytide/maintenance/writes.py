@@ -194,7 +194,7 @@ def _compact_touched(
         if _runs_in_background(table, planner, bytes_due):
             due = CompactionRequest(table, planner, frozenset(crowded), runner)
             if not planner.are_worth_a_beginning(live, crowded):
-                BACKGROUND.postpone(due)
+                BACKGROUND.compact(due, rests=True)
                 break
             BACKGROUND.compact(due)
             if planner.are_too_many(live, crowded):

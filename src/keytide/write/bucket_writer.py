@@ -167,10 +167,8 @@ class BucketWriter:
             numbers = padded_sequence(rows[name], is_add, counter, paddings)
         else:
             firsts = np.array([base.first(bucket) for bucket in batch.buckets])
-            is_one_each = not keeps_versions
-            numbers = pl.Series(
-                _counted_from(firsts, batch) if is_one_each else np.repeat(firsts, batch.lengths)
-            )
+            each = np.repeat(firsts, batch.lengths)
+            numbers = pl.Series(each if keeps_versions else _counted_from(firsts, batch))
         places = np.repeat(np.arange(len(batch.buckets)), batch.lengths)
         versions = rows.with_columns(
             numbers.alias(SEQUENCE_NUMBER), pl.Series(BUCKET_NUMBER, places)
@@ -364,20 +362,16 @@ class NewFiles:
 
     def of(self, names: paths.FileNames, prefix: str, file_format: str) -> NamesOf:
         """Names for new files of a bucket."""
+        has_indexes = bool(self.view.options.bloom_filter_columns)
 
         def given(bucket: BucketId) -> Iterator[str]:
             while True:
                 name = names.data_file(file_format, prefix)
                 path = paths.join(self.view.bucket_directory(*bucket), name)
-                self.names.extend([path, index_name(path)] if self.has_indexes else [path])
+                self.names.extend([path, index_name(path)] if has_indexes else [path])
                 yield name
 
         return given
-
-    @cached_property
-    def has_indexes(self) -> bool:
-        """Whether there may be index files next to them."""
-        return bool(self.view.options.bloom_filter_columns)
 
 
 def added_file(bucket: BucketId, total: int, file: DataFileMeta) -> ManifestEntry:

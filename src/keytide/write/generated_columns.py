@@ -100,8 +100,12 @@ def regenerated(
             named = named_rows(found.filter(pl.Series(failed)), column.columns)
             raise InvalidError(f"table {view.name}: {_why_failed(column)}; examples: {named}")
         given[name] = made
-    made_rows = [given[name].combine_chunks() for name in view.schema.names]
-    return pa.record_batch([_plain(each) for each in made_rows], list(view.schema.names))
+    arrays = []
+    for name in view.schema.names:
+        made_rows = given[name].combine_chunks()
+        is_chunked = isinstance(made_rows, pa.ChunkedArray)
+        arrays.append(made_rows.chunk(0) if is_chunked else made_rows)
+    return pa.record_batch(arrays, list(view.schema.names))
 
 
 def filled(rows: pa.RecordBatch, view: TableView) -> pa.RecordBatch:
@@ -118,10 +122,6 @@ def filled(rows: pa.RecordBatch, view: TableView) -> pa.RecordBatch:
         given = columns[name]
         columns[name] = pc.if_else(pc.is_valid(given), given, computed.column(name))
     return pa.record_batch(list(columns.values()), list(columns))
-
-
-def _plain(array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return array.chunk(0) if isinstance(array, pa.ChunkedArray) else array
 
 
 def _why_failed(column: GeneratedColumn) -> str:

@@ -16,7 +16,7 @@ import polars as pl
 from keytide.base.process import cached_property
 from keytide.base.text import held_by_python
 from keytide.errors import InvalidError
-from keytide.key_index.indexed_keys import NOTHING, Entries, KeyHashes, Numbers, reduced
+from keytide.key_index.indexed_keys import NOTHING, Entries, KeyHashes, Numbers
 from keytide.merge.windows import take
 from keytide.options import keys
 from keytide.read.current_rows import Flags
@@ -113,16 +113,6 @@ class Judgment:
     is_late: Flags
     is_current: Flags
     freshest: Numbers
-
-
-def floors(fresh: Numbers, mark: int, lateness_max: int | None) -> Numbers:
-    """The value below which each row is too old: a fixed distance behind the largest earlier value,
-    or `mark`.
-    """
-    if lateness_max is None:
-        return np.full(len(fresh), NOTHING)
-    before = np.concatenate([[mark], fresh[:-1]])[: len(fresh)]
-    return reduced(np.maximum.accumulate(before), lateness_max)
 
 
 def judge(arrivals: Arrivals) -> Judgment:

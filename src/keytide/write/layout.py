@@ -151,9 +151,12 @@ class Placing(ABC):
         """The number of buckets of a partition, as in its files: -1 if an index decides."""
 
     @property
-    @abstractmethod
     def placed(self) -> Mapping[BucketId, Hashes]:
-        """The hashes that had no bucket before, by the bucket that they are now in."""
+        """The hashes that had no bucket before, by the bucket that they are now in.
+
+        By default none, for layouts that store no places.
+        """
+        return {}
 
     @abstractmethod
     def cut(
@@ -182,9 +185,10 @@ class Layout(ABC):
     def begin(self) -> Placing:
         """The object that assigns the rows of one task."""
 
-    @abstractmethod
     def for_tasks(self, count: int) -> Layout:
-        """The layout for a write with this number of parallel tasks."""
+        """The layout for a write with this number of parallel tasks. By default, this one."""
+        del count
+        return self
 
 
 def _refuse_other_layout(
@@ -205,8 +209,10 @@ def _refuse_other_layout(
 
 
 @dataclass(frozen=True)
-class FixedLayout(Layout):
+class FixedLayout(Layout, Placing):
     """Buckets by the hash of the bucket key. One bucket if there are no keys.
+
+    Nothing is noted while rows are assigned, so it assigns the rows of any task itself.
 
     `partition_buckets` are the numbers of buckets of existing partitions.
     """
@@ -221,34 +227,23 @@ class FixedLayout(Layout):
 
     def begin(self) -> Placing:
         """See `Layout`."""
-        return _ByHash(self)
-
-    def for_tasks(self, count: int) -> Layout:
-        """See `Layout`: works for any number of tasks."""
         return self
 
-
-class _ByHash(Placing):
-    def __init__(self, layout: FixedLayout) -> None:
-        self._layout = layout
-
     def total_buckets(self, partition: bytes) -> int:
-        return self._layout.options.bucket
-
-    @property
-    def placed(self) -> Mapping[BucketId, Hashes]:
-        return {}  # the hash determines it, so nothing must be stored
+        """See `Placing`."""
+        return self.options.bucket
 
     def cut(
         self, frame: pl.DataFrame, table: pa.Table, view: TableView
     ) -> tuple[pl.DataFrame, BucketSplit]:
+        """See `Placing`."""
         fields, numbers = view.bucket_fields, np.zeros(table.num_rows, np.int64)
-        if self._layout.spread > 1:
+        if self.spread > 1:
             columns, types = _columns(table, fields), [f.type for f in fields]
             ids = bucket_ids(columns, types, view.options.bucket, view.bucket_function)
             numbers = ids.astype(np.int64)
         partitions, places = partitions_of(frame, table, view.schema.partition_fields())
-        _refuse_other_layout(partitions, self._layout.partition_buckets, view)
+        _refuse_other_layout(partitions, self.partition_buckets, view)
         return frame, BucketSplit.of(partitions, places, numbers)
 
 
@@ -261,7 +256,7 @@ def _columns(table: pa.Table, fields: Sequence[Field]) -> list[pa.Array]:
 
 
 @dataclass(frozen=True)
-class PostponedLayout(Layout):
+class PostponedLayout(Layout, Placing):
     """Buckets by the hash of the bucket key. Each partition has its own number of buckets.
 
     `partition_buckets` has the numbers of partitions with files. Others get
@@ -279,28 +274,17 @@ class PostponedLayout(Layout):
 
     def begin(self) -> Placing:
         """See `Layout`."""
-        return _ByPartition(self)
-
-    def for_tasks(self, count: int) -> Layout:
-        """See `Layout`: works for any number of tasks."""
         return self
 
-
-class _ByPartition(Placing):
-    def __init__(self, layout: PostponedLayout) -> None:
-        self._layout = layout
-
     def total_buckets(self, partition: bytes) -> int:
-        default = self._layout.options.postpone_default_bucket_num
-        return self._layout.partition_buckets.get(partition, default)
-
-    @property
-    def placed(self) -> Mapping[BucketId, Hashes]:
-        return {}  # the hash determines it, so nothing must be stored
+        """See `Placing`."""
+        default = self.options.postpone_default_bucket_num
+        return self.partition_buckets.get(partition, default)
 
     def cut(
         self, frame: pl.DataFrame, table: pa.Table, view: TableView
     ) -> tuple[pl.DataFrame, BucketSplit]:
+        """See `Placing`."""
         partitions, places = partitions_of(frame, table, view.schema.partition_fields())
         totals = np.array([self.total_buckets(p) for p in partitions], np.int64)[places]
         fields = view.bucket_fields

@@ -27,9 +27,9 @@ from keytide.errors import DataError
 from keytide.format.arrow import polars_schema, to_arrow
 from keytide.format.bucket import bucket_ids
 from keytide.format.data_file import VALUE_KIND
-from keytide.format.index_files import Hashes, IndexFile
+from keytide.format.index_files import IndexFile
 from keytide.format.manifest_entry import ManifestEntry
-from keytide.key_index.indexed_keys import NOTHING, Entries, Numbers
+from keytide.key_index.indexed_keys import NOTHING, Entries, Numbers, reduced
 from keytide.key_index.sorted_runs import Head, IndexedFile
 from keytide.merge.engine import PartitionChangePolicy
 from keytide.merge.engines import engine_class
@@ -46,7 +46,7 @@ from keytide.snapshot.bucket_key_index import KeyIndex, load_key_index, why_not_
 from keytide.snapshot.live_files import BucketId, DeadRows, load_dead_rows
 from keytide.snapshot.state import TableView
 from keytide.types import arrow_schema
-from keytide.write.late_rows import Arrivals, Current, floors
+from keytide.write.late_rows import Arrivals, Current
 from keytide.write.layout import (
     BucketSplit,
     DynamicLayout,
@@ -90,16 +90,13 @@ class _Moving(Placing):
     def total_buckets(self, partition: bytes) -> int:
         return self._view.options.bucket
 
-    @property
-    def placed(self) -> Mapping[BucketId, Hashes]:
-        return {}  # the places of keys are not stored
-
     def cut(
         self, frame: pl.DataFrame, table: pa.Table, view: TableView
     ) -> tuple[pl.DataFrame, BucketSplit]:
         """See `Placing`. Each key ends in one partition, whichever its rows name."""
-        routed = frame.with_columns(_NO_BUCKETS)
-        if frame.height:
+        if not frame.height:
+            routed = frame.with_columns(_NO_BUCKETS)
+        else:
             self._look_up(frame.select(self._key).unique())
             routes = {
                 PartitionChangePolicy.MOVES: self._moved, PartitionChangePolicy.STAYS: self._kept,
@@ -122,9 +119,8 @@ class _Moving(Placing):
         self._seen = pl.concat([self._seen, unseen])
         view, layout, columns = self._view, self._layout, (*self._key, *self._partition)
         policy, homes = engine_class(view.options).on_partition_change, [self._homes]
-        for bucket in plan_files(
-            view, layout.entries, key_range(unseen), layout.vector_files
-        ).buckets:
+        plan = plan_files(view, layout.entries, key_range(unseen), layout.vector_files)
+        for bucket in plan.buckets:
             number = pl.lit(bucket.bucket, pl.Int64).alias(_BUCKET)
             for found in newest_versions(ReadTask(view, bucket, columns), unseen, columns):
                 # A delete that a key left in a partition does not count as its place.
@@ -285,18 +281,22 @@ def arrivals_of(
     is_known, entries = on.index.find(hashes)
     names = (*wanted, *(() if comparison.is_in_index else comparison.names))
     current = on.current(view, bucket[0], (is_known, entries), dict.fromkeys(names))
-    own = exact(rows, comparison.fields)
+    own, floor = exact(rows, comparison.fields), np.full(rows.height, NOTHING)
     if comparison.is_in_index:
         fresh = comparison.numbers(own)
         stored = np.where(is_known, entries.comparisons, NOTHING)[np.newaxis]
-        # A delete is never too old, because it brings nothing back.
-        adds = rows.select(IS_ADD.alias("add"))["add"].to_numpy()
-        floor = np.where(adds, floors(fresh[0], on.index.head.mark, view.lateness_max), NOTHING)
+        if view.lateness_max is not None:
+            # A row is too old at a fixed distance behind the largest earlier value, or the mark of
+            # the index. A delete is never too old, because it brings nothing back.
+            before = np.concatenate([[on.index.head.mark], fresh[0][:-1]])[: rows.height]
+            lowest = reduced(np.maximum.accumulate(before), view.lateness_max)
+            adds = rows.select(IS_ADD.alias("add"))["add"].to_numpy()
+            floor = np.where(adds, lowest, NOTHING)
         says = comparison.compared_columns(fresh)
         return Arrivals(rows, hashes, entries, current, fresh, stored, says, floor)
     both = pa.concat_tables([own, exact(current.rows, comparison.fields)])
     fresh, of_current = np.split(comparison.numbers(both), [rows.height], axis=1)
-    floor, stored = np.full(rows.height, NOTHING), np.full_like(fresh, NOTHING)
+    stored = np.full_like(fresh, NOTHING)
     stored[:, is_known] = of_current[:, current.at[is_known]]
     return Arrivals(
         rows, hashes, entries, current, fresh, stored, comparison.compared_columns(fresh), floor

@@ -290,11 +290,6 @@ def task_anew(state: TableState, partition: PartitionSpec | None = None) -> Writ
     return _class_of(state).anew(state, partition)
 
 
-def written_by(view: TableView, parts: Sequence[TaskResult]) -> TaskResult:
-    """The combined results of the tasks of a write, in their order."""
-    return joined_upserts(view, parts) if view.kind.has_key_index else TaskResult.together(parts)
-
-
 def _class_of(state: TableState) -> type[WriteTask]:
     return UpsertTask if state.view.kind.has_key_index else WriteTask
 
