@@ -14,7 +14,7 @@ import keytide as kt
 from histories import stray_files
 from keytide.catalogs.system_tables import audit_log
 from new_tables import empty_store, empty_table
-from table_rows import snapshot_ids
+from table_rows import rows, snapshot_ids
 
 HOUR = 3600
 NOW = 1_800_000_000
@@ -198,10 +198,10 @@ def test_rows_are_the_same_whenever_compactions_ran(engine: str, steps: list[Any
             elif isinstance(step, str):
                 tables[0].compact(full=step == "full")
             else:
-                rows = [{"k": k, "t": None if hours is None else now + hours * HOUR, "v": v}
+                step_rows = [{"k": k, "t": None if hours is None else now + hours * HOUR, "v": v}
                         for k, hours, v in step]  # fmt: skip
                 for table in tables:
-                    table.write(rows)
+                    table.write(step_rows)
             if engine != "vectors":  # their rows come with compactions
                 assert rows(tables[0]) == rows(tables[1])
         for table in tables:

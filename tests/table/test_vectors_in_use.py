@@ -177,7 +177,7 @@ def test_differences_are_told_by_the_snapshot_that_shows_them() -> None:
     assert lines(table.changes(2, 3)) == []
     expected = ["+I 0 4 0 b", "+U 0 1 0 b", "-D 0 2 0 a", "-U 0 1 0 a"]
     assert lines(table.changes(3, 4)) == lines(table.changes(2)) == sorted(expected)
-    delta = ["+I 0 1 0 b", "+I 0 4 0 b", "-D 0 2 0 None"]
+    delta = ["+I 0 1 0 b", "+I 0 4 0 b", "-D 0 2 0 -"]
     assert lines(table.changes(2, 3, mode="delta")) == sorted(delta)
     assert lines(table.changes(3, 4, mode="delta")) == []
     table.compact(full=True)
