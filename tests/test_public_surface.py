@@ -87,9 +87,9 @@ RAISE_NOTHING = {
         Verification.is_healthy Verification.summary Diagnosis.is_healthy
         ExternalTable.name FederatedTable.name FederatedTable.format FederatedTable.location
         ExternalChanges.view ExternalChanges.versions ExternalChanges.fields
-        ExternalChanges.schema ExternalChanges.snapshot_ids
+        ExternalChanges.schema
         ExternalScan.view ExternalScan.version ExternalScan.fields
-        ExternalScan.schema ExternalScan.snapshot_ids ExternalScan.pages""",
+        ExternalScan.schema ExternalScan.pages""",
     "they spell a sound value in another way": """
         Table.of Scan.of FallbackScan.wrapping Changes.of RowKind.short RowKind.is_add
         Field.sql Field.to_arrow Field.to_json SequenceSource.to_field FeedSpec.image_columns
