@@ -33,6 +33,12 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def lake(tmp_path: Path) -> kt.Lake:
+    """A lake that does not exist yet."""
+    return kt.connect(tmp_path / "lake")
+
+
 def define(lake: kt.Lake, folder: Path, **more: Any) -> kt.ExternalTable:
     return lake.create_external_table(
         "e", **{"format": "parquet", "location": folder, **KEYS, **more}
