@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from keytide.base.arguments import shown, warn_caller
 from keytide.catalogs.local_writes import create_filled
-from keytide.catalogs.warehouse import DATABASE_SUFFIX, StoredView, Warehouse, open_cached_store
+from keytide.catalogs.warehouse import DATABASE_SUFFIX, StoredView, Warehouse, with_cache
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.definition.checks import (
     check_uses,
@@ -34,19 +34,13 @@ from keytide.format.paths import split_branch
 from keytide.format.schema import TableSchema
 from keytide.maintenance.background import BACKGROUND, as_warning
 from keytide.options import TableOptions, stored_names
-from keytide.options.keys import (
-    BRANCH,
-    GENERATED,
-    PARTITION,
-    PRIMARY_KEY,
-    key_of,
-)
+from keytide.options.keys import BRANCH, GENERATED, PARTITION, PRIMARY_KEY, key_of
 from keytide.publish.publish import publish
 from keytide.snapshot.branch_tables import open_table, pinned_table
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.statement_pins import Pins
 from keytide.snapshot.stored_table import PinnedTable, StoredTable
-from keytide.store import CacheFolder, Store
+from keytide.store import CacheFolder, Store, open_store
 from keytide.tasks import Threads
 from keytide.types import Field, type_from_arrow
 from keytide.write.task import try_definition
@@ -83,7 +77,7 @@ def open_stored(
     parent = text.rsplit("/", 2)[-2] if text.count("/") > 1 else ""
     if parent.endswith(DATABASE_SUFFIX):
         name = f"{parent.removesuffix(DATABASE_SUFFIX)}.{name}"
-    return open_table(open_cached_store(text, options, cache), name, branch)
+    return open_table(with_cache(open_store(text, options), cache), name, branch)
 
 
 @dataclass(frozen=True)

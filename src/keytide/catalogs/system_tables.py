@@ -447,10 +447,7 @@ def _manifests(metadata: TableMetadata, scan: Scan) -> pa.Table:
     if scan.snapshot is None:
         return _MANIFESTS.empty_table()
     fields = scan.view.schema.partition_fields()
-    manifests = (
-        *metadata.base_manifests(scan.snapshot),
-        *metadata.delta_manifests(scan.snapshot),
-    )
+    manifests = (*metadata.base_manifests(scan.snapshot), *metadata.delta_manifests(scan.snapshot))
     rows = [
         {name: getattr(manifest, name, None) for name in _MANIFESTS.names}
         | {

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,7 @@ from keytide.format.json_document import (
 from keytide.format.schema import TableSchema
 from keytide.options.values import size
 from keytide.snapshot.metadata import TableMetadata
-from keytide.store import CachedStore, CacheFolder, Store, created, open_store
+from keytide.store import CachedStore, CacheFolder, Store, created
 
 # -- dropped tables --------------------------------------------------------------------------------
 
@@ -105,16 +105,6 @@ CACHE_BYTES = 10 << 30
 
 # A smaller cache could not hold the manifests of one table.
 _CACHE_BYTES_MIN = 1 << 20
-
-
-def open_cached_store(
-    location: str, options: Mapping[str, str] | None = None, cache: CacheFolder | None = None
-) -> Store:
-    """The same as `open_store`, with a cache if given.
-
-    Raises the errors of `open_store` and `with_cache`.
-    """
-    return with_cache(open_store(location, options), cache)
 
 
 def with_cache(store: Store, cache: CacheFolder | None) -> Store:

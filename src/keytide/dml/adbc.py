@@ -42,13 +42,7 @@ from keytide.dml.databases import (
     quoted,
 )
 from keytide.dml.engine import channel_columns, schema_of
-from keytide.dml.fragments import (
-    Spool,
-    Told,
-    new_attempt,
-    read_fragments,
-    write_fragment,
-)
+from keytide.dml.fragments import Spool, Told, new_attempt, read_fragments, write_fragment
 from keytide.dml.spi import (
     ROW_ID,
     ColumnHandle,
@@ -134,8 +128,10 @@ class _Metadata(ConnectorMetadata):
         self.transactions.end(session)
 
     def get_table_schema(self, session: ConnectorSession, table: _Handle) -> ConnectorTableSchema:
+        # A row can be inserted without a value of a column that the database computes.
         columns = tuple(
-            ColumnHandle(c.name, c.type, c.takes_null, c.default) for c in table.table.columns
+            ColumnHandle(c.name, c.type, c.nullable or c.computed_default is not None, c.default)
+            for c in table.table.columns
         )
         return ConnectorTableSchema(table.table.shown, columns, table.table.key)
 
@@ -280,11 +276,7 @@ class _Pages(ConnectorPageSourceProvider):
     database: Database
 
     def create_page_source(
-        self,
-        session: ConnectorSession,
-        table: _Handle,
-        split: int,
-        columns: Sequence[ColumnHandle],
+        self, session: ConnectorSession, table: _Handle, split: int, columns: Sequence[ColumnHandle]
     ) -> UpdatablePageSource:
         return _Source(self.database, table, split, tuple(columns))
 

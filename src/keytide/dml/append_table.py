@@ -100,16 +100,6 @@ def place_column(table: AppendedHandle, carried: Sequence[str] = ()) -> ColumnHa
     return ColumnHandle(ROW_ID, pa.struct(members), nullable=False)
 
 
-def dead_rows(table: AppendedHandle, contents: Iterable[Told]) -> dict[str, BitMap64]:
-    """The positions of the removed rows, by file. Raises `InvalidError` for a duplicate."""
-    dead: dict[str, BitMap64] = {}
-    for each in contents:
-        if "dead" in each.rows.column_names:
-            for name, some in zip(each.rows[FILE], each.rows["dead"], strict=True):
-                _add_removed_rows(table, dead, name.as_py(), BitMap64.deserialize(some.as_py()))
-    return dead
-
-
 def _add_removed_rows(
     table: StoredHandle, gone: dict[str, BitMap64], name: str, some: BitMap64, twice: int = 0
 ) -> None:
@@ -345,7 +335,11 @@ class AppendedMetadata(StoredMetadata[AppendedHandle]):
         """See `StoredMetadata`."""
         change = _Change(table.base_state, session, _watched(table))
         if table.marks_rows:
-            dead = dead_rows(table, contents)
+            # The positions of the removed rows, by file.
+            dead: dict[str, BitMap64] = {}
+            for rows in (each.rows for each in contents if "dead" in each.rows.column_names):
+                for name, some in zip(rows[FILE], rows["dead"], strict=True):
+                    _add_removed_rows(table, dead, name.as_py(), BitMap64.deserialize(some.as_py()))
             live = table.base_state.live.entries
             entries = {e.file.file_name: e for e in live if e.file.file_name in dead}
             if len(entries) < len(dead):
@@ -538,10 +532,7 @@ def _by_bucket(entries: Iterable[ManifestEntry]) -> dict[BucketId, list[Manifest
 
 
 def _commit(
-    session: ConnectorSession,
-    table: AppendedHandle,
-    change: _Change,
-    contents: Sequence[Told],
+    session: ConnectorSession, table: AppendedHandle, change: _Change, contents: Sequence[Told]
 ) -> None:
     begun = Transaction.on(table.table, table.base_state, table.view.statement)
     with with_follow_ups(table.table, begun) as transaction:

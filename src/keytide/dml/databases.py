@@ -61,11 +61,6 @@ class DatabaseColumn:
     default: pa.Scalar | None = None
     computed_default: str | None = None
 
-    @property
-    def takes_null(self) -> bool:
-        """Whether a row can be inserted without a value for it."""
-        return self.nullable or self.computed_default is not None
-
 
 @dataclass(frozen=True)
 class DatabaseTable:

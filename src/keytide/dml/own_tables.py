@@ -25,13 +25,7 @@ from keytide.commit.transaction import Transaction, discard, remove_strays
 from keytide.definition.column_rules import generated_columns, write_default
 from keytide.definition.kind import kind_of
 from keytide.dml.engine import channel_columns, schema_of
-from keytide.dml.fragments import (
-    Spool,
-    Told,
-    new_attempt,
-    read_fragments,
-    write_fragment,
-)
+from keytide.dml.fragments import Spool, Told, new_attempt, read_fragments, write_fragment
 from keytide.dml.spi import (
     ROW_ID,
     ColumnHandle,

@@ -57,11 +57,6 @@ _TRIES = 5
 class Appender(Protocol):
     """A table to which rows are appended."""
 
-    @property
-    def location(self) -> str:
-        """The location for messages, without secrets."""
-        ...
-
     def append(self, rows: Rows, key: Sequence[str]) -> str | None:
         """Append rows atomically in one commit. Returns the name of the new version, if any.
 
@@ -89,10 +84,6 @@ class ConformedRows:
         """The rows as a stream, with few of them in memory."""
         batches = (batch for part in self.parts() for batch in part.to_batches())
         return pa.RecordBatchReader.from_batches(self.schema, batches)
-
-    def table(self) -> pa.Table:
-        """The rows in memory."""
-        return pa.concat_tables(self.parts())
 
 
 def conform(rows: Rows, schema: pa.Schema, key: Sequence[str], owner: str) -> ConformedRows:
@@ -178,21 +169,16 @@ class DatabaseAppender:
 
     source: DatabaseSource
 
-    @property
-    def location(self) -> str:
-        """The table, and the database without user and password."""
-        return self.source.location
-
     def append(self, rows: Rows, key: Sequence[str]) -> None:
         """See `Appender`. A duplicate unique key raises `InvalidError`.
 
         There is one attempt, because the database itself has already waited for others.
         """
-        database = self.source.database
-        with database.session(self.location) as session:
+        database, location = self.source.database, self.source.location
+        with database.session(location) as session:
             table = database.find(session, self.source.table)
         if table is None:
-            raise NotFoundError(f"{self.location} does not exist")
+            raise NotFoundError(f"{location} does not exist")
         schema = pa.schema([pa.field(c.name, c.type, c.nullable) for c in table.columns])
         fit = conform(rows, schema, key, str(table))
         insertion = Insertion(database, table, schema.names, None)
@@ -218,17 +204,12 @@ class DeltaAppender:
 
     store: Store
 
-    @property
-    def location(self) -> str:
-        """The folder."""
-        return self.store.uri
-
     def append(self, rows: Rows, key: Sequence[str]) -> str:
         """See `Appender`. Returns the version."""
         return again_after_conflicts(lambda: self._appended(rows, key))
 
     def _appended(self, rows: Rows, key: Sequence[str]) -> str:
-        owner = f"Delta table {self.location}"
+        owner = f"Delta table {self.store.uri}"
         with delta_errors(self.store), _append_errors(owner):
             table = open_delta(self.store)
             columns = delta_columns(table.schema().to_json(), owner)
@@ -308,11 +289,6 @@ class IcebergAppender:
 
     place: IcebergPlace
 
-    @property
-    def location(self) -> str:
-        """The name in the catalog."""
-        return self.place.name
-
     def append(self, rows: Rows, key: Sequence[str]) -> str:
         """See `Appender`. Returns the snapshot id."""
         return again_after_conflicts(lambda: self._appended(rows, key))
@@ -342,5 +318,6 @@ class IcebergAppender:
             schema = arrow.schema_to_pyarrow(table.schema(), include_field_ids=False)
             fit = conform(rows, schema, key, shown)
             # pyiceberg divides rows among partitions only if it has all of them in memory.
-            table.append(fit.table() if table.spec().fields else fit.reader())
+            is_partitioned = bool(table.spec().fields)
+            table.append(pa.concat_tables(fit.parts()) if is_partitioned else fit.reader())
             return str(table.current_snapshot().snapshot_id)

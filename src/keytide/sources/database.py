@@ -93,7 +93,11 @@ class PinnedDatabase:
     @property
     def required(self) -> frozenset[str]:
         """See `AppendableSource`."""
-        return frozenset(c.name for c in self.table.columns if not c.takes_null)
+        return frozenset(
+            column.name
+            for column in self.table.columns
+            if not column.nullable and column.computed_default is None
+        )
 
     def parts(self, key_condition: Predicate | None = None) -> list[DatabasePart]:
         """See `PinnedSource`.

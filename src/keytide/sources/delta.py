@@ -181,11 +181,7 @@ class DeltaSource:
                 )
             finder = by_id if mode == "id" else by_name
             pinned = PinnedDelta(
-                self.store,
-                str(table.metadata().id),
-                table.version(),
-                tuple(columns),
-                finder,
+                self.store, str(table.metadata().id), table.version(), tuple(columns), finder
             )
             vars(pinned)["_table"] = table  # a pickled copy opens it again
             return pinned

@@ -467,10 +467,7 @@ class _InsertSink(ConnectorInsertSink):
     """Rows of an INSERT, each of which is a version (rules R22 and R24)."""
 
     def __init__(
-        self,
-        tables: FederatedTables,
-        table: FederatedHandle,
-        columns: tuple[str, ...],
+        self, tables: FederatedTables, table: FederatedHandle, columns: tuple[str, ...]
     ) -> None:
         self._tables, self._table, self._columns = tables, table, columns
         self._schema = table.view.schema.arrow_schema()

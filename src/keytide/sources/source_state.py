@@ -47,10 +47,7 @@ class ExternalFormat:
 
 
 _DATABASE = ExternalFormat(
-    database.open_source,
-    database.OPTIONS,
-    tells_order=False,
-    append=appends.open_database_appender,
+    database.open_source, database.OPTIONS, tells_order=False, append=appends.open_database_appender
 )
 FORMATS: Mapping[str, ExternalFormat] = {
     "parquet": ExternalFormat(partial(open_folder, format_=ParquetFiles()), tells_order=False),

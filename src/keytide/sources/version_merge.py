@@ -108,23 +108,16 @@ def _tie_columns(
 
 def _has_repeats(tie_columns: pl.DataFrame, order: MergeOrder) -> bool:
     """Whether a version ties with the next one of the same key."""
-    repeats = [
-        each.eq_missing(each.shift(-1))
-        for each in (*map(pl.col, order.key), *_decides(tie_columns))
-    ]
+    names = [name for name in tie_columns.columns if not name.startswith(_COMPARED)]
+    repeats = [each.eq_missing(each.shift(-1)) for each in map(pl.col, names)]
     return bool(tie_columns.select(pl.all_horizontal(repeats).any()).item())
 
 
 def _are_as_the_last(tie_columns: pl.DataFrame, order: MergeOrder) -> pl.Expr:
     """Whether a version ties with the last one of its key."""
-    freshest = [
-        each.eq_missing(each.last().over(list(order.key))) for each in _decides(tie_columns)
-    ]
+    decides = [pl.col(name) for name in tie_columns.columns if name.startswith(_DECIDES)]
+    freshest = [each.eq_missing(each.last().over(list(order.key))) for each in decides]
     return pl.all_horizontal(pl.repeat(value=True, n=pl.len()), *freshest)
-
-
-def _decides(tie_columns: pl.DataFrame) -> list[pl.Expr]:
-    return [pl.col(name) for name in tie_columns.columns if name.startswith(_DECIDES)]
 
 
 _DECIDES, _COMPARED = scratch("decides_"), scratch("compared_")
@@ -477,8 +470,8 @@ class SourceMerge:
     @cached_property
     def order(self) -> MergeOrder:
         """The order of versions: that of the definition, and a rule for ties."""
-        order, policy = self.view.order, self._on_tie
-        if policy is None and self.versions.are_in_order:
+        order, policy = self.view.order, self.view.options.on_tie
+        if policy in (None, "last-write") and self.versions.are_in_order:
             return order
         return TieOrder(
             order.key,
@@ -490,14 +483,9 @@ class SourceMerge:
         )
 
     @property
-    def _on_tie(self) -> str | None:
-        policy = self.view.options.on_tie
-        return None if policy == "last-write" else policy
-
-    @property
     def refuses_ties(self) -> bool:
         """Whether different versions with equal watermarks are an error."""
-        return self._on_tie == "error"
+        return self.view.options.on_tie == "error"
 
     # -- columns to read ---------------------------------------------------------------------------
 

@@ -242,6 +242,7 @@ def _columns(columns: Sequence[Column]) -> list[Any]:
 # -- AWS Glue's Data Catalog -----------------------------------------------------------------------
 
 
+_TAKEN = "AlreadyExistsException"
 # The attributes in Glue's response that can be sent back in an update.
 _INPUT = (
     "Name", "Description", "Owner", "LastAccessTime", "LastAnalyzedTime", "Retention",
@@ -272,7 +273,7 @@ class GlueRegistry:
 
     def database(self, name: str) -> RegisteredDatabase | None:
         """See `Registry`."""
-        found = self._if_there(f"read database {name}", "get_database", Name=name)
+        found = self._asked(f"read database {name}", "get_database", Name=name)
         if found is None:
             return None
         known = found["Database"]
@@ -286,13 +287,13 @@ class GlueRegistry:
         if database.comment is not None:
             told["Description"] = database.comment
         doing = f"create database {database.name}"
-        return self._unless_taken(doing, "create_database", DatabaseInput=told)
+        return self._asked(doing, "create_database", _TAKEN, DatabaseInput=told) is not None
 
     def drop_database(self, name: str) -> bool:
         """See `Registry`. Glue would drop the tables too, so this checks for tables first."""
         if self.tables(name):
             return False
-        self._if_there(f"drop database {name}", "delete_database", Name=name)
+        self._asked(f"drop database {name}", "delete_database", Name=name)
         return True
 
     def tables(self, database: str) -> Sequence[RegisteredTable]:
@@ -343,7 +344,7 @@ class GlueRegistry:
     def drop_table(self, database: str, name: str) -> None:
         """See `Registry`."""
         doing = f"drop table {database}.{name}"
-        self._if_there(doing, "delete_table", DatabaseName=database, Name=name)
+        self._asked(doing, "delete_table", DatabaseName=database, Name=name)
 
     def rename_table(self, old: tuple[str, str], new: tuple[str, str]) -> bool:
         """See `Registry`.
@@ -372,7 +373,7 @@ class GlueRegistry:
 
     def _table(self, database: str, name: str) -> dict[str, Any] | None:
         doing = f"read table {database}.{name}"
-        found = self._if_there(doing, "get_table", DatabaseName=database, Name=name)
+        found = self._asked(doing, "get_table", DatabaseName=database, Name=name)
         return None if found is None else found["Table"]
 
     def _known(self, database: str, name: str) -> dict[str, Any]:
@@ -387,7 +388,10 @@ class GlueRegistry:
     def _created(self, database: str, told: Mapping[str, Any]) -> bool:
         doing = f"create table {database}.{told['Name']}"
         try:
-            return self._unless_taken(doing, "create_table", DatabaseName=database, TableInput=told)
+            answer = self._asked(
+                doing, "create_table", _TAKEN, DatabaseName=database, TableInput=told
+            )
+            return answer is not None
         except DataError as error:
             if isinstance(error.__cause__, self._client.exceptions.EntityNotFoundException):
                 raise NotFoundError(
@@ -395,21 +399,15 @@ class GlueRegistry:
                 ) from error
             raise
 
-    def _unless_taken(self, doing: str, call: str, **arguments: Any) -> bool:
-        client = self._client
-        with self._errors(doing):
-            try:
-                getattr(client, call)(**self._account(), **arguments)
-            except client.exceptions.AlreadyExistsException:
-                return False
-        return True
-
-    def _if_there(self, doing: str, call: str, **arguments: Any) -> dict[str, Any] | None:
+    def _asked(
+        self, doing: str, call: str, expected: str = "EntityNotFoundException", **arguments: Any
+    ) -> dict[str, Any] | None:
+        """The answer to a request, None if it fails with the expected exception."""
         client = self._client
         with self._errors(doing):
             try:
                 answer: dict[str, Any] = getattr(client, call)(**self._account(), **arguments)
-            except client.exceptions.EntityNotFoundException:
+            except getattr(client.exceptions, expected):
                 return None
         return answer
 

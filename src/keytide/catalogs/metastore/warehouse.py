@@ -24,7 +24,7 @@ from keytide.catalogs.metastore.registry import (
     Registry,
 )
 from keytide.catalogs.metastore.services import GlueRegistry, HiveRegistry
-from keytide.catalogs.warehouse import DATABASE_SUFFIX, ServiceWarehouse, open_cached_store
+from keytide.catalogs.warehouse import DATABASE_SUFFIX, ServiceWarehouse, with_cache
 from keytide.definition.kind import is_external
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError, UnsupportedError
 from keytide.format import paths
@@ -32,7 +32,7 @@ from keytide.format.paths import branch_of
 from keytide.format.schema import TableSchema
 from keytide.snapshot.authority import FolderCommits
 from keytide.snapshot.metadata import TableMetadata
-from keytide.store import CacheFolder, Store, created, takes_options
+from keytide.store import CacheFolder, Store, created, open_store, takes_options
 
 # -- commits of tables in a metastore --------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class MetastoreWarehouse(ServiceWarehouse):
         name, found = f"{database}.{table}", self._found(database, table)
         if found is None:
             # The location is determined when the table is created.
-            return TableMetadata(open_cached_store("memory://unmade"), name)
+            return TableMetadata(open_store("memory://unmade"), name)
         store = self._store(self._place_of(database, found))
         commits = RegisteredCommits(self.registry, database, found.name)
         return TableMetadata(store, f"{database}.{found.name}", commits)
@@ -217,7 +217,7 @@ class MetastoreWarehouse(ServiceWarehouse):
     def _store(self, location: str) -> Store:
         options = self.storage if takes_options(location) else None
         copies = self.copies if takes_options(location) else None
-        return open_cached_store(location, options, copies)
+        return with_cache(open_store(location, options), copies)
 
     def _root(self, name: str) -> str:
         if self.root is None:

@@ -108,7 +108,7 @@ class RestClient:
     def _settings(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """The service's defaults and overrides, requested once."""
         query = urlencode({"warehouse": self.warehouse})
-        answer = self._get_with_retries("GET", f"/v1/config?{query}")
+        answer = self._read(f"/v1/config?{query}")
         where = f"the configuration at {self.address}"
         return answer.object("defaults", where), answer.object("overrides", where)
 
@@ -121,7 +121,7 @@ class RestClient:
     def get(self, *path: str, query: Mapping[str, str] | None = None) -> Answer:
         """Read something, and retry if the service is busy. The object may not exist."""
         asked = f"?{urlencode(query)}" if query else ""
-        return self._get_with_retries("GET", f"{self._path(path)}{asked}", accepted=(MISSING,))
+        return self._read(f"{self._path(path)}{asked}", accepted=(MISSING,))
 
     def names(self, member: str, *path: str) -> list[str]:
         """All names in a paged list, empty if its parent does not exist.
@@ -160,12 +160,12 @@ class RestClient:
     def _path(self, parts: tuple[str, ...]) -> str:
         return "/".join([self._base, *(quote(part, safe="") for part in parts)])
 
-    def _get_with_retries(self, method: str, path: str, accepted: tuple[int, ...] = ()) -> Answer:
+    def _read(self, path: str, accepted: tuple[int, ...] = ()) -> Answer:
         for _ in range(_TRIES - 1):
             with suppress(LostAnswerError):
-                return self._send(method, path, None, accepted)
+                return self._send("GET", path, None, accepted)
             time.sleep(_WAIT_S)
-        return self._send(method, path, None, accepted)
+        return self._send("GET", path, None, accepted)
 
     def _send(
         self, method: str, path: str, body: Mapping[str, Any] | None, accepted: tuple[int, ...]

@@ -28,14 +28,7 @@ from keytide.format import paths
 from keytide.format.schema import TableSchema
 from keytide.options import keys
 from keytide.snapshot.metadata import TableMetadata
-from keytide.store import (
-    CacheFolder,
-    ObjectStore,
-    PassingStore,
-    Store,
-    open_store,
-    takes_options,
-)
+from keytide.store import CacheFolder, ObjectStore, PassingStore, Store, open_store, takes_options
 
 # -- files of a table ------------------------------------------------------------------------------
 
@@ -184,15 +177,18 @@ class RestWarehouse(ServiceWarehouse):
                 f"{database}.{table}: a REST catalog cannot store external tables of Keytide; "
                 "create it in a folder warehouse"
             )
-        if self.holds(database, table):
-            return False
-        if self._make(database, table, definition):
-            return True
-        if self.holds(database, table):
-            return False
-        self.create_database(database, None)
-        if self._make(database, table, definition):
-            return True
+        # A definition in the format of the protocol, which is that of a schema file.
+        stored = json.loads(definition.to_json())
+        members = ("fields", "partitionKeys", "primaryKeys", "options", "comment")
+        schema = {name: stored.get(name) for name in members}
+        body = {"identifier": {"database": database, "object": table}, "schema": schema}
+        for makes_database in (False, True):
+            if self.holds(database, table):
+                return False
+            if makes_database:
+                self.create_database(database, None)
+            if self.client.post("databases", database, "tables", body=body).is_done:
+                return True
         if self.holds(database, table):
             return False
         raise DataError(
@@ -216,16 +212,6 @@ class RestWarehouse(ServiceWarehouse):
                 "database first, and check whether the table was already renamed"
             )
         return answer.is_done
-
-    def _make(self, database: str, table: str, definition: TableSchema) -> bool:
-        """Whether this call created a table. False if something is missing or exists already."""
-        identifier = {"database": database, "object": table}
-
-        # A definition in the format of the protocol, which is that of a schema file.
-        stored = json.loads(definition.to_json())
-        members = ("fields", "partitionKeys", "primaryKeys", "options", "comment")
-        body = {"identifier": identifier, "schema": {name: stored.get(name) for name in members}}
-        return self.client.post("databases", database, "tables", body=body).is_done
 
     def _opened(self, database: str, table: str, path: str) -> Store:
         """The store of a table, with the catalog's credentials if it provides some."""
