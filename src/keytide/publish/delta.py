@@ -454,14 +454,13 @@ def _statistics(entries: Sequence[ManifestEntry], view: TableView) -> list[Actio
     bounds = value_bounds(entries, fields, view.schemas).to_dicts() if entries and fields else []
     found: list[Action] = []
     for entry, row in zip(entries, bounds or [{}] * len(entries), strict=True):
-        low, high, nulls = (
-            {
-                f.name: row[f"{f.name}.{part}"]
-                for f in fields
-                if row.get(f"{f.name}.{part}") is not None
-            }
-            for part in ("min", "max", "nulls")
-        )
+        told: dict[str, dict[str, Any]] = {"min": {}, "max": {}, "nulls": {}}
+        for field in fields:
+            for part, values in told.items():
+                value = row.get(f"{field.name}.{part}")
+                if value is not None:
+                    values[field.name] = value
+        low, high = told["min"], told["max"]
         found.append(
             {
                 "numRecords": entry.file.row_count,
@@ -469,7 +468,7 @@ def _statistics(entries: Sequence[ManifestEntry], view: TableView) -> list[Actio
                 "tightBounds": False,
                 "minValues": {name: _plain(value) for name, value in low.items() if name in high},
                 "maxValues": {name: _plain(value) for name, value in high.items() if name in low},
-                "nullCount": nulls,
+                "nullCount": told["nulls"],
             }
         )
     return found

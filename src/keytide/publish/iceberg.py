@@ -469,41 +469,31 @@ class _Difference:
     def _data_entries(self, new: Sequence[str]) -> list[Entry]:
         fields = [f for f in self.content.view.schema.fields if has_bounds(f.type)]
         entries = [self.content.files[name] for name in new]
-        has_told = bool(entries and fields)
-        bounds = (
-            value_bounds(entries, fields, self.content.view.schemas).to_dicts()
-            if has_told
-            else [{}] * len(entries)
-        )
-        types = {f.name: (f.id, f.type) for f in fields}
-
-        def by_id(row: Mapping[str, Any], part: str) -> list[Entry]:
-            return [
-                {"key": number, "value": bound(row[f"{name}.{part}"], type_)}
-                for name, (number, type_) in types.items()
-                if row.get(f"{name}.{part}") is not None
-            ]
-
-        return [
-            self._added(
-                {
-                    "content": DATA,
-                    "file_path": self._uri(self.content.path(entry.file.file_name)),
-                    "file_format": "PARQUET",
-                    "partition": {},
-                    "record_count": entry.file.row_count,
-                    "file_size_in_bytes": entry.file.file_size,
-                    "null_value_counts": [
-                        {"key": number, "value": row[f"{name}.nulls"]}
-                        for name, (number, _) in types.items()
-                        if row.get(f"{name}.nulls") is not None
-                    ],
-                    "lower_bounds": by_id(row, "min"),
-                    "upper_bounds": by_id(row, "max"),
-                }
-            )
-            for entry, row in zip(entries, bounds, strict=True)
-        ]
+        bounds: list[dict[str, Any]] = [{}] * len(entries)
+        if entries and fields:
+            bounds = value_bounds(entries, fields, self.content.view.schemas).to_dicts()
+        found = []
+        for entry, row in zip(entries, bounds, strict=True):
+            told: dict[str, list[Entry]] = {"nulls": [], "min": [], "max": []}
+            for f in fields:
+                for part, values in told.items():
+                    value = row.get(f"{f.name}.{part}")
+                    if value is not None:
+                        shown = value if part == "nulls" else bound(value, f.type)
+                        values.append({"key": f.id, "value": shown})
+            data_file = {
+                "content": DATA,
+                "file_path": self._uri(self.content.path(entry.file.file_name)),
+                "file_format": "PARQUET",
+                "partition": {},
+                "record_count": entry.file.row_count,
+                "file_size_in_bytes": entry.file.file_size,
+                "null_value_counts": told["nulls"],
+                "lower_bounds": told["min"],
+                "upper_bounds": told["max"],
+            }
+            found.append(self._added(data_file))
+        return found
 
     def _added(self, data_file: Entry) -> Entry:
         return {

@@ -54,11 +54,6 @@ FORMS: Mapping[str, AnyForm] = {form.name: form for form in (DeltaForm(), Iceber
 """All formats by their names in the option 'publish'. Used to find what is published."""
 
 
-def forms_for(view: TableView) -> list[AnyForm]:
-    """The formats in which a table is published, according to its options."""
-    return [form_for(name, view) for name in view.options.publish]
-
-
 def form_for(name: str, view: TableView) -> AnyForm:
     """The format with that name, configured by the options of a table."""
     if name == ICEBERG:
@@ -285,7 +280,8 @@ def publish(table: StoredTable) -> Publications:
             f"table {table.name} does not set '{keys.PUBLISH}'; set it to "
             f"{' or '.join(map(repr, FORMS))}"
         )
-    return Publications(_Publisher(table.live, form).run_and_announce() for form in forms_for(view))
+    forms = (form_for(name, view) for name in view.options.publish)
+    return Publications(_Publisher(table.live, form).run_and_announce() for form in forms)
 
 
 def publish_after(table: StoredTable, view: TableView, newest_id: int) -> None:
@@ -297,7 +293,7 @@ def publish_after(table: StoredTable, view: TableView, newest_id: int) -> None:
     if not view.options.publish or branch_of(table.store) != paths.MAIN_BRANCH:
         return
     # If one format fails, the others are published nevertheless.
-    attempts = [_Publisher(table.live, form) for form in forms_for(view)]
+    attempts = [_Publisher(table.live, form_for(name, view)) for name in view.options.publish]
     outcomes = table.store.together([partial(each.failure, newest_id) for each in attempts])
     for error in outcomes:
         if error is not None:

@@ -59,10 +59,6 @@ def one_by_one(target_scan: TargetScan) -> Iterator[TargetScan]:
         yield replace(target_scan, splits=[split])
 
 
-def _scan_tasks(target_scan: TargetScan, passed: PassThrough) -> list[ScanTask]:
-    return [ScanTask(one, passed, number) for number, one in enumerate(one_by_one(target_scan))]
-
-
 @dataclass(frozen=True)
 class ExecutorWorkers:
     """Executors, for rows of this size. None: the size is unknown."""
@@ -83,19 +79,11 @@ class ExecutorWorkers:
         """The rows of a target, with the columns of `scanned_schema`. Lazy."""
         check_python(self.spark)
         schema = spark_schema(scanned_schema(target_scan, passed))
-        tasks = _scan_tasks(target_scan, passed)
+        splits = enumerate(one_by_one(target_scan))
+        tasks = [ScanTask(one, passed, number) for number, one in splits]
         count = min(len(target_scan.splits), tasks_for(self.spark, target_scan.stored_bytes))
         shuffled = [ScanTasks(tuple(tasks[first::count])) for first in range(count)]
         return Executors().rows(shuffled, schema, self.spark)
-
-    def rows_to_join(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
-        """The rows of a target, planned for few rows, for a join with these.
-
-        Few rows are sent to the task that joins them, so that nothing is shuffled. Others are
-        shuffled: Spark does not know that there may be many.
-        """
-        is_little = self.count == 1 and tasks_for(self.spark, target_scan.stored_bytes) == 1
-        return self.rows_for_sql(target_scan, passed).hint("broadcast" if is_little else "merge")
 
     def feed_splits(
         self, task: FeedTask[T], rows: DataFrame, take: Callable[[T], None], *, moved: bool
@@ -133,8 +121,9 @@ class DriverWorkers:
     def rows_for_sql(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
         """See `ExecutorWorkers`. Reads all rows."""
         schema = batch_schema(scanned_schema(target_scan, passed))
-        reads = [partial(_read, task, schema) for task in _scan_tasks(target_scan, passed)]
-        tables = local_runner().map(reads)
+        splits = enumerate(one_by_one(target_scan))
+        tasks = [ScanTask(one, passed, number) for number, one in splits]
+        tables = local_runner().map([partial(_read, task, schema) for task in tasks])
         # Empty batches are removed, because pyspark's createDataFrame loses the rows after one.
         batches = [each for table in tables for each in table.to_batches() if each.num_rows]
         rows = pa.Table.from_batches(batches, schema)

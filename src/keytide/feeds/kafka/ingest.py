@@ -240,15 +240,7 @@ class _Run:
 
     def to_the_end(self) -> None:
         """Read and apply messages. See `run_feed`."""
-        request = self._request
-        topics = self._topics()
-        try:
-            self._told = stored_offsets(self._catalog.table(request.feed.table), topics)
-        except NotFoundError:
-            self._told = {}
-        self._at = start_offsets(self._told, topics, request.start, request.if_lost)
-        self._consumer.begin_at(self._at)
-
+        request, topics = self._request, self._begin()
         looked = heard = time.monotonic()
         while not self._stop.is_set() and (
             request.feed.continuous
@@ -291,6 +283,17 @@ class _Run:
             self._batch_id += 1
 
     # -- location -------------------------------------------------------------------------------
+
+    def _begin(self) -> Mapping[str, Topic]:
+        """Start the consumer at the table's offsets."""
+        request, topics = self._request, self._topics()
+        try:
+            self._told = stored_offsets(self._catalog.table(request.feed.table), topics)
+        except NotFoundError:
+            self._told = {}
+        self._at = start_offsets(self._told, topics, request.start, request.if_lost)
+        self._consumer.begin_at(self._at)
+        return topics
 
     def _topics(self) -> Mapping[str, Topic]:
         address = self._request.address
