@@ -133,7 +133,7 @@ def _annotations(call: Callable[..., Any]) -> dict[str, Any]:
 
 def _converted(value: Any, wanted: Any, name: str) -> Any:
     """The value in plain form. Raises `_MisfitError`."""
-    # The most common case. Strings are also checked for lone surrogates, see `_check_unicode`, and
+    # The most common case. Strings are also checked for lone surrogates, and
     # integers for their size.
     if type(value) is wanted and wanted is not str and wanted is not int:
         return value
@@ -196,7 +196,7 @@ def _holds_many(value: Any, wanted: Any) -> bool:
     origin = typing.get_origin(wanted)
     if not _is_one_of_many(origin) or isinstance(value, str | bytes | bytearray | memoryview):
         return False
-    # Any sequence is accepted for a tuple. `_taken_members` creates the tuple.
+    # Any sequence is accepted for a tuple. `_converted` creates the tuple.
     if issubclass(origin, tuple):
         origin = Sequence
     return isinstance(value, Set if issubclass(origin, Set) else origin)

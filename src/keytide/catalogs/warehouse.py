@@ -457,7 +457,7 @@ class FolderWarehouse:
         return created(store, path, definition.to_json())
 
     def drop(self, database: str, table: str) -> None:
-        """See `Warehouse`. One step decides, see `dropped_tables`."""
+        """See `Warehouse`. One step decides."""
         folder = _path(database, table)
         bin_ = _own(database, "dropped")  # a folder that nobody reads
         try:

@@ -253,7 +253,7 @@ class KeyMerge:
         """
         budget = budget_of(memory_bytes)
         for group in _groups(frames, self.order.key, budget, cuts):
-            # Like `_of_group`. The latest version so far replaces all others.
+            # As for rows, step by step. The latest version so far replaces all others.
             held: list[pl.DataFrame] = []
             for frame in group:
                 held.append(frame)

@@ -313,7 +313,7 @@ def source_of_rows(
 
 
 def _where(texts: CallText, where: Condition | None) -> exp.Where | None:
-    """A condition given as a string. A condition object needs no SQL, see `_with_condition`."""
+    """A condition given as a string. A condition object needs no SQL."""
     return exp.Where(this=texts.condition(where)) if isinstance(where, str) else None
 
 
