@@ -239,7 +239,7 @@ def ways(folder: str) -> Iterator[tuple[str, Way]]:
 def _operations(folder: str) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
     """Operations by name: what prepares one, and the operation.
 
-    Each has tables of its own with a few commits, so no compaction runs behind a writer.
+    Each has tables of its own, and no compaction runs behind a writer.
     """
     lake = kt.connect(f"{folder}/lake")
     columns = pa.schema({"id": pa.int64(), "v": pa.string(), "lsn": pa.int64()})
@@ -247,7 +247,8 @@ def _operations(folder: str) -> dict[str, tuple[Callable[[], Any], Callable[[], 
     numbers = count(10, 10)
 
     def new_table(name: str, **options: str) -> Any:
-        options = {"sequence.field": "lsn", "bucket": "1"} | options
+        never = {"num-sorted-run.compaction-trigger": "100"}
+        options = {"sequence.field": "lsn", "bucket": "1"} | never | options
         table = lake.create_table(f"db.{name}", columns, primary_key=["id"], options=options)
         table.write(rows)
         return table
