@@ -247,16 +247,17 @@ def stream_locally(
     """
 
     def hand_on(answer: duckdb.DuckDBPyRelation) -> None:
-        reader = answer.to_arrow_reader(_PAGE_ROWS)
-        take(pa.RecordBatch.from_pylist([], reader.schema))
-        while True:
-            try:
-                page = reader.read_next_batch()
-            except StopIteration:
-                return
-            except (pa.ArrowException, OSError) as error:  # DuckDB's error as an Arrow error
-                raise duckdb.Error(str(error)) from error
-            take(page)
+        # Closed also if `take` raises: the connection cannot be used while a result is open.
+        with answer.to_arrow_reader(_PAGE_ROWS) as reader:
+            take(pa.RecordBatch.from_pylist([], reader.schema))
+            while True:
+                try:
+                    page = reader.read_next_batch()
+                except StopIteration:
+                    return
+                except (pa.ArrowException, OSError) as error:  # DuckDB's error as an Arrow error
+                    raise duckdb.Error(str(error)) from error
+                take(page)
 
     _run(bound, hand_on, allows_external_files, source or source_of, stop)
 
