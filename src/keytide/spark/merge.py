@@ -196,12 +196,7 @@ class ExecutorMerge:
             collected = source.collected()
             target_scan = target_scan.scan_of_values(distinct_values(collected, columns))
             given = self.spark.createDataFrame(collected, spark_schema(collected.schema))
-            # Few rows are sent to the task that joins them, so that nothing is shuffled. Others are
-            # shuffled: Spark does not know that there may be many.
-            read_tasks = tasks_for(self.spark, target_scan.stored_bytes)
-            hint = "broadcast" if workers.count == read_tasks == 1 else "merge"
-            target = workers.rows_for_sql(target_scan, passed).hint(hint)
-            rows = self.compute(passed, target, given)
+            rows = self.compute(passed, workers.rows_to_join(target_scan, passed), given)
             self._merge(workers, rows, passed, sinks, take)
             return
         with source.held():

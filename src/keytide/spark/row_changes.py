@@ -77,6 +77,18 @@ class ExecutorWorkers:
 
     def rows_for_sql(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
         """The rows of a target, with the columns of `scanned_schema`. Lazy."""
+        return self._read(target_scan, passed)
+
+    def rows_to_join(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
+        """The rows of a target, planned for few rows, for a join with these.
+
+        Few rows are sent to the task that joins them, so that nothing is shuffled. Others are
+        shuffled: Spark does not know that there may be many.
+        """
+        is_little = self.count == 1 and tasks_for(self.spark, target_scan.stored_bytes) == 1
+        return self._read(target_scan, passed).hint("broadcast" if is_little else "merge")
+
+    def _read(self, target_scan: TargetScan, passed: PassThrough) -> DataFrame:
         check_python(self.spark)
         schema = spark_schema(scanned_schema(target_scan, passed))
         splits = enumerate(one_by_one(target_scan))
