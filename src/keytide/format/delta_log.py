@@ -63,11 +63,6 @@ def _why_no_type(type_: DataType) -> str | None:
     return None if is_known else f"Delta Lake does not support {type_.sql()}"
 
 
-def has_local_times(fields: Iterable[Field]) -> bool:
-    """Whether a column contains times without a time zone, which readers must know."""
-    return '"timestamp_ntz"' in schema_string(fields)
-
-
 def schema_string(fields: Iterable[Field]) -> str:
     """The columns in the form of the log. REQUIRES: Delta Lake supports the columns."""
     return json.dumps(_struct(fields), separators=(",", ":"), ensure_ascii=False)

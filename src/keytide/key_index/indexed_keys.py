@@ -403,29 +403,24 @@ class Comparison:
 
     def _of_column(self, values: pa.ChunkedArray, field: Field) -> Numbers:
         array = values.combine_chunks()
-        if field.type.root in _NUMBERED:
-            numbers = _of_plain(array)
-        else:
+        if field.type.root not in _NUMBERED:
             padded = pc.utf8_rtrim(array, " ") if field.type.root == "CHAR" else array
             ranks = pc.rank(padded, sort_keys="ascending", tiebreaker="dense")
             numbers = np.asarray(ranks).astype(np.int64)
+        elif pa.types.is_floating(array.type):
+            found = np.asarray(array.cast(pa.float64()).fill_null(0.0)) + 0.0  # a single zero
+            bits = np.where(np.isnan(found), np.nan, found).view(np.int64)  # a single NaN
+            # The bits of negative numbers are in reverse order.
+            numbers = np.where(bits < 0, bits ^ np.int64(0x7FFFFFFFFFFFFFFF), bits)
+        else:
+            wide = array.cast(pa.int32()) if array.type in (pa.date32(), pa.time32("ms")) else array
+            numbers = np.asarray(wide.cast(pa.int64()).fill_null(0)).astype(np.int64)
         if self.descending:
             numbers = ~numbers
         # The lowest number is reserved for NULL, so the two lowest BIGINT values are equal.
         numbers = np.maximum(numbers, NOTHING + 1)
         numbers[np.asarray(array.is_null())] = NOTHING
         return numbers
-
-
-def _of_plain(array: pa.Array) -> Numbers:
-    if pa.types.is_floating(array.type):
-        found = np.asarray(array.cast(pa.float64()).fill_null(0.0)) + 0.0  # a single zero
-        found = np.where(np.isnan(found), np.nan, found)  # a single NaN
-        bits = found.view(np.int64)
-        # The bits of negative numbers are in reverse order.
-        return np.where(bits < 0, bits ^ np.int64(0x7FFFFFFFFFFFFFFF), bits)
-    wide = array.cast(pa.int32()) if array.type in (pa.date32(), pa.time32("ms")) else array
-    return np.asarray(wide.cast(pa.int64()).fill_null(0)).astype(np.int64)
 
 
 # -- estimates of the size -------------------------------------------------------------------------

@@ -390,7 +390,8 @@ class _Expiry:
             store.put_all({paths.changelog_path(s.id): s.to_json() for s in plan.outliving})
             newest = paths.encode_hint(plan.outliving[-1].id)
             store.hint(paths.changelog_hint_path(paths.Hint.LATEST), newest)
-        metadata.hint_earliest(plan.oldest_kept.id)
+        oldest = paths.encode_hint(plan.oldest_kept.id)
+        store.hint(paths.snapshot_hint_path(paths.Hint.EARLIEST), oldest)
         store.delete(paths.snapshot_path(snapshot.id) for snapshot in plan.expired)
         self.table.oldest = plan.oldest_kept
         newest_id = metadata.latest_snapshot_id()
@@ -399,7 +400,7 @@ class _Expiry:
 
         # The table was rolled back to one of these snapshots in the meantime: restore them.
         self.table.oldest = None
-        target = metadata.hinted_latest() or plan.oldest_kept.id
+        target = metadata.hinted(paths.Hint.LATEST) or plan.oldest_kept.id
         for snapshot in plan.expired:
             if snapshot.id <= target:
                 store.create(paths.snapshot_path(snapshot.id), snapshot.to_json())

@@ -263,11 +263,6 @@ def _is_binary(type_: pa.DataType) -> bool:
 # -- rows marked as deletes ------------------------------------------------------------------------
 
 
-def marking_column(options: TableOptions) -> str | None:
-    """The column that marks rows as deletes, if there is one."""
-    return options.tombstone_key[0] if options.tombstone_key else options.delete_record_column
-
-
 def with_tombstones(
     kinds: pa.ChunkedArray,
     columns: Mapping[str, pa.ChunkedArray],

@@ -34,7 +34,6 @@ from keytide.format.delta_log import (
     decode_checkpoint,
     encode_actions,
     encode_checkpoint,
-    has_local_times,
     in_file,
     inline,
     parse_checkpoint_name,
@@ -347,7 +346,9 @@ class _Difference:
         """The actions that describe the table, if they have changed."""
         view, known = self.content.view, self.before.metadata
         features = ["deletionVectors"] if view.options.deletion_vectors_enabled else []
-        features += ["timestampNtz"] if has_local_times(view.schema.fields) else []
+        columns = schema_string(view.schema.fields)
+        # Readers must know of times without a time zone.
+        features += ["timestampNtz"] if '"timestamp_ntz"' in columns else []
         writers = {"minWriterVersion": 7, "writerFeatures": [*features, _WRITTEN_BY_KEYTIDE_ALONE]}
         protocol: Action = {"minReaderVersion": 1, **writers}
         if features:
@@ -356,7 +357,7 @@ class _Difference:
             "id": known.get("id") or str(uuid4()),
             "name": view.name,
             "format": {"provider": "parquet", "options": {}},
-            "schemaString": schema_string(view.schema.fields),
+            "schemaString": columns,
             "partitionColumns": [],
             "configuration": {},
             "createdTime": known.get("createdTime", self.now_ms),

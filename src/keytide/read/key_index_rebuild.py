@@ -27,7 +27,7 @@ from keytide.format.index_files import IndexFile
 from keytide.format.manifest_entry import ManifestEntry
 from keytide.key_index.indexed_keys import NOTHING, Entries, KeyHashes, Numbers, newest_of_each
 from keytide.key_index.sorted_runs import Head, IndexedFile, Run, write_run
-from keytide.predicate.row_expression import marking_column, with_tombstones
+from keytide.predicate.row_expression import with_tombstones
 from keytide.read.current_rows import Flags, by_name, exact, hashes_of, place_numbers, split_places
 from keytide.read.merged_versions import rows_in
 from keytide.read.runs import StoredVersions
@@ -221,7 +221,8 @@ class _Rows:
 
     @property
     def _marks(self) -> tuple[str, ...]:
-        name = marking_column(self.view.options)
+        options = self.view.options
+        name = options.tombstone_key[0] if options.tombstone_key else options.delete_record_column
         return () if name is None else (name,)
 
     def _batches(self, entry: ManifestEntry) -> Iterator[pl.DataFrame]:

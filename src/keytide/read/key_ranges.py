@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from math import ceil
 from typing import Any
 
@@ -25,7 +25,6 @@ from keytide.predicate.predicate import (
 )
 from keytide.read.scan import ReadTask
 from keytide.read.sections import PlannedFile, Run, Section, decoded, is_out_of_order
-from keytide.types import Field
 
 TASK_BYTES = 128 << 20
 """The size of the files that one of many tasks should read at most."""
@@ -72,7 +71,9 @@ def _of(task: ReadTask, sections: Sequence[Section]) -> ReadTask:
 def _ranges(task: ReadTask, bytes_max: int) -> list[ReadTask]:
     section = task.bucket.sections[0]
     fields = task.view.schema.trimmed_primary_key_fields() if task.view.kind.keeps_versions else ()
-    known = _first_comparable(fields)
+    # The first columns of the key whose values have one form and one order everywhere.
+    comparable = takewhile(lambda field: has_one_spelling(field.type), fields)
+    known = [field.name for field in comparable]
     # More sections than one are together only if they are small enough.
     if (
         task.stored_bytes <= _LARGER * bytes_max
@@ -108,12 +109,6 @@ def _ranges(task: ReadTask, bytes_max: int) -> list[ReadTask]:
         for part in [_within(section, ends, low, high)]
         if part.runs
     ]
-
-
-def _first_comparable(fields: Sequence[Field]) -> list[str]:
-    """The first columns of the key whose values have one form and one order everywhere."""
-    known = [has_one_spelling(field.type) for field in fields]
-    return [field.name for field in fields[: [*known, False].index(False)]]
 
 
 # -- cuts ------------------------------------------------------------------------------------------

@@ -297,7 +297,7 @@ class TableMetadata:
 
     def earliest_snapshot_id(self) -> int | None:
         """The id of the oldest snapshot that still exists."""
-        hinted = self._hint(paths.Hint.EARLIEST)
+        hinted = self.hinted(paths.Hint.EARLIEST)
         if hinted is not None and self.has_snapshot(hinted):
             return hinted
         # A listing that lags lacks the newest, so only an empty one may lack the oldest.
@@ -550,19 +550,8 @@ class TableMetadata:
         path = paths.snapshot_hint_path(paths.Hint.LATEST)
         self.store.hint(path, paths.encode_hint(snapshot_id))
 
-    def hint_earliest(self, snapshot_id: int) -> None:
-        """Write the hint for the oldest snapshot. Best effort as well."""
-        path = paths.snapshot_hint_path(paths.Hint.EARLIEST)
-        self.store.hint(path, paths.encode_hint(snapshot_id))
-
-    def hinted_latest(self) -> int | None:
-        """The latest snapshot according to the hint, which may be wrong.
-
-        None if there is no hint.
-        """
-        return self._hint(paths.Hint.LATEST)
-
-    def _hint(self, hint: paths.Hint) -> int | None:
+    def hinted(self, hint: paths.Hint) -> int | None:
+        """A snapshot according to a hint, which may be wrong. None if there is no hint."""
         try:
             return paths.decode_hint(self.store.read(paths.snapshot_hint_path(hint)))
         except DataError:

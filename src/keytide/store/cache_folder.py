@@ -76,8 +76,12 @@ class CacheFolder:
         found = self._found(key)
         if found is None or found.is_checked:
             return None if found is None else self._path(key)
+        size = checksum = 0
         try:
-            size, checksum = _summed(self._path(key))
+            with open(self._path(key), "rb", buffering=0) as file:
+                while piece := file.read(_SUMMED_BYTES):
+                    size += len(piece)
+                    checksum = zlib.crc32(piece, checksum)
         except OSError:
             return None
         return self._path(key) if self._checks(key, found, size, checksum) else None
@@ -145,7 +149,13 @@ class CacheFolder:
     def _checks(self, key: str, found: _FoundEntry, size: int, checksum: int) -> bool:
         """Whether an entry has its original content. If not, it is deleted."""
         path = self._path(key)
-        if _noted(path) == (size, checksum):
+        try:
+            with open(_sum_of(path), "rb", buffering=0) as file:
+                noted_size, _, noted_sum = file.read(64).partition(b" ")
+                is_whole = (int(noted_size), int(noted_sum, 16)) == (size, checksum)
+        except (OSError, ValueError):
+            is_whole = False
+        if is_whole:
             _CHECKED.note(path, found.version)
             return True
         self.drop(key)
@@ -396,25 +406,6 @@ def _version(found: os.stat_result) -> tuple[int, int, int]:
 
 def _sum_of(path: str) -> str:
     return f"{path}{_SUM}"
-
-
-def _noted(path: str) -> tuple[int, int] | None:
-    """The expected size and checksum of an entry."""
-    try:
-        with open(_sum_of(path), "rb", buffering=0) as file:
-            size, _, checksum = file.read(64).partition(b" ")
-            return int(size), int(checksum, 16)
-    except (OSError, ValueError):
-        return None
-
-
-def _summed(path: str) -> tuple[int, int]:
-    size = checksum = 0
-    with open(path, "rb", buffering=0) as file:
-        while piece := file.read(_SUMMED_BYTES):
-            size += len(piece)
-            checksum = zlib.crc32(piece, checksum)
-    return size, checksum
 
 
 def _entries(folder: str) -> Iterator[_Entry]:

@@ -78,13 +78,6 @@ class Origin:
         )
 
 
-def local_origin(root: str) -> Origin | None:
-    """The origin of a directory of this host, None if it does not exist."""
-    if not os.path.isdir(root):
-        return None
-    return Origin(root, this_host(), tuple(map(_number, _upwards(root))))
-
-
 def _upwards(path: str) -> Iterator[str]:
     """A directory, and those above it."""
     yield path
@@ -129,7 +122,10 @@ class LocalStore(Store):
     """Where another process has seen it."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"root": self.root, "origin": self.origin or local_origin(self.root)}
+        origin = self.origin
+        if origin is None and os.path.isdir(self.root):
+            origin = Origin(self.root, this_host(), tuple(map(_number, _upwards(self.root))))
+        return {"root": self.root, "origin": origin}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
