@@ -250,16 +250,15 @@ _BITS_MAX = 63
 def _misfit(value: Any, wanted: Any, name: str) -> _MisfitError:
     way_out = ""
     choices = typing.get_args(wanted) if typing.get_origin(wanted) is typing.Union else (wanted,)
-    if isinstance(value, str) and any(map(_is_texts, choices)):
+    takes_texts = any(
+        typing.get_args(each) in ((str,), (str, ...)) and _is_one_of_many(typing.get_origin(each))
+        for each in choices
+    )
+    if isinstance(value, str) and takes_texts:
         brackets = "({},)" if any(typing.get_origin(k) is tuple for k in choices) else "[{}]"
         way_out = f", such as {brackets.format(shown(value))}"
     found = f"{shown(value)} of type {type(value).__name__}"
     return _MisfitError(f"{name} is {found}; expected {_expected_text(wanted)}{way_out}")
-
-
-def _is_texts(wanted: Any) -> bool:
-    origin = typing.get_origin(wanted)
-    return typing.get_args(wanted) in ((str,), (str, ...)) and _is_one_of_many(origin)
 
 
 def _expected_text(wanted: Any, *, many: bool = False) -> str:

@@ -98,11 +98,12 @@ def _columns(kind: type) -> pa.Schema:
 
 
 def _record_row(record: Any, columns: pa.Schema) -> dict[str, Any]:
-    values = {name: getattr(record, name) for name in columns.names}
-    return {name: _cell(value) for name, value in values.items()}
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return [*value.items()]
-    return ", ".join(value) if isinstance(value, tuple) else value
+    row = {}
+    for name in columns.names:
+        value = getattr(record, name)
+        if isinstance(value, Mapping):
+            value = [*value.items()]
+        elif isinstance(value, tuple):
+            value = ", ".join(value)
+        row[name] = value
+    return row

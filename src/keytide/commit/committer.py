@@ -338,7 +338,8 @@ class _Attempt:
             self._refuse_another_table(self._read_schema)
             return None
         self._metadata.cache_created(new.snapshot)
-        METADATA.keep_all(new.documents)
+        for key, (value, size) in new.documents.items():
+            METADATA.keep(key, value, size)
         for remember in new.indexes:
             remember()
         return Committed(

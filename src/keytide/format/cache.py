@@ -10,7 +10,7 @@ on local disk.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -53,11 +53,6 @@ class Share:
             while self._values.currsize + size > bound:
                 self._values.popitem()
             self._values[key] = (value, size)
-
-    def keep_all(self, values: Mapping[Hashable, tuple[Any, int]]) -> None:
-        """Cache values, such as those that this process wrote itself, each with its bytes."""
-        for key, (value, size) in values.items():
-            self.keep(key, value, size)
 
     def load(self, key: Hashable, load: Callable[[], tuple[T, int]]) -> T:
         """The value of a key. If it is not cached, `load` returns it with its bytes.

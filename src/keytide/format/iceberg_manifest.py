@@ -106,7 +106,7 @@ def decode_entries(
     These are the sequence `number` and the first row id. Raises `DataError`.
     """
     found = []
-    for entry in _decoded(data, path):
+    for entry in decode_list(data, path):
         if entry["status"] == _DELETED:
             continue
         inherited = {"sequence_number": number, "file_sequence_number": number}
@@ -127,8 +127,14 @@ def encode_list(manifests: Iterable[Manifest], snapshot_id: int, format_version:
 
 
 def decode_list(data: bytes, path: str) -> list[Entry]:
-    """The metadata of the manifests in a list. Raises `DataError`."""
-    return _decoded(data, path)
+    """The metadata of the manifests in a list, or of the files in a manifest.
+
+    Raises `DataError`.
+    """
+    try:
+        return [dict(each) for each in fastavro.reader(io.BytesIO(data))]
+    except Exception as error:  # fastavro may raise anything
+        raise DataError(f"{path}: not a complete Iceberg metadata file ({error})") from error
 
 
 def _listed(manifest: Manifest) -> Entry:
@@ -159,13 +165,6 @@ def _encoded(schema: Any, records: Iterable[Entry], metadata: Mapping[str, str])
     sink = io.BytesIO()
     fastavro.writer(sink, schema, records, codec="deflate", metadata=metadata)
     return sink.getvalue()
-
-
-def _decoded(data: bytes, path: str) -> list[Entry]:
-    try:
-        return [dict(each) for each in fastavro.reader(io.BytesIO(data))]
-    except Exception as error:  # fastavro may raise anything
-        raise DataError(f"{path}: not a complete Iceberg metadata file ({error})") from error
 
 
 # -- records of the format -------------------------------------------------------------------------

@@ -195,7 +195,7 @@ def stored_vectors(store: Store, path: str, ranges: Sequence[VectorRange]) -> di
 
 
 def keep_vectors(
-    store: Store, path: str, ranges: Sequence[VectorRange], vectors: Mapping[str, Vector]
+    vectors: Mapping[str, Vector], ranges: Sequence[VectorRange], store: Store, path: str, _: int
 ) -> None:
     """Cache the vectors of an index file that was just stored. They must not be changed."""
     METADATA.keep(_vectors_key(store, path, ranges), vectors, sum(map(_sized, ranges)))

@@ -105,22 +105,17 @@ def _one_value(value: Any, column: Field) -> pa.Array:
 
 def _texts(column: pa.Array, field: Field, *, legacy: bool, default_name: str) -> list[str]:
     text_of = _text_function(field.type, legacy=legacy)
-    texts = (None if value is None else text_of(value) for value in _plain_values(column, field))
+    target = field.type.to_arrow()
+    plain = column.cast(target)
+    if pa.types.is_temporal(target):  # as the integers that Arrow stores
+        plain = plain.cast(pa.int32() if target.bit_width == 32 else pa.int64())
+    texts = (None if value is None else text_of(value) for value in plain.to_pylist())
     return [
         default_name
         if (not text or all(char.isspace() and char not in _NOT_BLANK for char in text))
         else text or ""
         for text in texts
     ]
-
-
-def _plain_values(column: pa.Array, field: Field) -> list[Any]:
-    """Python values. Dates and times are the integers that Arrow stores."""
-    target = field.type.to_arrow()
-    plain = column.cast(target)
-    if pa.types.is_temporal(target):
-        plain = plain.cast(pa.int32() if target.bit_width == 32 else pa.int64())
-    return list(plain.to_pylist())
 
 
 def _text_function(type_: DataType, *, legacy: bool) -> Callable[[Any], str]:

@@ -88,7 +88,11 @@ def convert_column(column: pa.ChunkedArray, field: Field, table: str) -> pa.Chun
     target = field.type.to_arrow()
     if column.type.equals(target):
         return column
-    column = _plain(column)
+    # Arrow encodings with the same meaning.
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    elif pa.types.is_run_end_encoded(column.type):
+        column = pc.run_end_decode(column)
     if not _may_convert(column.type, target):
         way_out = f"convert it to {target} before writing{_way_to_widen(column.type, field)}"
         if {_family(column.type), _family(target)} == {"timestamp", "instant"}:
@@ -240,15 +244,6 @@ def _part_values(array: pa.Array) -> list[pa.Array]:
 
 
 _UNIT_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
-
-
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Convert Arrow encodings with the same meaning: dictionaries, views, large offsets."""
-    if pa.types.is_dictionary(column.type):
-        return column.cast(column.type.value_type)
-    if pa.types.is_run_end_encoded(column.type):
-        return pc.run_end_decode(column)
-    return column
 
 
 def _may_convert(source: pa.DataType, target: pa.DataType) -> bool:

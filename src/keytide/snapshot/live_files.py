@@ -443,7 +443,7 @@ class DeadRows:
         data, ranges = write_vectors(self.vectors)
         # They are copied because the work may continue to mark rows.
         vectors = {name: vector.copy() for name, vector in self.vectors.items()}
-        remember = partial(_remember, vectors, ranges)
+        remember = partial(keep_vectors, vectors, ranges)
         return EncodedIndex(data, len(ranges), ranges, remember=remember)
 
     def without(self, gone: Collection[str]) -> DeadRows:
@@ -454,12 +454,6 @@ class DeadRows:
             if len(left) == len(self.vectors)
             else replace(self, vectors=left, has_changed=True)
         )
-
-
-def _remember(
-    vectors: dict[str, Vector], ranges: Sequence[VectorRange], store: Store, path: str, _: int
-) -> None:
-    keep_vectors(store, path, ranges, vectors)
 
 
 _NONE: Positions = np.empty(0, np.int64)
