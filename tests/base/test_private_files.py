@@ -107,7 +107,7 @@ def told(watch: Watch) -> None:
 
 def logged(watch: Watch) -> None:
     with spark_log() as log:
-        log.path.write_text("a secret")
+        log.write_text("a secret")
 
 
 def cached(watch: Watch) -> None:
