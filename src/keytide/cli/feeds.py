@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields, replace
 from enum import Enum
 from pathlib import Path
@@ -29,15 +27,13 @@ from keytide.cli.common_options import (
     split_table_path,
 )
 from keytide.cli.output import Format, Properties, heartbeat, note, write_document, write_rows
-from keytide.errors import InvalidError, KeytideError
+from keytide.errors import InvalidError
 from keytide.types import Field, RowType, parse_sql_type
 
 # -- commands --------------------------------------------------------------------------------------
 
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from keytide.feeds.conversion import Encoding
     from keytide.feeds.feed import BatchReport, FeedRequest, IngestReport
     from keytide.feeds.kafka.ingest import KafkaRequest, TablesReport
@@ -329,10 +325,16 @@ def lag(
 
 def _run_files(request: FeedRequest, master: str | None) -> IngestReport:
     """Load files and report each batch. Raises `SetupError` without Spark."""
-    with _on_spark(master) as (spark, reporter):
-        from keytide.spark.ingest import run_feed
+    # Spark is an extra. If it is missing, the error of this import says how to install it.
+    from keytide.spark.runner import running_tasks
 
-        return run_feed(request, spark, reporter.batch)
+    reporter = _FeedReporter()
+    with spark_log() as log:
+        spark = spark_session(master, log)
+        with heartbeat(lambda: reporter.progress(running_tasks(spark))):
+            from keytide.spark.ingest import run_feed
+
+            return run_feed(request, spark, reporter.batch)
 
 
 def _run_topics(request: KafkaRequest) -> IngestReport:
@@ -347,21 +349,9 @@ def _run_tables(request: KafkaRequest) -> TablesReport:
     from keytide.feeds.kafka.ingest import IngestListeners, run_feeds
 
     reporter = _FeedReporter()
+    listeners = IngestListeners(reporter.batch_of, lambda table, error: note(f"{table}: {error}"))
     with heartbeat(lambda: reporter.progress((0, 0))):
-        return run_feeds(request, listeners=IngestListeners(reporter.batch_of, _report_failure))
-
-
-@contextmanager
-def _on_spark(master: str | None) -> Iterator[tuple[SparkSession, _FeedReporter]]:
-    """A session, and the receiver of batches and of progress between them."""
-    # Spark is an extra. If it is missing, the error of this import says how to install it.
-    from keytide.spark.runner import running_tasks
-
-    with spark_log() as log:
-        spark = spark_session(master, log)
-        reporter = _FeedReporter()
-        with heartbeat(lambda: reporter.progress(running_tasks(spark))):
-            yield spark, reporter
+        return run_feeds(request, listeners=listeners)
 
 
 class _FeedReporter:
@@ -435,10 +425,6 @@ _TABLE_FIELDS = pa.schema(
         pa.field("error", pa.string()),
     ]
 )
-
-
-def _report_failure(table: str, error: KeytideError) -> None:
-    note(f"{table}: {error}")
 
 
 def _report_batch(batch: BatchReport, of: str = "") -> None:

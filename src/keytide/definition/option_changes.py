@@ -174,7 +174,11 @@ def _statements(schema: TableSchema, known: set[int]) -> dict[tuple[str, str], _
             value: Any = tuple(each for each in listed if isinstance(each, str) or each in known)
             speaks = bool(columns or value)
         else:
-            value, speaks = _typed(option, key, text), bool(columns or not named)
+            speaks = bool(columns or not named)
+            try:
+                value = option.parse(key, text)
+            except InvalidError:
+                value = text  # a value of another engine
         if speaks:
             found[option.key, str(columns)] = _Statement(key, option, columns, value)
     return {
@@ -182,13 +186,6 @@ def _statements(schema: TableSchema, known: set[int]) -> dict[tuple[str, str], _
         for place, each in found.items()
         if each.option.used_with is None or (each.option.used_with, "()") in found
     }
-
-
-def _typed(option: Option, key: str, text: str) -> Any:
-    try:
-        return option.parse(key, text)
-    except InvalidError:
-        return text  # a value of another engine
 
 
 _REWRITE = (

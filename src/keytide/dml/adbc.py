@@ -302,7 +302,8 @@ class _Source(UpdatablePageSource):
             for batch in self._reader:
                 if batch.num_rows:
                     return self._page(batch)
-        self._end_query()
+        self._is_over = True
+        self._open.close()
         return None
 
     def delete_rows(self, row_ids: pa.Array) -> None:
@@ -323,7 +324,8 @@ class _Source(UpdatablePageSource):
         self._staged.abort()
 
     def close(self) -> None:
-        self._end_query()
+        self._is_over = True
+        self._open.close()
         self._staged.abort()
 
     def _begin_query(self) -> Iterator[pa.RecordBatch]:
@@ -347,10 +349,6 @@ class _Source(UpdatablePageSource):
             f"{text} WHERE {condition.text}" if condition.text else text, condition.parameters
         )
         return self._database.rows_of(reader)
-
-    def _end_query(self) -> None:
-        self._is_over = True
-        self._open.close()
 
     def _page(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         arrays, place = [], 0

@@ -336,7 +336,8 @@ class _Source(UpdatablePageSource):
         self._take(pa.record_batch(given, [*updated, "place"]))
 
     def finish(self) -> Sequence[Fragment]:
-        self._end()
+        self._refuse_after_end()
+        self._is_over = True
         rows = pa.Table.from_batches(self._changes) if self._changes else _NO_PLACES
         places = rows.column("place").to_numpy()
         if len(np.unique(places)) != len(places):
@@ -356,10 +357,6 @@ class _Source(UpdatablePageSource):
         if change.column("place").null_count:
             raise InvalidError(f"{self._table}: a row id is NULL; return the row ids of the pages")
         self._changes.append(change)
-
-    def _end(self) -> None:
-        self._refuse_after_end()
-        self._is_over = True
 
     def _refuse_after_end(self) -> None:
         if self._is_over:

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
     from keytide.feeds.feed import IngestReport
     from keytide.feeds.kafka.ingest import TablesReport
-    from keytide.sql.query_engine import Engine
 
 __all__ = ["Lake"]
 
@@ -429,7 +428,7 @@ class Lake:
         wanted = CreateView(
             name, query, parse_query(query), tuple(columns), comment, replace, exists_ok
         )
-        create_view(self._catalog, self._engine(), wanted)
+        create_view(self._catalog, engine_of(self._spark, self.allows_external_files), wanted)
 
     @checked
     def drop_view(self, name: str, *, missing_ok: bool = False) -> None:
@@ -888,7 +887,7 @@ class Lake:
         from keytide.sql.execution import run
 
         text = text if parameters is None else with_parameters(text, parameters)
-        return run(self, self._engine(), text)
+        return run(self, engine_of(self._spark, self.allows_external_files), text)
 
     @checked
     def sql_results(self, text: str) -> Iterator[Result]:
@@ -898,7 +897,4 @@ class Lake:
         """
         from keytide.sql.execution import results
 
-        return results(self, self._engine(), text)
-
-    def _engine(self) -> Engine:
-        return engine_of(self._spark, self.allows_external_files)
+        return results(self, engine_of(self._spark, self.allows_external_files), text)

@@ -133,11 +133,13 @@ def _stored(array: pa.Array, target: pa.DataType) -> pa.Array:
         # it.
         whole = pa.concat_arrays([array])
         keys, items = _stored(whole.keys, target.key_type), _stored(whole.items, target.item_type)
-        return pa.MapArray.from_arrays(whole.offsets, keys, items, type=target, mask=_mask(whole))
+        mask = whole.is_null() if whole.null_count else None
+        return pa.MapArray.from_arrays(whole.offsets, keys, items, type=target, mask=mask)
     if types.is_list(target):
         whole = pa.concat_arrays([array]).cast(pa.list_(array.type.value_type))
         values = _stored(whole.values, target.value_type)
-        return pa.ListArray.from_arrays(whole.offsets, values, type=target, mask=_mask(whole))
+        mask = whole.is_null() if whole.null_count else None
+        return pa.ListArray.from_arrays(whole.offsets, values, type=target, mask=mask)
     if types.is_timestamp(target):
         # Smaller fractions of a second are truncated. Strings and times without a zone are in UTC.
         if not types.is_timestamp(array.type):
@@ -162,7 +164,3 @@ _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 _TOO_FINE = {"us": r"(\.\d{6})\d+", "ns": r"(\.\d{9})\d+"}
 """Digits of a string that no Arrow unit can hold."""
 _UNIT_NAMES = {"s": "second", "ms": "millisecond", "us": "microsecond", "ns": "nanosecond"}
-
-
-def _mask(array: pa.Array) -> pa.Array | None:
-    return array.is_null() if array.null_count else None

@@ -167,7 +167,14 @@ def _result(catalog: AttachedCatalog, engine: Engine, statement: statements.Stat
         case statements.Query():
             return engine.query(bind(statement, catalog))
         case statements.Explain():
-            return _explain(catalog, engine, statement)
+            query = statement.query
+            if isinstance(query, statements.Query):
+                bound = bind(query, catalog)
+                if statement.analyze:
+                    return plan_rows(engine.analyze(bound).lines())
+                return explain(bound)
+            explained = analyze_change if statement.analyze else explain_change
+            return explained(catalog, engine, query)
         case statements.Insert():
             return _insert(catalog, engine, statement)
         case statements.Delete():
@@ -196,15 +203,6 @@ def _result(catalog: AttachedCatalog, engine: Engine, statement: statements.Stat
         case _:
             _define(catalog, engine, statement)
             return ChangeResult()
-
-
-def _explain(catalog: AttachedCatalog, engine: Engine, statement: statements.Explain) -> Result:
-    if isinstance(statement.query, statements.Query):
-        bound = bind(statement.query, catalog)
-        return plan_rows(engine.analyze(bound).lines()) if statement.analyze else explain(bound)
-    if statement.analyze:
-        return analyze_change(catalog, engine, statement.query)
-    return explain_change(catalog, engine, statement.query)
 
 
 # -- definitions -----------------------------------------------------------------------------------

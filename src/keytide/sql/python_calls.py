@@ -40,7 +40,7 @@ from keytide.sql.local_engine import LocalEngine
 from keytide.sql.query_engine import Engine
 from keytide.sql.relation import CallerRelation, ExternalRelation, Relation, StoredRelation
 from keytide.sql.row_changes import delete, merge, update
-from keytide.sql.statements import CALLER_ROWS, Update
+from keytide.sql.statements import CALLER_ROWS
 from keytide.types import Field, arrow_schema, quoted, type_from_arrow
 from keytide.write.input_rows import source_table
 
@@ -201,7 +201,10 @@ def update_where(
         pairs = _assignments(texts.values(values, "Table.update"))
         where_tree = _where(texts, where)
         tree = exp.Update(this=_target(table, texts), expressions=pairs, where=where_tree)
-        statement = _meant(update_from(tree, texts.cursor()), where)
+        statement = update_from(tree, texts.cursor())
+        if where is not None and where_tree is None:
+            # A condition object needs no SQL.
+            statement = replace(statement, query=replace(statement.query, where=where))
         return table.carry_out(
             lambda seen: update(seen, engine, statement, isolation),
             is_local=isinstance(engine, LocalEngine),
@@ -315,13 +318,6 @@ def source_of_rows(
 def _where(texts: CallText, where: Condition | None) -> exp.Where | None:
     """A condition given as a string. A condition object needs no SQL."""
     return exp.Where(this=texts.condition(where)) if isinstance(where, str) else None
-
-
-def _meant(statement: Update, where: Condition | None) -> Update:
-    """The statement with a condition object, if one is given."""
-    if where is None or isinstance(where, str):
-        return statement
-    return replace(statement, query=replace(statement.query, where=where))
 
 
 def _when(texts: CallText, when: WhenCall) -> exp.When:

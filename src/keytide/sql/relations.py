@@ -148,10 +148,20 @@ def bind(query: Query, catalog: AttachedCatalog) -> BoundQuery:
         except InvalidError as error:
             message = f"table {relation.name}: {error}; read the table from Python instead"
             raise error_at(query.text, node.this.meta["start"], message) from error
-        _rename(node, relation.view)
+        if not node.alias:
+            node.set("alias", exp.TableAlias(this=exp.to_identifier(node.name, quoted=True)))
+        for part in ("db", "catalog", "version"):
+            node.set(part, None)
+        node.set("this", exp.to_identifier(relation.view))
+        node.comments = None
     fields = {relation.view: relation.fields for relation in relations}
     from_clause.resolve_unnests(tree, fields, query.text)
-    narrowed = _narrowed(tree, relations)
+    try:
+        # Only the columns and terms that the query needs, or all if that is unclear.
+        needs = _needs(tree, fields)
+    except SqlglotError:
+        needs = {}  # the engine reports what is wrong
+    narrowed = tuple(r.narrowed(*needs[r.view]) if r.view in needs else r for r in relations)
     return BoundQuery(pushdown.marked_conditions(tree, fields, query.text), narrowed, query.text)
 
 
@@ -391,29 +401,9 @@ def _is_in_lake(node: exp.Table, query: Query, catalog: AttachedCatalog) -> bool
     raise outside_error(f"the file {node.sql()}", query.text, node)
 
 
-def _rename(node: exp.Table, view: str) -> None:
-    if not node.alias:
-        node.set("alias", exp.TableAlias(this=exp.to_identifier(node.name, quoted=True)))
-    for part in ("db", "catalog", "version"):
-        node.set(part, None)
-    node.set("this", exp.to_identifier(view))
-    node.comments = None
-
-
 # -- pushdown --------------------------------------------------------------------------------------
 
 _Needs: TypeAlias = "dict[str, tuple[tuple[str, ...] | None, tuple[Predicate, ...]]]"
-
-
-def _narrowed(tree: exp.Expr, relations: Sequence[Relation]) -> tuple[Relation, ...]:
-    """The relations with only the columns and terms that a query needs, or all if that is
-    unclear."""
-    fields = {relation.view: relation.fields for relation in relations}
-    try:
-        needs = _needs(tree, fields)
-    except SqlglotError:
-        return tuple(relations)  # the engine reports what is wrong
-    return tuple(r.narrowed(*needs[r.view]) if r.view in needs else r for r in relations)
 
 
 def _needs(tree: exp.Expr, fields: Mapping[str, Sequence[Field]]) -> _Needs:

@@ -247,7 +247,12 @@ def unversioned_table(lake: Lake, name: str) -> UnversionedTable:
     if catalog.find_attached(name) is not None:
         columns = tuple(_columns(describe(lake.catalog, name, extended=False)))
         attached = name.partition(".")[0].lower()
-        if not _is_federated(lake, name):
+        try:
+            # Keys merge the rows of a federated table, so that it can be opened.
+            is_federated = isinstance(lake.table(name), FederatedTable)
+        except KeytideError:
+            is_federated = False
+        if not is_federated:
             connector = lake.catalog.attached[attached].name
             return UnversionedTable(
                 name, f"table of connector {connector}", (("Attached as", attached),), columns
@@ -285,14 +290,6 @@ def source_of(table: ForeignTable) -> Source:
     scan = table.scan()
     explained = scan.explain()
     return Source(scan.version, explained.parts, explained.rows)
-
-
-def _is_federated(lake: Lake, name: str) -> bool:
-    """Whether keys merge the rows of an attached table, so that it can be opened."""
-    try:
-        return isinstance(lake.table(name), FederatedTable)
-    except KeytideError:
-        return False
 
 
 def _view(

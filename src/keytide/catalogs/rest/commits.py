@@ -43,7 +43,6 @@ from keytide.options import keys
 from keytide.snapshot.authority import (
     FOLDER_COMMITS,
     NumberedDocument,
-    PartitionChange,
     TellChanges,
     UnknownOutcomeError,
     no_changes,
@@ -333,7 +332,17 @@ class RestCommits:
             "tableId": table_id,
             "baseSnapshotUuid": base_uuid,
             "snapshot": sent,
-            "statistics": [_statistics(change) for change in changes()],
+            "statistics": [
+                {
+                    "spec": dict(change.values),
+                    "recordCount": change.rows,
+                    "fileSizeInBytes": change.file_bytes,
+                    "fileCount": change.files,
+                    "lastFileCreationTime": change.newest_file_ms,
+                    "totalBuckets": change.total_buckets,
+                }
+                for change in changes()
+            ],
         }
         for _ in range(_TRIES):
             lost: LostAnswerError | None = None
@@ -408,17 +417,6 @@ class RestCommits:
             raise UnknownOutcomeError(
                 f"{lost or error}; it is unknown whether {self.table} has the commit"
             ) from error
-
-
-def _statistics(change: PartitionChange) -> dict[str, Any]:
-    return {
-        "spec": dict(change.values),
-        "recordCount": change.rows,
-        "fileSizeInBytes": change.file_bytes,
-        "fileCount": change.files,
-        "lastFileCreationTime": change.newest_file_ms,
-        "totalBuckets": change.total_buckets,
-    }
 
 
 def _commits_stored(store: Store, number: int) -> NumberedDocument | None:
