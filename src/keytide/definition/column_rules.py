@@ -128,7 +128,8 @@ def check_generated(schema: TableSchema, options: TableOptions) -> None:
     """
     texts = options.generation_texts
     for column in generated_columns(schema, options):
-        name, option_text = column.field.name, _option_text(column.field.name, column.text)
+        name = column.field.name
+        option_text = f"'{keys.key_of(keys.GENERATED, name)}' = {column.text!r}"
         again = [n for n in column.columns if n in texts or n == options.out_of_order_column]
         if again:
             raise InvalidError(
@@ -182,13 +183,10 @@ def _check_role(
         )
 
 
-def _option_text(name: str, text: str) -> str:
-    return f"'{keys.key_of(keys.GENERATED, name)}' = {text!r}"
-
-
 @lru_cache(maxsize=256)
 def _generated(name: str, text: str, fields: tuple[Field, ...]) -> GeneratedColumn:
-    by_name, option_text = {field.name: field for field in fields}, _option_text(name, text)
+    by_name = {field.name: field for field in fields}
+    option_text = f"'{keys.key_of(keys.GENERATED, name)}' = {text!r}"
     if name not in by_name:
         raise InvalidError(
             f"{option_text}: {name!r} is not a column; columns: {', '.join(by_name)}"

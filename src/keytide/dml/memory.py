@@ -323,7 +323,20 @@ class _Source(UpdatablePageSource):
 
     def get_next_page(self) -> pa.RecordBatch | None:
         page, self._page = self._page, None
-        return None if page is None else _shown(page, self._split, self._columns)
+        if page is None:
+            return None
+        made: list[Any] = []
+        for column in self._columns:
+            if column.name != ROW_ID:
+                made.append(page.column(column.name))
+                continue
+            # Row ids are built from the positions.
+            places = pa.array(np.arange(page.num_rows), _PLACE)
+            if column.type != _PLACE:
+                pages = pa.array(np.full(page.num_rows, self._split), pa.int64())
+                places = pa.StructArray.from_arrays([pages, places], fields=list(_ROW))
+            made.append(places)
+        return pa.record_batch(made, schema=schema_of(self._columns))
 
     def delete_rows(self, row_ids: pa.Array) -> None:
         self._take(pa.record_batch([row_ids.cast(_PLACE)], ["place"]))
@@ -417,21 +430,6 @@ class _MergeSink(ConnectorMergeSink):
 
 _NO_PLACES = pa.table({"place": pa.array([], _PLACE)})
 _NO_IDS = pa.table({"page": pa.array([], pa.int64()), "place": pa.array([], pa.int64())})
-
-
-def _shown(page: pa.RecordBatch, number: int, columns: Sequence[ColumnHandle]) -> pa.RecordBatch:
-    """The requested columns. Row ids are built from the positions."""
-    made: list[Any] = []
-    for column in columns:
-        if column.name != ROW_ID:
-            made.append(page.column(column.name))
-            continue
-        places = pa.array(np.arange(page.num_rows), _PLACE)
-        if column.type != _PLACE:
-            pages = pa.array(np.full(page.num_rows, number), pa.int64())
-            places = pa.StructArray.from_arrays([pages, places], fields=list(_ROW))
-        made.append(places)
-    return pa.record_batch(made, schema=schema_of(columns))
 
 
 def _without(places: np.ndarray[Any, Any]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:

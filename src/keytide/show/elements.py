@@ -140,17 +140,13 @@ def element(name: str, *children: str, **attributes: object) -> Markup:
         if value is None:
             continue
         shown = f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
-        pairs += f' {key.rstrip("_").replace("_", "-")}="{_escaped(shown)}"'
+        pairs += f' {key.rstrip("_").replace("_", "-")}="{escape(harmless(shown))}"'
     return Markup(f"<{name}{pairs}>{joined(*children)}</{name}>")
 
 
 def joined(*parts: str) -> Markup:
     """The parts in their order; those that are not `Markup` are escaped."""
-    return Markup("".join(p if isinstance(p, Markup) else _escaped(p) for p in parts))
-
-
-def _escaped(text: str) -> str:
-    return escape(harmless(text))
+    return Markup("".join(p if isinstance(p, Markup) else escape(harmless(p)) for p in parts))
 
 
 # -- SVG -------------------------------------------------------------------------------------------

@@ -304,7 +304,16 @@ def _fitted(array: pa.Array, stored: pa.DataType, wanted: pa.DataType, find: Fin
     if not is_alike:
         raise MisfitError("the shapes differ")
     if pa.types.is_struct(wanted):
-        return _struct(array, stored, wanted, find)
+        members = []
+        for stored_member, member in zip(stored, wanted, strict=True):
+            i = find(list(array.type), stored_member)
+            members.append(
+                pa.nulls(len(array), member.type)
+                if i is None
+                else _fitted(array.field(i), stored_member.type, member.type, find)
+            )
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(members, fields=list(wanted), mask=mask)
     if pa.types.is_map(wanted):
         parts = ((array.keys, "key"), (array.items, "item"))
         keys, items = (
@@ -318,19 +327,6 @@ def _fitted(array: pa.Array, stored: pa.DataType, wanted: pa.DataType, find: Fin
     return _with_children(
         array, wanted, _fitted(array.values, stored.value_type, wanted.value_type, find)
     )
-
-
-def _struct(array: pa.Array, stored: pa.DataType, wanted: pa.DataType, find: Finder) -> pa.Array:
-    members = []
-    for stored_member, member in zip(stored, wanted, strict=True):
-        i = find(list(array.type), stored_member)
-        members.append(
-            pa.nulls(len(array), member.type)
-            if i is None
-            else _fitted(array.field(i), stored_member.type, member.type, find)
-        )
-    mask = array.is_null() if array.null_count else None
-    return pa.StructArray.from_arrays(members, fields=list(wanted), mask=mask)
 
 
 def _with_children(array: pa.Array, wanted: pa.DataType, children: pa.Array) -> pa.Array:

@@ -34,8 +34,22 @@ def unused_token(tokens: Sequence[Token], tree: exp.Expr, parse: _Parse) -> tupl
         alike = tuple(token.token_type for token in tokens[max(0, index - 1) : index + 2])
         tried[alike] += 1
         if tried[alike] <= _TRIALS and any(parse(t) == tree for t in _others(tokens, index)):
-            return _reason(tokens, index)
-    return None
+            break
+    else:
+        return None
+
+    # Report where the clause of an unused word is repeated, otherwise the word itself.
+    clause = next((i for i in _level(tokens, index, -1) if tokens[i].token_type in _CLAUSES), None)
+    if clause is not None:
+        kind = tokens[clause].token_type
+        for step, origin in ((1, index), (-1, clause - 1)):
+            again = next(
+                (i for i in _level(tokens, origin, step) if tokens[i].token_type is kind), None
+            )
+            if again is not None:
+                word = " ".join(tokens[clause].text.upper().split())
+                return max(clause, again), f"{word} is given twice"
+    return index, f"{tokens[index].text!r} has no effect here"
 
 
 _TRIALS = 8
@@ -85,21 +99,6 @@ def _others(tokens: Sequence[Token], index: int) -> Iterator[list[Token]]:
         yield [*before, Token(kind, text, token.line, token.col, token.start, token.end), *after]
     if suffix is None and token.text.upper() not in _OPTIONAL:
         yield [*before, *after]
-
-
-def _reason(tokens: Sequence[Token], index: int) -> tuple[int, str]:
-    """Where the clause of an unused word is repeated, otherwise the word itself."""
-    clause = next((i for i in _level(tokens, index, -1) if tokens[i].token_type in _CLAUSES), None)
-    if clause is not None:
-        kind = tokens[clause].token_type
-        for step, origin in ((1, index), (-1, clause - 1)):
-            again = next(
-                (i for i in _level(tokens, origin, step) if tokens[i].token_type is kind), None
-            )
-            if again is not None:
-                word = " ".join(tokens[clause].text.upper().split())
-                return max(clause, again), f"{word} is given twice"
-    return index, f"{tokens[index].text!r} has no effect here"
 
 
 def _level(tokens: Sequence[Token], index: int, step: int) -> Iterator[int]:

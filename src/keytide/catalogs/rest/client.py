@@ -112,12 +112,6 @@ class RestClient:
         where = f"the configuration at {self.address}"
         return answer.object("defaults", where), answer.object("overrides", where)
 
-    @cached_property
-    def _base(self) -> str:
-        """The path prefix of the warehouse."""
-        prefix = (self.setting("prefix") or "").strip("/")
-        return f"/v1/{prefix}" if prefix else "/v1"
-
     def get(self, *path: str, query: Mapping[str, str] | None = None) -> Answer:
         """Read something, and retry if the service is busy. The object may not exist."""
         asked = f"?{urlencode(query)}" if query else ""
@@ -158,7 +152,9 @@ class RestClient:
         return self._send("DELETE", self._path(path), None, accepted=(MISSING,))
 
     def _path(self, parts: tuple[str, ...]) -> str:
-        return "/".join([self._base, *(quote(part, safe="") for part in parts)])
+        prefix = (self.setting("prefix") or "").strip("/")
+        base = f"/v1/{prefix}" if prefix else "/v1"
+        return "/".join([base, *(quote(part, safe="") for part in parts)])
 
     def _read(self, path: str, accepted: tuple[int, ...] = ()) -> Answer:
         for _ in range(_TRIES - 1):
