@@ -262,14 +262,6 @@ _LONG = 60
 # -- AUTO CDC --------------------------------------------------------------------------------------
 
 
-def create_flow(cursor: Cursor) -> ApplyEvents:
-    """Parse `CREATE FLOW name AS AUTO CDC INTO ...` after CREATE."""
-    cursor.expect("FLOW")
-    name = ".".join(cursor.path("the name of a flow"))
-    cursor.expect("AS")
-    return auto_cdc(cursor, name)
-
-
 def auto_cdc(cursor: Cursor, flow: str | None = None) -> ApplyEvents:
     """`AUTO CDC INTO target FROM source KEYS (...) [clauses] SEQUENCE BY column [clauses]`.
 

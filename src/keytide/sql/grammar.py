@@ -32,7 +32,7 @@ from keytide.sql.definition_grammar import (
     options,
     table_changes,
 )
-from keytide.sql.dml_grammar import auto_cdc, change, create_flow
+from keytide.sql.dml_grammar import auto_cdc, change
 from keytide.sql.history_procedures import place_of_version
 
 # -- maintenance -----------------------------------------------------------------------------------
@@ -274,8 +274,10 @@ def _create(cursor: Cursor) -> statements.Statement:
             cursor.accept("=")
             comment = cursor.string()
         return statements.CreateDatabase(name, comment, exists_ok)
-    if cursor.peek() == "FLOW":
-        return create_flow(cursor)
+    if cursor.accept("FLOW"):
+        flow = ".".join(cursor.path("the name of a flow"))
+        cursor.expect("AS")
+        return auto_cdc(cursor, flow)
     replaces = cursor.accept("OR", "REPLACE")
     if replaces or cursor.peek() == "VIEW":
         cursor.expect("VIEW")
