@@ -113,10 +113,6 @@ class Rules:
         )  # fmt: skip
         return any(threshold is not None for threshold in thresholds)
 
-    def highest_level(self, runs: Sequence[SortedRun]) -> int:
-        """The highest level of a bucket. Files of other engines may be above the configured one."""
-        return max(self.num_levels - 1, *(run.level for run in runs))
-
 
 def sorted_runs(files: Iterable[ManifestEntry]) -> list[SortedRun]:
     """The runs of one bucket, newest first."""
@@ -239,7 +235,8 @@ def _by_early_rules(runs: Sequence[SortedRun], rules: Rules, now_ms: int) -> Uni
     """
     if len(runs) < 2:
         return None
-    highest = rules.highest_level(runs)
+    # Files of other engines may be above the configured levels.
+    highest = max(rules.num_levels - 1, *(run.level for run in runs))
     below = sum(run.size for run in runs if run.level != highest)
     total, incremental = rules.total_size_threshold, rules.incremental_size_threshold
     interval_ms, oldest = rules.optimization_interval_ms, runs[-1]
@@ -290,4 +287,4 @@ def _newest(runs: Sequence[SortedRun], rules: Rules, count: int) -> Unit:
 
 
 def _all(runs: Sequence[SortedRun], rules: Rules) -> Unit:
-    return Unit(tuple(runs), rules.highest_level(runs), is_whole=True)
+    return Unit(tuple(runs), max(rules.num_levels - 1, *(run.level for run in runs)), is_whole=True)

@@ -464,7 +464,12 @@ def _converted_table(
     if dry_run:
         return result
     is_stored = target.schema.id == found.newest.id
-    converted_view = _view_at(state.view, target.schema)
+    options = TableOptions.parse(target.schema.options)
+    schemas = Schemas(state.view.name, {**state.view.schemas, target.schema.id: target.schema})
+    functions = registered_functions(options)
+    converted_view = replace(
+        state.view, schema=target.schema, schemas=schemas, options=options, functions=functions
+    )
     begun = Transaction.on(pinned.live, TableState(converted_view, state.live))
     with with_follow_ups(pinned.live, begun, done="the table is converted") as transaction:
         local_runner().each(_conversion_tasks(state, transaction.state), transaction.collect)
@@ -478,14 +483,6 @@ def _converted_table(
         return None
     files = len(outcome.live.files)
     return replace(result, snapshot_id=outcome.snapshot.id, files_after=files)
-
-
-def _view_at(view: TableView, schema: TableSchema) -> TableView:
-    """The table at a schema that may not be stored yet."""
-    options = TableOptions.parse(schema.options)
-    schemas = Schemas(view.name, {**view.schemas, schema.id: schema})
-    functions = registered_functions(options)
-    return replace(view, schema=schema, schemas=schemas, options=options, functions=functions)
 
 
 def _conversion_tasks(

@@ -341,7 +341,11 @@ class _Ingestion:
             keep(part)
 
         if place.is_driver:
-            _feed_here(task, rows.select(*names), take)
+            with on_driver():
+                found = rows.select(*names).toArrow()
+            written = task.feed([found] if found.num_rows else [], 0)
+            if written is not None:
+                take(written)
         else:
             # Shuffle the rows so that all rows of a bucket are in one task.
             keys = [column(name) for name in transaction.view.schema.partition_keys]
@@ -484,15 +488,6 @@ def _decoded_here(messages: DataFrame, spec: FeedSpec, view: TableView, spread: 
     decoded = [batch for batch in _decode(lines, spec, view, spread) if batch.num_rows]
     rows = pa.Table.from_batches(decoded, schema)
     return messages.sparkSession.createDataFrame(rows, spark_schema(schema))
-
-
-def _feed_here(task: _ChangeTask, rows: DataFrame, take: Callable[[WrittenChanges], None]) -> None:
-    """Let one task write the rows."""
-    with on_driver():
-        found = rows.toArrow()
-    written = task.feed([found] if found.num_rows else [], 0)
-    if written is not None:
-        take(written)
 
 
 def _layout(transaction: Transaction, rows: DataFrame) -> Layout:
