@@ -16,36 +16,36 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
     "modules": 358,
-    "code_lines": 77_856,
-    "import_lines": 7_868,
-    "functions": 8_156,
-    "longest_function": 51,
+    "code_lines": 74_538,
+    "import_lines": 7_629,
+    "functions": 6_650,
+    "longest_function": 49,
     "one_liners_percent": 29,
-    "used_once_percent": 56,
-    "lone_modules": 33,
+    "used_once_percent": 41,
+    "lone_modules": 31,
     "names_in_two_packages": 21,
 }
 """At most so many. Lower a limit when the count has fallen, and never raise one."""
 
-MEDIANS = {"lines_of_a_module": 333.0, "lines_of_a_function": 4}
+MEDIANS = {"lines_of_a_module": 315.5, "lines_of_a_function": 4}
 """At least so many."""
 
 WAYS = {
     # At most so many modules, functions, and jumps between modules.
-    "upsert": (56, 556, 348),
-    "scan": (36, 234, 151),
-    "get": (40, 313, 196),
-    "DELETE": (90, 999, 781),
-    "DELETE in SQL": (109, 1_135, 887),
-    "MERGE in SQL": (107, 1_085, 797),
-    "SELECT": (60, 455, 299),
-    "compaction": (63, 639, 431),
-    "auto_cdc": (65, 650, 424),
-    "auto_cdc, histories": (75, 777, 520),
-    "changes": (43, 329, 231),
-    "why": (44, 351, 219),
-    "external scan": (35, 235, 139),
-    "upsert and publish": (80, 1_031, 782),
+    "upsert": (53, 507, 346),
+    "scan": (33, 213, 146),
+    "get": (37, 287, 190),
+    "DELETE": (81, 799, 642),
+    "DELETE in SQL": (100, 910, 742),
+    "MERGE in SQL": (105, 964, 785),
+    "SELECT": (57, 405, 293),
+    "compaction": (60, 577, 418),
+    "auto_cdc": (62, 587, 421),
+    "auto_cdc, histories": (72, 697, 512),
+    "changes": (41, 295, 227),
+    "why": (41, 321, 214),
+    "external scan": (35, 208, 131),
+    "upsert and publish": (79, 929, 769),
 }
 
 

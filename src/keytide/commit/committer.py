@@ -313,17 +313,7 @@ class _Attempt:
             return decision
         if isinstance(decision, Restamp):
             self._settle()
-            # The previous files belong to nobody from then on.
-            entries = list(self._change.entries)
-            try:
-                for place, number in decision.numbers.items():
-                    old = entries[place]
-                    entries[place] = self._committer.restamp(self._view, old, number)
-                    self._superseded += self._view.stored_paths(old)
-            finally:
-                # After an error too: this change must clean up the files that were created.
-                result = replace(self._change.result, entries=tuple(entries))
-                self._change = replace(self._change, result=result)
+            self._restamp(decision)
         new = self._builder.build(self._change.onto(present), self._latest, self._live)
         self._described += new.files
         # Stored before the snapshot that names them: a reader of the snapshot finds all of them.
@@ -536,6 +526,19 @@ class _Attempt:
         made = [*new_data_files(change.entries), *change.changelog]
         files = [path for entry in made for path in self._view.stored_paths(entry)]
         self._metadata.store.discard([*self._superseded, *self._described, *files])
+
+    def _restamp(self, decision: Restamp) -> None:
+        """Give files higher numbers. The previous files belong to nobody from then on."""
+        entries = list(self._change.entries)
+        try:
+            for place, number in decision.numbers.items():
+                old = entries[place]
+                entries[place] = self._committer.restamp(self._view, old, number)
+                self._superseded += self._view.stored_paths(old)
+        finally:
+            # After an error too: this change must clean up the files that were created.
+            result = replace(self._change.result, entries=tuple(entries))
+            self._change = replace(self._change, result=result)
 
     def _create(self, new: NewSnapshot) -> bool:
         try:
