@@ -69,13 +69,13 @@ _NOBODY = Step()
 @contextmanager
 def span(name: str, table: str = "", **facts: str) -> Iterator[Step]:
     """Run a block within the span `keytide.` + `name`. It records errors that leave the block."""
-    told = _told
-    if told is None:
+    observers = _told
+    if observers is None:
         yield _NOBODY
         return
     full, began = f"{_NAME}.{name}", time.perf_counter()
-    with told.tracer.start_as_current_span(full) as current:
-        step = _Observed(told, current, full, table)
+    with observers.tracer.start_as_current_span(full) as current:
+        step = _Observed(observers, current, full, table)
         step.facts(table=table, **facts) if table else step.facts(**facts)
         try:
             yield step
@@ -86,12 +86,12 @@ def span(name: str, table: str = "", **facts: str) -> Iterator[Step]:
 @contextmanager
 def lone_span(name: str, table: str) -> Iterator[Step]:
     """Create a span without children, for an operation done in parts while others run."""
-    told = _told
-    if told is None:
+    observers = _told
+    if observers is None:
         yield _NOBODY
         return
     full, began = f"{_NAME}.{name}", time.perf_counter()
-    step = _Observed(told, told.tracer.start_span(full), full, table)
+    step = _Observed(observers, observers.tracer.start_span(full), full, table)
     step.facts(table=table)
     try:
         yield step

@@ -347,8 +347,8 @@ def _without_compactions(
             break
         last = before
     # This process may know a snapshot that has expired, whose files are gone.
-    stay = all(now == told or metadata.has_snapshot(now.id)
-               for now, told in zip((first, last), given, strict=True))  # fmt: skip
+    stay = all(now == start or metadata.has_snapshot(now.id)
+               for now, start in zip((first, last), given, strict=True))  # fmt: skip
     return (first, last) if stay else given
 
 
@@ -372,8 +372,8 @@ def changed_rows(changes: Changes, start: int | str, most: int = ROWS_MAX) -> Ch
 
     Reads no further. Raises like `Changes.to_batches`.
     """
-    told = changes.explain()
-    return first_changes(changes, str(start), str(told.end_id), changes.mode, str(told), most)
+    plan = changes.explain()
+    return first_changes(changes, str(start), str(plan.end_id), changes.mode, str(plan), most)
 
 
 def first_changes(

@@ -484,5 +484,5 @@ def _epoch_ms(wall_clock_ms: int | None) -> int:
     """
     if wall_clock_ms is None:
         return 0
-    told = datetime(1970, 1, 1) + timedelta(milliseconds=wall_clock_ms)
-    return round(told.timestamp() * 1000)
+    moment = datetime(1970, 1, 1) + timedelta(milliseconds=wall_clock_ms)
+    return round(moment.timestamp() * 1000)

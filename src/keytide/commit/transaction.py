@@ -159,10 +159,10 @@ class WriteResult(Record):
 def warn_of_errors(table: str, result: WriteResult) -> None:
     """Warn about rows that were left out, if nobody receives the result."""
     if result.errors:
-        told = ", ".join(f"{count} for {name}" for name, count in result.errors.items())
+        counts = ", ".join(f"{count} for {name}" for name, count in result.errors.items())
         left_out = sum(result.errors.values())
         warn_caller(
-            f"table {table}: {left_out} of {result.rows} rows were skipped as invalid: {told}; "
+            f"table {table}: {left_out} of {result.rows} rows were skipped as invalid: {counts}; "
             f"to refuse such rows, set '{keys.UPSERT_ROW_ERRORS}' = 'refuse'"
         )
 

@@ -79,15 +79,15 @@ class ChangelogWriter:
         `narrow` are the positions of runs that contain only these keys.
         """
         levels = enumerate(run[0].meta.level for run in section.runs)
-        told = {place for place, level in levels if level >= self._lowest_told}
-        new = [rows for place, rows in enumerate(window.runs) if place not in told]
+        emitted = {place for place, level in levels if level >= self._lowest_told}
+        new = [rows for place, rows in enumerate(window.runs) if place not in emitted]
         images = window.counted if self._looks_up else window.runs
-        if told <= set(narrow):
-            self.emit([images[place] for place in told], window.merged)
+        if emitted <= set(narrow):
+            self.emit([images[place] for place in emitted], window.merged)
             return
-        wide = [images[place] for place in told if place not in narrow]
+        wide = [images[place] for place in emitted if place not in narrow]
         self.emit_versions(
-            new, wide, window.merged, [images[place] for place in told & set(narrow)]
+            new, wide, window.merged, [images[place] for place in emitted & set(narrow)]
         )
 
     def emit_versions(
@@ -132,15 +132,15 @@ class ChangelogWriter:
         if not filled:
             return
         none = filled[0].clear()
-        told = difference(
+        changes = difference(
             self._rows([none, *_non_empty(before)]),
             self._rows([none, *_non_empty(after)]),
             self._view.order.key,
             self._compared,
             keeps_equal=not (options.row_deduplicate or self._view.engine.keeps_rows),
         )
-        if told.height:
-            self._write(self._pile.add(to_arrow(told, stored_schema(self._view))))
+        if changes.height:
+            self._write(self._pile.add(to_arrow(changes, stored_schema(self._view))))
 
     def _rows(self, versions: Iterable[pl.DataFrame]) -> pl.DataFrame:
         """What readers see of some versions, with NULL as it is stored, and their numbers."""
@@ -167,9 +167,9 @@ def _non_empty(frames: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
     return [frame for frame in frames if frame.height]
 
 
-def _between_pairs(told: pa.Table, count: int) -> int:
+def _between_pairs(changes: pa.Table, count: int) -> int:
     """A cut that does not separate a -U from the +U in the next row."""
-    is_before = told.column(VALUE_KIND)[count - 1].as_py() == RowKind.UPDATE_BEFORE
+    is_before = changes.column(VALUE_KIND)[count - 1].as_py() == RowKind.UPDATE_BEFORE
     return count + 1 if is_before else count
 
 

@@ -323,19 +323,19 @@ def check_dml_watermark(schema: TableSchema, options: TableOptions) -> None:
     policy, watermark = options.dml_watermark, options.watermark_key
     if policy == "copy":
         return
-    told = f"'{keys.UPSERT_DML_WATERMARK}' = '{policy}'"
+    setting = f"'{keys.UPSERT_DML_WATERMARK}' = '{policy}'"
     if not watermark:
-        raise InvalidError(f"{told} requires a '{keys.WATERMARK_KEY}'")
+        raise InvalidError(f"{setting} requires a '{keys.WATERMARK_KEY}'")
     types = [schema.field(name).type for name in watermark]
     if policy == "statement-time" and [t.root in _INSTANTS for t in types] != [True]:
         found = ", ".join(f"{n} {t.sql()}" for n, t in zip(watermark, types, strict=True))
         raise InvalidError(
-            f"{told} requires one {' or '.join(_INSTANTS)} column as '{keys.WATERMARK_KEY}', "
+            f"{setting} requires one {' or '.join(_INSTANTS)} column as '{keys.WATERMARK_KEY}', "
             f"found {found}"
         )
     if policy == "statement-time" and options.sequence_sort_order == "descending":
         raise InvalidError(
-            f"{told} makes later statements newer, but '{keys.SEQUENCE_FIELD_SORT_ORDER}' is "
+            f"{setting} makes later statements newer, but '{keys.SEQUENCE_FIELD_SORT_ORDER}' is "
             "'descending'; remove one of them"
         )
 

@@ -192,15 +192,15 @@ class DeltaState:
             removed.append(action)
         for action in _of(every, "add"):
             files[action["path"]] = action
-        told = {a.get("appId"): a.get("version") for a in _of(every, "txn")}
+        versions = {a.get("appId"): a.get("version") for a in _of(every, "txn")}
         return DeltaState(
             version,
             _last(every, "protocol", self.protocol),
             _last(every, "metaData", self.metadata),
             files,
             tuple(removed),
-            told.get(APP_ID, self.snapshot_id),
-            told.get(COMMIT_APP_ID, None if APP_ID in told else self.commit),
+            versions.get(APP_ID, self.snapshot_id),
+            versions.get(COMMIT_APP_ID, None if APP_ID in versions else self.commit),
         )
 
     def without_removed(self, before_ms: int) -> DeltaState:
@@ -210,11 +210,11 @@ class DeltaState:
 
     def actions(self) -> list[Action]:
         """All actions that lead to it in one step, for a checkpoint."""
-        told = {APP_ID: self.snapshot_id, COMMIT_APP_ID: self.commit}
+        versions = {APP_ID: self.snapshot_id, COMMIT_APP_ID: self.commit}
         return [
             {"protocol": self.protocol},
             {"metaData": self.metadata},
-            *(_transaction(app, number) for app, number in told.items() if number is not None),
+            *(_transaction(app, number) for app, number in versions.items() if number is not None),
             *({"add": action} for action in self.files.values()),
             *({"remove": action} for action in self.removed),
         ]

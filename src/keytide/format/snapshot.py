@@ -193,10 +193,10 @@ class Consumer:
     def from_json(cls, data: bytes, path: str) -> Consumer:
         """Parse a consumer file. Raises DataError if it is damaged."""
         document = read_document(data, path)
-        told = document.get("toldSnapshot")
+        last = document.get("toldSnapshot")
         return cls(
             member(document, "nextSnapshot", INTEGER, path),
-            None if told is None else member(document, "toldSnapshot", INTEGER, path),
+            None if last is None else member(document, "toldSnapshot", INTEGER, path),
             optional_member(document, "toldCommit", TEXT, path),
         )
 

@@ -45,8 +45,8 @@ def scan_polars(table: Table | ForeignTable | Scan | ExternalScan | FallbackScan
     scan = table if isinstance(table, _AnyScan) else table.scan()
     # The name of the scan in `LazyFrame.explain`, if this version of Polars supports one.
     known = inspect.signature(register_io_source).parameters
-    told = {"explain_name": "keytide", "explain_detail": repr(scan)}
-    named: dict[str, Any] = {name: text for name, text in told.items() if name in known}
+    names = {"explain_name": "keytide", "explain_detail": repr(scan)}
+    named: dict[str, Any] = {name: text for name, text in names.items() if name in known}
     return register_io_source(
         _Source(scan).frames, schema=dict(polars_schema(scan.fields)), is_pure=True, **named
     )

@@ -203,8 +203,8 @@ def expire_snapshots(
     refuse_cleaners(view.schema, view.options, view.name)
     with view.naming_table():
         retention = Retention.of_snapshots(view.options, now_ms).for_request(asked)
-    told = Retention.of_changelogs(view.options, now_ms)
-    return _Expiry(table, view, retention, told).run(dry_run=dry_run)
+    of_changelogs = Retention.of_changelogs(view.options, now_ms)
+    return _Expiry(table, view, retention, of_changelogs).run(dry_run=dry_run)
 
 
 def expire_changelogs(
@@ -231,8 +231,8 @@ def expire_changelogs(
     asked = ExpiryRequest(retain_max, retain_min, older_ms, max_deletes)
     view = table.view(table.schema)
     with view.naming_table():
-        told = Retention.of_changelogs(view.options, wall_clock_ms()).for_request(asked)
-    return _ChangelogExpiry(table, view, told).run(dry_run=dry_run)
+        retention = Retention.of_changelogs(view.options, wall_clock_ms()).for_request(asked)
+    return _ChangelogExpiry(table, view, retention).run(dry_run=dry_run)
 
 
 def prefetch_oldest(table: StoredTable, view: TableView, newest: Snapshot | None) -> None:
@@ -262,8 +262,8 @@ def expire_due(table: StoredTable, view: TableView, newest_id: int) -> None:
         return
     asked = ExpiryRequest(max_deletes=options.snapshots_expired_max)
     retention = Retention.of_snapshots(options, now_ms).for_request(asked)
-    told = Retention.of_changelogs(options, now_ms).for_request(asked)
-    expiry = _Expiry(table, view, retention, told)
+    of_changelogs = Retention.of_changelogs(options, now_ms).for_request(asked)
+    expiry = _Expiry(table, view, retention, of_changelogs)
     if table.oldest is None:
         _read_oldest(table)
     oldest, slack_ms = table.oldest, options.snapshot_time_retained_ms // _SLACK

@@ -225,12 +225,14 @@ class ReferenceSearch:
         """The same for changelogs that have outlived their snapshots."""
         named: set[str] = set()
         for changelog in changelogs if self.candidates else ():
-            told = changelog_list(changelog, self.view.options.changelog_producer)
+            manifest_list = changelog_list(changelog, self.view.options.changelog_producer)
             # Without its list, nothing is left of it, or another process is about to delete it.
-            if told is None or not self.metadata.store.exists(paths.manifest_path(told[0])):
+            if manifest_list is None or not self.metadata.store.exists(
+                paths.manifest_path(manifest_list[0])
+            ):
                 continue
-            manifests = self.metadata.manifest_list(*told)
-            files = (told[0], *(meta.file_name for meta in manifests))
+            manifests = self.metadata.manifest_list(*manifest_list)
+            files = (manifest_list[0], *(meta.file_name for meta in manifests))
             named.update(name for name in files if name in self.candidates)
             entries = Entries.together([self._of_manifest(meta) for meta in manifests])
             named |= _names(entries.filter(entries.column("_KIND") == FileKind.ADD))
@@ -262,7 +264,7 @@ def garbage_of(
     Files outside the table are left out, as in all code that changes files. Raises `DataError` for
     a file that is missing or damaged.
     """
-    told = [
+    unused = [
         entry for each in expired for entry in metadata.entries(metadata.changelog_manifests(each))
     ]
     # The files that these consecutive commits removed permanently.
@@ -275,7 +277,7 @@ def garbage_of(
             if entry.kind is FileKind.ADD:
                 dropped.pop(entry.file.file_name, None)
     files: dict[str, int] = {}
-    for entry in (*dropped.values(), *told):
+    for entry in (*dropped.values(), *unused):
         if entry.file.external_path is None:
             file, *beside = view.stored_paths(entry)
             files |= {file: entry.file.file_size} | dict.fromkeys(beside, 0)

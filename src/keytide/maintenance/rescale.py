@@ -209,8 +209,8 @@ def rescale(
         state = transaction.state
         totals = state.live.partition_buckets.items()
         outdated = frozenset(p for p, total in totals if total != view.options.bucket and spec(p))
-        told, others = _tasks(state, outdated)
-        files = sum(len(task.files) for task in (*told, *others))
+        emitted, others = _tasks(state, outdated)
+        files = sum(len(task.files) for task in (*emitted, *others))
         if dry_run or not files:
             transaction.abort()
             return RescaleResult(None, len(outdated), files, None if dry_run else 0)
@@ -218,10 +218,10 @@ def rescale(
         runner.each(others, transaction.collect)
         if not view.options.compactions_tell:
             raise_replacement(transaction, runner)
-        if told:
+        if emitted:
             moved: list[ManifestEntry] = []
             try:
-                runner.each(told, lambda written: moved.extend(written.entries))
+                runner.each(emitted, lambda written: moved.extend(written.entries))
             finally:
                 # The changelog does not emit the rows.
                 options = replace(transaction.view.options, changelog_producer="none")
@@ -269,17 +269,17 @@ def _tasks(
     for entry in state.live.entries:
         if entry.partition in partitions:
             files.setdefault((entry.partition, entry.bucket), []).append(entry)
-    told: list[MoveTask] = []
+    emitted_tasks: list[MoveTask] = []
     others: list[MoveTask] = []
     for bucket, entries in files.items():
         highest = max(entry.file.level for entry in entries)
         lowest = lowest_emitted_level(view.options, highest) if tells else highest + 1
         emitted = [entry for entry in entries if entry.file.level >= lowest]
         new = [entry for entry in entries if entry.file.level < lowest]
-        for tasks, moved in ((told, emitted), (others, new)):
+        for tasks, moved in ((emitted_tasks, emitted), (others, new)):
             if moved:
                 tasks.append(MoveTask(view, bucket, tuple(to_merge(moved, places))))
-    return told, others
+    return emitted_tasks, others
 
 
 @dataclass(frozen=True)

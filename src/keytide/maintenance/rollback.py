@@ -116,10 +116,10 @@ def warn_of_consumers(metadata: TableMetadata, consumers: Sequence[str]) -> None
 
 def _watermarked(metadata: TableMetadata, watermark: int) -> Snapshot:
     """The latest snapshot with this watermark or an earlier one."""
-    known = [(told, each) for each in metadata.snapshots()
-             if (told := each.known_watermark) is not None]  # fmt: skip
-    for told, snapshot in reversed(known):
-        if told <= watermark:
+    known = [(mark, each) for each in metadata.snapshots()
+             if (mark := each.known_watermark) is not None]  # fmt: skip
+    for mark, snapshot in reversed(known):
+        if mark <= watermark:
             return snapshot
     oldest = f"the earliest is {known[0][0]}" if known else "no snapshot has a watermark"
     raise NotFoundError(

@@ -253,11 +253,11 @@ def snapshot_at_or_after_watermark(metadata: TableMetadata, watermark: int) -> S
     Raises `NotFoundError` if there is none.
     """
     tagged = [tag.snapshot for tag in metadata.tags().values()]
-    known = [(told, each) for each in (*metadata.snapshots(), *tagged)
-             if (told := each.known_watermark) is not None]  # fmt: skip
-    found = [each for told, each in known if told >= watermark]
+    known = [(mark, each) for each in (*metadata.snapshots(), *tagged)
+             if (mark := each.known_watermark) is not None]  # fmt: skip
+    found = [each for mark, each in known if mark >= watermark]
     if not found:
-        latest = max((told for told, _ in known), default=None)
+        latest = max((mark for mark, _ in known), default=None)
         known_ones = "no snapshot has a watermark" if latest is None else f"the latest is {latest}"
         raise NotFoundError(
             f"table {metadata.name} has no snapshot with the watermark {watermark} or a later one; "
@@ -488,8 +488,8 @@ class _TagCreation:
             return datetime.fromtimestamp(snapshot.time_millis / 1000)
         # The watermark of the stream, in UTC. The end of a stream is marked by the largest possible
         # number, which is not a time.
-        told = snapshot.known_watermark
-        return None if told is None or not is_moment(told) else utc(told).replace(tzinfo=None)
+        mark = snapshot.known_watermark
+        return None if mark is None or not is_moment(mark) else utc(mark).replace(tzinfo=None)
 
 
 # -- tags of batches -------------------------------------------------------------------------------

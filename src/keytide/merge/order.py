@@ -348,16 +348,16 @@ def difference(
         .then(kinds[RowKind.UPDATE_BEFORE])
         .otherwise(kinds[RowKind.DELETE])
     )
-    told = rows.with_columns(told_kind.alias(VALUE_KIND))
+    images = rows.with_columns(told_kind.alias(VALUE_KIND))
     if not keeps_equal:
         others = [
             name
             for name in before.columns
             if name not in key and (compared is None or name in compared)
         ]
-        told = told.with_columns((pl.col(_HAS_PARTNER) & _equals_next(others)).alias(_IS_EQUAL))
-        told = told.filter(~(pl.col(_IS_EQUAL) | pl.col(_IS_EQUAL).shift(1, fill_value=False)))
-    return told.select(VALUE_KIND, *before.columns)
+        images = images.with_columns((pl.col(_HAS_PARTNER) & _equals_next(others)).alias(_IS_EQUAL))
+        images = images.filter(~(pl.col(_IS_EQUAL) | pl.col(_IS_EQUAL).shift(1, fill_value=False)))
+    return images.select(VALUE_KIND, *before.columns)
 
 
 def with_kind(rows: pl.DataFrame, kind: RowKind) -> pl.DataFrame:

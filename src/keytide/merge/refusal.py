@@ -50,12 +50,14 @@ NAMED_ROWS_MAX = 5
 def named_rows(rows: pl.DataFrame, columns: Sequence[str]) -> str:
     """The first of some rows by their values, up to the maximum."""
     first = held_by_python(rows.select(columns).head(NAMED_ROWS_MAX)).rows()
-    told = []
+    descriptions = []
     for row in first:
         # Times and decimals are shown without Python syntax.
         texts = (str(v) if isinstance(v, date | time | Decimal) else shown(v) for v in row)
-        told.append(", ".join(f"{n} = {text}" for n, text in zip(columns, texts, strict=True)))
-    return "; ".join([*told, "..."] if rows.height > len(first) else told)
+        descriptions.append(
+            ", ".join(f"{n} = {text}" for n, text in zip(columns, texts, strict=True))
+        )
+    return "; ".join([*descriptions, "..."] if rows.height > len(first) else descriptions)
 
 
 def reasons(refusals: list[Refusal], height: int) -> pl.Series:

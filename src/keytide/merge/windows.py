@@ -277,8 +277,8 @@ def _merged(
         return merge(versions, slices)
     except InvalidError as error:
         if slices.count == 1:
-            told = [name for name in key if not is_scratch(name)]
-            values = held_by_python(versions.select(told).head(1)).row(0, named=True)
+            names = [name for name in key if not is_scratch(name)]
+            values = held_by_python(versions.select(names).head(1)).row(0, named=True)
             named = ", ".join(f"{name} = {value!r}" for name, value in values.items())
             raise InvalidError(f"the versions with {named} cannot be merged: {error}") from error
         half = slices.count // 2

@@ -115,7 +115,7 @@ def _field(column: Column, case: Case) -> Field:
     is_nullable = not (case.schema.has_nulls and column.is_not_null)
     one = parse_sql_type(_TYPES[column.type])
     type_ = one if column.is_single else ArrayType(one)
-    told = ", ".join(filter(None, (column.format, column.granularity))) or None
+    spelling = ", ".join(filter(None, (column.format, column.granularity))) or None
 
     # NULL is replaced by the default when a row is written. With null handling, Pinot shows NULL,
     # but still compares by the default. If there are several comparison columns, NULL means that a
@@ -133,7 +133,7 @@ def _field(column: Column, case: Case) -> Field:
             with contextlib.suppress(OverflowError):
                 moment = datetime(1970, 1, 1) + timedelta(milliseconds=int(column.default))
                 default = moment.isoformat(" ", "milliseconds")
-    return Field(-1, column.name, type_.with_nullable(is_nullable), told, default)
+    return Field(-1, column.name, type_.with_nullable(is_nullable), spelling, default)
 
 
 def _can_have_default(column: Column, case: Case) -> bool:
@@ -240,10 +240,10 @@ def _warn_of_ttls(table: Table, case: Case) -> None:
     has, asked = table.options, options(case)
     differing = [key for key in TTLS if has.get(key) != asked.get(key)]
     if differing:
-        told = (
+        lifetimes = (
             f"'{k}' {_value_text(has.get(k))}, not {_value_text(asked.get(k))}" for k in differing
         )
         warn_caller(
-            f"table {table.name} has different TTLs from the config: {', '.join(told)}; "
+            f"table {table.name} has different TTLs from the config: {', '.join(lifetimes)}; "
             f"change them with Table.alter"
         )

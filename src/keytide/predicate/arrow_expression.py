@@ -101,8 +101,8 @@ class _ExpressionWords:
 
     @classmethod
     def of(cls, expression: pc.Expression) -> _ExpressionWords:
-        made_of, (told,) = expression.__reduce__()
-        values = pa.ipc.open_file(told).get_batch(0)
+        made_of, (state,) = expression.__reduce__()
+        values = pa.ipc.open_file(state).get_batch(0)
         return cls(words_of(values.schema), values, made_of)
 
     def parts(self) -> _Part:

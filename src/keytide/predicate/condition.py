@@ -180,8 +180,8 @@ def constraint_of(name: str, text: str, fields: tuple[Field, ...], table: str) -
     Raises `InvalidError` if it does not parse or fit, does not return a BOOLEAN, or depends on more
     than the columns of a row. Raises `NotFoundError` for an unknown column.
     """
-    told = f"{table}: constraint {name!r}"
-    condition, read = _condition(text, fields, told)
+    subject = f"{table}: constraint {name!r}"
+    condition, read = _condition(text, fields, subject)
     return Constraint(name, text, condition, read)
 
 
@@ -200,10 +200,10 @@ def expressions_in(schema: TableSchema) -> dict[str, tuple[str, ...]]:
 
 @lru_cache(maxsize=256)
 def _condition(
-    text: str, fields: tuple[Field, ...], told: str
+    text: str, fields: tuple[Field, ...], subject: str
 ) -> tuple[Predicate | RowExpression, tuple[Field, ...]]:
     with suppress(InvalidError, NotFoundError):  # SQL is case-insensitive
-        predicate = parse_where(text, fields, told)
+        predicate = parse_where(text, fields, subject)
         used = columns_of(predicate)
         return predicate, tuple(field for field in fields if field.name in used)
     by_name = {field.name: field for field in fields}
@@ -212,7 +212,7 @@ def _condition(
         read = expression.read_of(by_name)
         expression.check_condition(read)
     except KeytideError as error:
-        raise type(error)(f"table {told}: {error}") from error
+        raise type(error)(f"table {subject}: {error}") from error
     return expression, read
 
 

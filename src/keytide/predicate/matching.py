@@ -107,8 +107,8 @@ def may_match(predicate: Predicate, fields: Sequence[Field]) -> pl.Expr:
 def bounds_tell_of(predicate: Predicate) -> bool:
     """Whether there are any bounds for which `may_match` is false."""
     if isinstance(predicate, And | Or):
-        told = map(bounds_tell_of, predicate.terms)
-        return any(told) if isinstance(predicate, And) else all(told)
+        parts = map(bounds_tell_of, predicate.terms)
+        return any(parts) if isinstance(predicate, And) else all(parts)
     if isinstance(predicate, Not):
         negated = _negated(predicate.term)
         return negated is not None and bounds_tell_of(negated)

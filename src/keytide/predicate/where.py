@@ -79,8 +79,8 @@ def read_expression(expression: pl.Expr, table: str) -> Predicate:
     Raises `InvalidError`, which names the part that a condition cannot have.
     """
     try:
-        told = json.loads(expression.meta.serialize(format="json"))
-        return _Part(expression, told, table).predicate()
+        document = json.loads(expression.meta.serialize(format="json"))
+        return _Part(expression, document, table).predicate()
     except RecursionError as error:
         raise InvalidError(
             f"table {table}: the expression is nested too deeply; combine its parts with "
@@ -98,8 +98,8 @@ def terms_of(expression: pl.Expr) -> list[pl.Expr]:
     Also the expression itself if Polars cannot describe its parts.
     """
     try:
-        told = json.loads(expression.meta.serialize(format="json"))
-        part = _Part(expression, told, "")
+        document = json.loads(expression.meta.serialize(format="json"))
+        part = _Part(expression, document, "")
         if part.name not in _ANDS:
             return [expression]
         return [term for each in part.parts for term in terms_of(each.expression)]
@@ -138,17 +138,17 @@ class _Part:
     def parts(self) -> list[_Part]:
         """Its parts, from left to right."""
         kind, inner = _name_and_content(self.description)
-        told: list[Any] = []
+        inputs: list[Any] = []
         if kind == "BinaryExpr":
-            told = [inner["left"], inner["right"]]
+            inputs = [inner["left"], inner["right"]]
         elif kind in ("Function", "Cast"):
-            told = inner["input"] if kind == "Function" else [inner["expr"]]
+            inputs = inner["input"] if kind == "Function" else [inner["expr"]]
         elif kind == "Alias":
-            told = inner[:1]
+            inputs = inner[:1]
         made = self.expression.meta.pop()[::-1]  # Polars returns them from right to left
-        if len(made) != len(told):
+        if len(made) != len(inputs):
             raise self.refused()
-        return [_Part(*each, self.table) for each in zip(made, told, strict=True)]
+        return [_Part(*each, self.table) for each in zip(made, inputs, strict=True)]
 
     def predicate(self) -> Predicate:
         """The predicate for this part."""

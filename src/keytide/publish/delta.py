@@ -388,10 +388,10 @@ class _Difference:
         # A file with more dead rows keeps its statistics.
         stats = {name: before[name]["stats"] for name in new if "stats" in before.get(name, ())}
         unknown = [name for name in new if name not in stats]
-        told = _statistics([files[name] for name in unknown], self.content.view)
+        statistics = _statistics([files[name] for name in unknown], self.content.view)
         stats |= {
             name: json.dumps(each, separators=(",", ":"), ensure_ascii=False)
-            for name, each in zip(unknown, told, strict=True)
+            for name, each in zip(unknown, statistics, strict=True)
         }
         return [
             {
@@ -455,13 +455,13 @@ def _statistics(entries: Sequence[ManifestEntry], view: TableView) -> list[Actio
     bounds = value_bounds(entries, fields, view.schemas).to_dicts() if entries and fields else []
     found: list[Action] = []
     for entry, row in zip(entries, bounds or [{}] * len(entries), strict=True):
-        told: dict[str, dict[str, Any]] = {"min": {}, "max": {}, "nulls": {}}
+        ends: dict[str, dict[str, Any]] = {"min": {}, "max": {}, "nulls": {}}
         for field in fields:
-            for part, values in told.items():
+            for part, values in ends.items():
                 value = row.get(f"{field.name}.{part}")
                 if value is not None:
                     values[field.name] = value
-        low, high = told["min"], told["max"]
+        low, high = ends["min"], ends["max"]
         found.append(
             {
                 "numRecords": entry.file.row_count,
@@ -469,7 +469,7 @@ def _statistics(entries: Sequence[ManifestEntry], view: TableView) -> list[Actio
                 "tightBounds": False,
                 "minValues": {name: _plain(value) for name, value in low.items() if name in high},
                 "maxValues": {name: _plain(value) for name, value in high.items() if name in low},
-                "nullCount": told["nulls"],
+                "nullCount": ends["nulls"],
             }
         )
     return found

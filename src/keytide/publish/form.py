@@ -238,10 +238,10 @@ def digests_of(content: Content) -> Mapping[str, str]:
         found |= digests or {}
     new = [file for file, digests in kept if digests is None]
     for file, vectors in zip(new, _stored(content, new), strict=True):
-        told = {name: PortableVector.of(vector).digest for name, vector in vectors.items()}
+        by_file = {name: PortableVector.of(vector).digest for name, vector in vectors.items()}
         with _LOCK:
-            _DIGESTS[_key(content, file)] = told
-        found |= told
+            _DIGESTS[_key(content, file)] = by_file
+        found |= by_file
     return found
 
 

@@ -97,8 +97,8 @@ class DeadRows:
         found = {}
         for names in buckets.values():
             marks = sorted((name, digests[name]) for name in names)
-            told = json.dumps([self.format_version, self.location, *marks]).encode()
-            found[hashlib.blake2b(told, digest_size=12).hexdigest()] = names
+            text = json.dumps([self.format_version, self.location, *marks]).encode()
+            found[hashlib.blake2b(text, digest_size=12).hexdigest()] = names
         return found
 
     def files(self, digests: Collection[str], uuid: str) -> dict[str, DeleteFile]:
@@ -174,24 +174,24 @@ def _read(store: Store, version: int, data: bytes, known: Iterable[Manifest]) ->
     path = _own_path(store, state, state.manifest_list)
     listed = decode_list(store.read(path), state.manifest_list)
     there = {manifest.path: manifest for manifest in known}
-    calls = [partial(_manifest, store, state, told, there) for told in listed]
+    calls = [partial(_manifest, store, state, entry, there) for entry in listed]
     return replace(state, manifests=tuple(store.together(calls)))
 
 
 def _manifest(
-    store: Store, state: IcebergState, told: Mapping[str, Any], known: Mapping[str, Manifest]
+    store: Store, state: IcebergState, entry: Mapping[str, Any], known: Mapping[str, Manifest]
 ) -> Manifest:
-    path = str(told["manifest_path"])
+    path = str(entry["manifest_path"])
     if path in known:
         return known[path]
-    number, first_row_id = int(told["sequence_number"]), told.get("first_row_id")
+    number, first_row_id = int(entry["sequence_number"]), entry.get("first_row_id")
     data = store.read(_own_path(store, state, path))
     return Manifest(
         path,
-        int(told["manifest_length"]),
-        int(told["content"]),
+        int(entry["manifest_length"]),
+        int(entry["content"]),
         number,
-        int(told["added_snapshot_id"]),
+        int(entry["added_snapshot_id"]),
         decode_entries(data, number, first_row_id, path),
         first_row_id,
     )
@@ -257,11 +257,11 @@ def files_of_all(store: Store) -> frozenset[str]:
     }
     found = {*map(_name_of, lists)}
     manifests = [
-        told
+        described
         for name, data in _read_named(store, sorted(found))
-        for told in decode_list(data, store.uri_of(name))
+        for described in decode_list(data, store.uri_of(name))
     ]
-    found |= {_name_of(told["manifest_path"]) for told in manifests}
+    found |= {_name_of(described["manifest_path"]) for described in manifests}
     deletes = {_name_of(each["manifest_path"]) for each in manifests if each["content"] == DELETES}
     for name, data in _read_named(store, sorted(deletes)):
         entries = decode_entries(data, 0, None, store.uri_of(name))
@@ -474,9 +474,9 @@ class _Difference:
             bounds = value_bounds(entries, fields, self.content.view.schemas).to_dicts()
         found = []
         for entry, row in zip(entries, bounds, strict=True):
-            told: dict[str, list[Entry]] = {"nulls": [], "min": [], "max": []}
+            statistics: dict[str, list[Entry]] = {"nulls": [], "min": [], "max": []}
             for f in fields:
-                for part, values in told.items():
+                for part, values in statistics.items():
                     value = row.get(f"{f.name}.{part}")
                     if value is not None:
                         shown = value if part == "nulls" else bound(value, f.type)
@@ -488,9 +488,9 @@ class _Difference:
                 "partition": {},
                 "record_count": entry.file.row_count,
                 "file_size_in_bytes": entry.file.file_size,
-                "null_value_counts": told["nulls"],
-                "lower_bounds": told["min"],
-                "upper_bounds": told["max"],
+                "null_value_counts": statistics["nulls"],
+                "lower_bounds": statistics["min"],
+                "upper_bounds": statistics["max"],
             }
             found.append(self._added(data_file))
         return found

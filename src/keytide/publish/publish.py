@@ -184,8 +184,8 @@ def _newest(store: Store, form: AnyForm) -> Version | None:
 
 def _forms_ever(view: TableView) -> Iterator[str]:
     """The formats that options name, or have named before: their publications still exist."""
-    told = [schema.options.get(keys.PUBLISH, "") for schema in view.schemas.values()]
-    named = {name.strip().lower() for text in told for name in text.split(",")}
+    settings = [schema.options.get(keys.PUBLISH, "") for schema in view.schemas.values()]
+    named = {name.strip().lower() for text in settings for name in text.split(",")}
     return (name for name in FORMS if name in named)
 
 

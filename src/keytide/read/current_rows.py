@@ -120,11 +120,11 @@ def current_rows(
         partial(bucket.look_up, heads[bucket.id], hashes, asked[bucket.id]) for bucket in known
     ]
     found = zip(known, view.store.together(calls), strict=True)
-    told = {bucket.id: places for bucket, places in found if places is not None}
-    if not told:
+    indexed = {bucket.id: places for bucket, places in found if places is not None}
+    if not indexed:
         return None
-    every = {name: at for places in told.values() for name, at in places.items()}
-    return CurrentRows(frozenset(told), every)
+    every = {name: at for places in indexed.values() for name, at in places.items()}
+    return CurrentRows(frozenset(indexed), every)
 
 
 @dataclass(frozen=True)

@@ -84,17 +84,17 @@ class FallbackScan(RowSource):
         )
 
     def __repr__(self) -> str:
-        told = []
+        parts = []
         for part in (self.first, self.fallback):
             snapshot = part.snapshot
             at = "no snapshot" if snapshot is None else f"snapshot {snapshot.id}"
-            told.append(f"{part.view.name}, {at}")
-        told.append(f"columns {', '.join(self.columns)}")
+            parts.append(f"{part.view.name}, {at}")
+        parts.append(f"columns {', '.join(self.columns)}")
         if self.predicate is not None:
-            told.append(f"where {text_of(self.predicate, self.view.schema.fields)}")
+            parts.append(f"where {text_of(self.predicate, self.view.schema.fields)}")
         if self.limit is not None:
-            told.append(f"limit {self.limit}")
-        return f"FallbackScan({'; '.join(told)})"
+            parts.append(f"limit {self.limit}")
+        return f"FallbackScan({'; '.join(parts)})"
 
     @property
     def parts(self) -> tuple[Scan, Scan]:

@@ -211,8 +211,8 @@ class VersionsOfKeys:
         is_read = ~is_dead
         if file.keeps_retracts:
             is_read |= pl.col(VALUE_KIND).is_in(list(RETRACTS))
-        told = [is_dead.alias(IS_DEAD)] if IS_DEAD in rows.columns else []
-        return rows.filter(is_read).with_columns(*told)
+        marks = [is_dead.alias(IS_DEAD)] if IS_DEAD in rows.columns else []
+        return rows.filter(is_read).with_columns(*marks)
 
 
 def find(

@@ -313,10 +313,10 @@ def plan_rows(
     plan = plan_scan(replace(state, vector_files=(), key_files=()), predicate)
     if which is RowSelection.STORED:
         return plan
-    told = _deletes if which is RowSelection.DELETES else _index_rows
+    planner = _deletes if which is RowSelection.DELETES else _index_rows
     buckets = []
     for bucket in plan.buckets:
-        places = told(state, (bucket.partition, bucket.bucket))
+        places = planner(state, (bucket.partition, bucket.bucket))
         files = (file for file in bucket.files if file.meta.file_name in places)
         named = [replace(file, places=places[file.meta.file_name]) for file in files]
         buckets.append(replace(bucket, sections=tuple(Section(((file,),)) for file in named)))

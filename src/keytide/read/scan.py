@@ -400,16 +400,16 @@ class Scan(RowSource):
     limit: int | None = None
 
     def __repr__(self) -> str:
-        told = [
+        parts = [
             self.view.name,
             "no snapshot" if self.snapshot is None else f"snapshot {self.snapshot.id}",
         ]
-        told.append(f"columns {', '.join(self.columns)}")
+        parts.append(f"columns {', '.join(self.columns)}")
         if self.predicate is not None:
-            told.append(f"where {text_of(self.predicate, self.view.schema.fields)}")
+            parts.append(f"where {text_of(self.predicate, self.view.schema.fields)}")
         if self.limit is not None:
-            told.append(f"limit {self.limit}")
-        return f"Scan({'; '.join(told)})"
+            parts.append(f"limit {self.limit}")
+        return f"Scan({'; '.join(parts)})"
 
     @property
     def view(self) -> TableView:

@@ -60,10 +60,12 @@ def judged_rows(scan: Scan, key: Mapping[str, Any]) -> list[JudgedRow]:
         last = place
         outcomes.append(THE_ROW if lives else DELETE)
     judged = []
-    for (entry, _, _, row), told in zip(rows, outcomes, strict=True):
+    for (entry, _, _, row), outcome in zip(rows, outcomes, strict=True):
         # No kind is stored, so for a row followed by others, the kind is unknown.
-        kind = RowKind.DELETE if told == DELETE else RowKind.INSERT
-        judged.append((entry, row.with_columns(pl.lit(int(kind), pl.Int8).alias(VALUE_KIND)), told))
+        kind = RowKind.DELETE if outcome == DELETE else RowKind.INSERT
+        judged.append(
+            (entry, row.with_columns(pl.lit(int(kind), pl.Int8).alias(VALUE_KIND)), outcome)
+        )
     return judged
 
 
@@ -117,8 +119,8 @@ def story_of(why: Why) -> Story:
     about = zip(*(stored.column(place).to_pylist() for place in range(_BEFORE)), strict=True)
     outcomes = stored.column(stored.num_columns - 1).to_pylist()
     versions = []
-    for told, cells, outcome in zip(about, values, outcomes, strict=True):
-        number, file, level, schema_id, sequence, kind = told
+    for facts, cells, outcome in zip(about, values, outcomes, strict=True):
+        number, file, level, schema_id, sequence, kind = facts
         place = f"{file}" if level is None else f"level {level}, {file}"
         pairs = tuple(zip(names, cells, strict=True))
         gives = frozenset(name for name, numbers in why.taken.items() if number in numbers)
@@ -190,8 +192,8 @@ class Why:
         names = self.versions.schema.names[len(_SYSTEM_COLUMNS) : -1]
         for row in zip(*(column.to_pylist() for column in self.versions.columns), strict=True):
             (number, file, level, _, sequence, kind), values = row[:6], row[6:-1]
-            told = zip(names, values, strict=True)
-            columns = [f"{name} = {shown(v)}" for name, v in told if name not in self.key]
+            cells = zip(names, values, strict=True)
+            columns = [f"{name} = {shown(v)}" for name, v in cells if name not in self.key]
             place = "" if level is None else f"level {level}, "
             lines.append(f"{number:>3} {kind} {', '.join(columns)}".rstrip())
             lines.append(f"       {row[-1]}")
@@ -256,9 +258,9 @@ def _of_indexed(scan: Scan, key: Mapping[str, Any]) -> Why:
     found = pl.concat([row for _, row, _ in judged]) if judged else empty
     numbers = pl.int_range(1, 1 + pl.len(), dtype=pl.Int64).alias(VERSION)
     versions = found.with_columns(numbers)
-    told = [outcome for _, _, outcome in judged]
-    history = _History(stored, versions, None, told)
-    at = [place for place, outcome in enumerate(told, 1) if outcome == THE_ROW]
+    outcomes = [outcome for _, _, outcome in judged]
+    history = _History(stored, versions, None, outcomes)
+    at = [place for place, outcome in enumerate(outcomes, 1) if outcome == THE_ROW]
     return Why(
         table=view.name,
         key=dict(key),
@@ -358,8 +360,8 @@ class _History:
         seen = versions.filter(pl.Series([each.hidden is None for each in ordered]))
         with view.naming_table():
             provenance = provenance_of(seen, order, engine)
-        told = iter(outcomes(seen, provenance, order, engine, _value_columns(view)))
-        said = [each.hidden or next(told) for each in ordered]
+        texts = iter(outcomes(seen, provenance, order, engine, _value_columns(view)))
+        said = [each.hidden or next(texts) for each in ordered]
         return cls(ordered, versions, provenance, said)
 
     def table(self, fields: Sequence[Field]) -> pa.Table:

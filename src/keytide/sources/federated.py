@@ -167,8 +167,8 @@ class FederatedTables:
         given, properties = self.tables.get(name, UpsertKeys()), pinned.properties
 
         # The columns of the primary key, empty if it is unknown.
-        told = properties.get(_PRIMARY_KEY, "")
-        key = [*given.primary_key] or [name.strip() for name in told.split(",") if name.strip()]
+        text = properties.get(_PRIMARY_KEY, "")
+        key = [*given.primary_key] or [name.strip() for name in text.split(",") if name.strip()]
         if not key:
             raise InvalidError(
                 f"table {self.name}.{name}: its primary key is not known; give it with "

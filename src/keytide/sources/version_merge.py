@@ -291,11 +291,11 @@ class KeyMerge:
         deciding = order.sequence_terms(sorted_.schema)
         if numbers_decide:
             deciding += [pl.col(SEQUENCE_NUMBER), IS_ADD]
-        told = _tie_columns(sorted_, order, deciding)
-        if not _has_repeats(told, order):
+        columns = _tie_columns(sorted_, order, deciding)
+        if not _has_repeats(columns, order):
             fresh = sorted_.select(order.last_of_key()).to_series()
         else:
-            fresh = told.select(_are_as_the_last(told, order)).to_series()
+            fresh = columns.select(_are_as_the_last(columns, order)).to_series()
         return pl.concat([versions.filter(~occurs_again), sorted_.filter(fresh)]), sorted_.filter(
             ~fresh
         )

@@ -75,8 +75,8 @@ def blocks_of(lines: pa.RecordBatch) -> pa.Table:
 
 def blocks_in_order(decoded: DataFrame) -> tuple[int, ...]:
     """The blocks that occur in `decoded`, in the order of the feed."""
-    told = decoded.where(F.col(_PATH).isNotNull()).select(*BLOCKS_SCHEMA.names).collect()
-    return tuple(dict.fromkeys(row[BLOCK] for row in sorted(told, key=_place)))
+    blocks = decoded.where(F.col(_PATH).isNotNull()).select(*BLOCKS_SCHEMA.names).collect()
+    return tuple(dict.fromkeys(row[BLOCK] for row in sorted(blocks, key=_place)))
 
 
 def _place(block: Row) -> tuple[int, list[tuple[str, int]], str, int]:

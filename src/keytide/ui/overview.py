@@ -155,9 +155,13 @@ def differences(before: TableSchema, after: TableSchema) -> list[str]:
             found.append(f"comment of column {now.name} changed")
         if was.default_value != now.default_value:
             found.append(f"default of column {now.name} changed")
-    options, told = before.options, after.options
-    found += [f"{key} = {told[key]}" for key in sorted(told) if options.get(key) != told[key]]
-    found += [f"{key} reset" for key in sorted(set(options) - set(told))]
+    options, new_options = before.options, after.options
+    found += [
+        f"{key} = {new_options[key]}"
+        for key in sorted(new_options)
+        if options.get(key) != new_options[key]
+    ]
+    found += [f"{key} reset" for key in sorted(set(options) - set(new_options))]
     if before.comment != after.comment:
         found.append("comment changed")
     if [id_ for id_ in old if id_ in new] != [id_ for id_ in new if id_ in old]:

@@ -160,7 +160,7 @@ def streams_of(table: Table) -> Streams:
     seen = table.stored.pinned()
     newest = seen.metadata.latest_snapshot()
     newest_id = 0 if newest is None else newest.id
-    told = stored_offsets(seen, stored_topics(seen))
+    stored = stored_offsets(seen, stored_topics(seen))
     entries = entries_before(seen.metadata, newest_id + 1, _COMMITS)
     writers = _writers(entries)
     watermark = None if newest is None else newest.known_watermark
@@ -176,7 +176,7 @@ def streams_of(table: Table) -> Streams:
         ),
         tuple(
             TopicLine(topic, offsets.id, partition, offsets.next[partition])
-            for topic, offsets in told.items()
+            for topic, offsets in stored.items()
             for partition in sorted(offsets.next)
         ),
         tuple(each for each in writers if each.commits > 1),
@@ -497,8 +497,8 @@ def _state(seen: PinnedTable) -> str:
     metadata = seen.metadata
     snapshot = metadata.latest_snapshot()
     time = None if snapshot is None else (snapshot.id, snapshot.time_millis)
-    told = repr((time, metadata.newest_schema().id, metadata.tag_names()))
-    return f'"{hashlib.sha256(told.encode()).hexdigest()[:24]}"'
+    text = repr((time, metadata.newest_schema().id, metadata.tag_names()))
+    return f'"{hashlib.sha256(text.encode()).hexdigest()[:24]}"'
 
 
 def _unchanged(parameters: RequestParameters, state: str) -> Response | None:

@@ -258,8 +258,8 @@ class _Rows:
         if not self._in_order or first is None or last is None:
             return
         key = self._schema.trimmed_primary_key_fields()
-        told = decoded([meta.min_key, meta.max_key], key).cast(first.schema)
-        low, high = told.head(1), told.tail(1)
+        keys = decoded([meta.min_key, meta.max_key], key).cast(first.schema)
+        low, high = keys.head(1), keys.tail(1)
         ranks = key_ranks(pl.concat([low, first, last, high]))
         if ranks != sorted(ranks):
             self._add_finding(

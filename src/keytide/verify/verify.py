@@ -188,9 +188,9 @@ class _Work:
     def _note_changelog(self, branch: Branch, snapshot: Snapshot, manifests: Manifests) -> None:
         """The files that describe a commit, of which the snapshot may be gone."""
         options = TableOptions.parse(branch.schemas[max(branch.schemas)].options)
-        told = changelog_list(snapshot, options.changelog_producer)
-        if told is not None:
-            self._note(branch, manifests.added(manifests.listed(*told)), is_changelog=True)
+        named = changelog_list(snapshot, options.changelog_producer)
+        if named is not None:
+            self._note(branch, manifests.added(manifests.listed(*named)), is_changelog=True)
 
     def _tell(self, number: int) -> None:
         if self.progress is not None:

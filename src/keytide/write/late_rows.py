@@ -176,11 +176,11 @@ def refuse_too_old(arrivals: Arrivals, view: TableView) -> None:
         keys.UPSERT_METADATA_TTL: options.metadata_ttl,
         keys.UPSERT_DELETED_KEYS_TTL: options.deleted_keys_ttl,
     }
-    told = " and ".join(f"'{key}' = '{age}'" for key, age in ages.items() if age is not None)
+    limits = " and ".join(f"'{key}' = '{age}'" for key, age in ages.items() if age is not None)
     (found,) = held_by_python(arrivals.rows.select(names).slice(int(np.argmax(wrong)), 1)).row(0)
     raise InvalidError(
         f"table {view.name}: {int(wrong.sum())} of {len(arrivals)} rows are further behind the "
-        f"newest row of their bucket than {told} allows, the first with "
+        f"newest row of their bucket than {limits} allows, the first with "
         f"{first_key(arrivals.rows, wrong, view)}, whose {names[0]} is {found!r}. Write it with "
         "a later value, or skip it"
     )

@@ -66,14 +66,14 @@ class HiveRegistry:
 
     def create_database(self, database: RegisteredDatabase) -> bool:
         """See `Registry`."""
-        told = _types().Database(
+        description = _types().Database(
             name=database.name,
             description=database.comment,
             locationUri=database.location,
             parameters={},
         )
         with self._asked(f"create database {database.name}") as hive:
-            return _unless_taken(lambda: hive.create_database(told))
+            return _unless_taken(lambda: hive.create_database(description))
 
     def drop_database(self, name: str) -> bool:
         """See `Registry`."""
@@ -283,11 +283,11 @@ class GlueRegistry:
 
     def create_database(self, database: RegisteredDatabase) -> bool:
         """See `Registry`."""
-        told = {"Name": database.name, "LocationUri": database.location}
+        fields = {"Name": database.name, "LocationUri": database.location}
         if database.comment is not None:
-            told["Description"] = database.comment
+            fields["Description"] = database.comment
         doing = f"create database {database.name}"
-        return self._asked(doing, "create_database", _TAKEN, DatabaseInput=told) is not None
+        return self._asked(doing, "create_database", _TAKEN, DatabaseInput=fields) is not None
 
     def drop_database(self, name: str) -> bool:
         """See `Registry`. Glue would drop the tables too, so this checks for tables first."""
@@ -313,7 +313,7 @@ class GlueRegistry:
 
     def create_table(self, database: str, name: str, description: Description) -> bool:
         """See `Registry`."""
-        told = {
+        fields = {
             "Name": name,
             "TableType": "MANAGED_TABLE",
             "Parameters": dict(description.parameters),
@@ -327,8 +327,8 @@ class GlueRegistry:
             },
         }
         if description.comment is not None:
-            told["Description"] = description.comment
-        return self._created(database, told)
+            fields["Description"] = description.comment
+        return self._created(database, fields)
 
     def describe_table(self, database: str, name: str, description: Description) -> None:
         """See `Registry`."""
@@ -385,11 +385,11 @@ class GlueRegistry:
             )
         return {member: found[member] for member in _INPUT if member in found}
 
-    def _created(self, database: str, told: Mapping[str, Any]) -> bool:
-        doing = f"create table {database}.{told['Name']}"
+    def _created(self, database: str, fields: Mapping[str, Any]) -> bool:
+        doing = f"create table {database}.{fields['Name']}"
         try:
             answer = self._asked(
-                doing, "create_table", _TAKEN, DatabaseName=database, TableInput=told
+                doing, "create_table", _TAKEN, DatabaseName=database, TableInput=fields
             )
             return answer is not None
         except DataError as error:

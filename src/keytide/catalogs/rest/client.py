@@ -277,8 +277,8 @@ class TableToken:
 
     def options(self) -> dict[str, str]:
         """Other options of the store from the catalog: endpoint and region. Raises as a call."""
-        told = self._credentials().options
-        return {name: told[name] for name in ("endpoint", "region") if name in told}
+        known = self._credentials().options
+        return {name: known[name] for name in ("endpoint", "region") if name in known}
 
     def __call__(self) -> S3Credential:
         """The current credentials.
@@ -305,21 +305,21 @@ class TableToken:
             return known
         path = ("databases", self.database, "tables", self.table, "token")
         answer, where = self.client.get(*path), f"table {self.database}.{self.table}"
-        told = answer.document.get("token")
-        if not answer.is_done or not isinstance(told, dict):
+        token = answer.document.get("token")
+        if not answer.is_done or not isinstance(token, dict):
             raise DataError(
                 f"{where}: {self.client.uri} issues no credentials for it "
                 f"({answer.document.get('message') or answer.status}); check the catalog"
             )
         options = {
-            name: str(told[theirs])
+            name: str(token[theirs])
             for name, known in _NAMES.items()
             for theirs in known
-            if theirs in told
+            if theirs in token
         }
         if not options.keys() >= {"access_key_id", "secret_access_key"}:
             raise UnsupportedError(
-                f"{where}: {self.client.uri} issues {', '.join(sorted(told)) or 'nothing'}, but "
+                f"{where}: {self.client.uri} issues {', '.join(sorted(token)) or 'nothing'}, but "
                 f"this release supports only S3 credentials; connect with '{LENDS}' = 'false' "
                 "and your own credentials, if the catalog allows it"
             )

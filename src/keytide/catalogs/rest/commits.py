@@ -59,7 +59,7 @@ ChangeDocument = dict[str, Any]
 
 def schema_changes(changes: Sequence[SchemaChange]) -> list[ChangeDocument]:
     """The changes as a request body, in order. Raises `UnsupportedError`."""
-    return [told for change in changes for told in _documents(change)]
+    return [document for change in changes for document in _documents(change)]
 
 
 def _documents(change: SchemaChange) -> Iterator[ChangeDocument]:
@@ -395,10 +395,10 @@ class RestCommits:
                 )
             return None
         where = f"the latest snapshot of {self.table} in {self.table.client.uri}"
-        told = answer.object("snapshot", where).get("snapshot")
-        if not isinstance(told, dict):
+        document = answer.object("snapshot", where).get("snapshot")
+        if not isinstance(document, dict):
             raise DataError(f"{where}: the response contains no snapshot; check the service")
-        snapshot = Snapshot.from_json(json.dumps(_unsealed(told)).encode(), where)
+        snapshot = Snapshot.from_json(json.dumps(_unsealed(document)).encode(), where)
         return NumberedDocument(snapshot.id, snapshot.to_json())
 
     def _is_found(

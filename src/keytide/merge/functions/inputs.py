@@ -197,8 +197,8 @@ class AggregatedColumn:
             replace(inputs, adds=inputs.adds | alone, retracts=inputs.retracts & ~alone)
         )
         is_told = pl.Series(~are_retracts | inputs.slices.any_where(alone))
-        told: pl.Series = folded.zip_with(is_told, take(inputs.values, inputs.slices.lasts))
-        return told
+        values: pl.Series = folded.zip_with(is_told, take(inputs.values, inputs.slices.lasts))
+        return values
 
     def needs_older(self, inputs: Inputs) -> Marks:
         """The inputs that must be aggregated together with older ones to have their full effect."""
