@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keytide.dml.engine import channel_columns, schema_of
+from keytide.dml.engine import channel_columns
 from keytide.dml.fragments import Told, new_attempt, read_fragments, write_fragment
 from keytide.dml.spi import (
     ROW_ID,
@@ -107,7 +107,7 @@ class MemoryConnector:
     def rows(self, name: str) -> pa.Table:
         """All rows of a table."""
         table = self._tables[name.lower()]
-        return pa.Table.from_batches(list(table.pages.values()), schema_of(table.schema.columns))
+        return pa.Table.from_batches(list(table.pages.values()), _schema(table.schema))
 
     def names(self) -> list[str]:
         """The tables' names."""
@@ -145,7 +145,7 @@ class MemoryConnector:
                 if page.num_rows:
                     table.pages[next(self._numbers)] = page
             for page in inserted:
-                whole = pa.record_batch(page.columns, schema=schema_of(table.schema.columns))
+                whole = pa.record_batch(page.columns, schema=_schema(table.schema))
                 table.pages[next(self._numbers)] = whole
 
 
@@ -246,7 +246,9 @@ class _Metadata(ConnectorMetadata):
         self, session: ConnectorSession, table: _Handle, fragments: Sequence[Fragment]
     ) -> int:
         contents = read_fragments(fragments)
-        gone = pa.concat_tables([t.rows for t in contents if t.facts["are"] == "gone"] or [_NO_IDS])
+        gone = pa.concat_tables(
+            [t.rows for t in contents if t.facts["are"] == "gone"] or [_no_ids()]
+        )
         added = [
             batch for t in contents if t.facts["are"] == "added" for batch in t.rows.to_batches()
         ]
@@ -268,18 +270,7 @@ class _InsertSink(ConnectorInsertSink):
     def store_rows(self, page: pa.RecordBatch) -> None:
         schema = self._metadata.get_table_schema(self._session, self._table)
         given = dict(zip(self._columns, page.columns, strict=True))
-        values = []
-        for column in schema.columns:
-            if column.name in given:
-                values.append(given[column.name])
-            elif column.default is not None:
-                values.append(pa.repeat(column.default, page.num_rows))
-            elif column.nullable:
-                values.append(pa.nulls(page.num_rows, column.type))
-            else:
-                raise InvalidError(
-                    f"{self._table}: column {column.name!r} is NOT NULL and has no default; set it"
-                )
+        values = [self._values(column, given, page.num_rows) for column in schema.columns]
         if page.num_rows:
             self._pages.append(pa.record_batch(values, list(schema.names)))
 
@@ -292,6 +283,17 @@ class _InsertSink(ConnectorInsertSink):
 
     def abort(self) -> None:
         self._pages = []
+
+    def _values(self, column: ColumnHandle, given: Mapping[str, pa.Array], count: int) -> pa.Array:
+        if column.name in given:
+            return given[column.name]
+        if column.default is None and not column.nullable:
+            raise InvalidError(
+                f"{self._table}: column {column.name!r} is NOT NULL and has no default; set it"
+            )
+        if column.default is None:
+            return pa.nulls(count, column.type)
+        return pa.repeat(column.default, count)
 
 
 class _Splits(ConnectorSplitManager):
@@ -323,20 +325,7 @@ class _Source(UpdatablePageSource):
 
     def get_next_page(self) -> pa.RecordBatch | None:
         page, self._page = self._page, None
-        if page is None:
-            return None
-        made: list[Any] = []
-        for column in self._columns:
-            if column.name != ROW_ID:
-                made.append(page.column(column.name))
-                continue
-            # Row ids are built from the positions.
-            places = pa.array(np.arange(page.num_rows), _PLACE)
-            if column.type != _PLACE:
-                pages = pa.array(np.full(page.num_rows, self._split), pa.int64())
-                places = pa.StructArray.from_arrays([pages, places], fields=list(_ROW))
-            made.append(places)
-        return pa.record_batch(made, schema=schema_of(self._columns))
+        return None if page is None else _shown(page, self._split, self._columns)
 
     def delete_rows(self, row_ids: pa.Array) -> None:
         self._take(pa.record_batch([row_ids.cast(_PLACE)], ["place"]))
@@ -349,8 +338,7 @@ class _Source(UpdatablePageSource):
         self._take(pa.record_batch(given, [*updated, "place"]))
 
     def finish(self) -> Sequence[Fragment]:
-        self._refuse_after_end()
-        self._is_over = True
+        self._end()
         rows = pa.Table.from_batches(self._changes) if self._changes else _NO_PLACES
         places = rows.column("place").to_numpy()
         if len(np.unique(places)) != len(places):
@@ -370,6 +358,10 @@ class _Source(UpdatablePageSource):
         if change.column("place").null_count:
             raise InvalidError(f"{self._table}: a row id is NULL; return the row ids of the pages")
         self._changes.append(change)
+
+    def _end(self) -> None:
+        self._refuse_after_end()
+        self._is_over = True
 
     def _refuse_after_end(self) -> None:
         if self._is_over:
@@ -413,7 +405,7 @@ class _MergeSink(ConnectorMergeSink):
         )
 
     def finish(self) -> Sequence[Fragment]:
-        gone = pa.concat_tables(self._gone or [_NO_IDS])
+        gone = pa.concat_tables(self._gone or [_no_ids()])
         facts = {"are": "gone", "rows": self._rows}
         contents = [Told(self._number, self._attempt, facts, gone)]
         if self._added:
@@ -429,7 +421,30 @@ class _MergeSink(ConnectorMergeSink):
 # -- pages -----------------------------------------------------------------------------------------
 
 _NO_PLACES = pa.table({"place": pa.array([], _PLACE)})
-_NO_IDS = pa.table({"page": pa.array([], pa.int64()), "place": pa.array([], pa.int64())})
+
+
+def _schema(table: ConnectorTableSchema) -> pa.Schema:
+    return pa.schema([pa.field(c.name, c.type, c.nullable) for c in table.columns])
+
+
+def _no_ids() -> pa.Table:
+    return pa.table({"page": pa.array([], pa.int64()), "place": pa.array([], pa.int64())})
+
+
+def _shown(page: pa.RecordBatch, number: int, columns: Sequence[ColumnHandle]) -> pa.RecordBatch:
+    """The requested columns. Row ids are built from the positions."""
+    made: list[Any] = []
+    for column in columns:
+        if column.name != ROW_ID:
+            made.append(page.column(column.name))
+            continue
+        places = pa.array(np.arange(page.num_rows), _PLACE)
+        if column.type != _PLACE:
+            pages = pa.array(np.full(page.num_rows, number), pa.int64())
+            places = pa.StructArray.from_arrays([pages, places], fields=list(_ROW))
+        made.append(places)
+    schema = pa.schema([pa.field(c.name, c.type, c.nullable) for c in columns])
+    return pa.record_batch(made, schema=schema)
 
 
 def _without(places: np.ndarray[Any, Any]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
