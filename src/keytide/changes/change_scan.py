@@ -251,7 +251,8 @@ def full_rows(
     if mode == "changelog" and options.compactions_tell:
         if snapshot is None:
             return found
-        # Only those files whose rows the changelog has emitted until now.
+        # Only those files whose rows the changelog has emitted until now. Changelogs that writes
+        # store do not correspond to a set of files.
         is_emitted = pl.col("_LEVEL") > 0
         if options.changelog_producer == "full-compaction":
             highest = pl.col("_LEVEL").max().over("_PARTITION", "_BUCKET")

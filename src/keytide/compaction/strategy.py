@@ -287,4 +287,5 @@ def _newest(runs: Sequence[SortedRun], rules: Rules, count: int) -> Unit:
 
 
 def _all(runs: Sequence[SortedRun], rules: Rules) -> Unit:
+    # Files of other engines may be above the configured levels.
     return Unit(tuple(runs), max(rules.num_levels - 1, *(run.level for run in runs)), is_whole=True)

@@ -222,6 +222,7 @@ class BackgroundCompactions:
         self._issue_warning(uri)
         with self._lock:
             table = self._table(uri)
+            # Together with the buckets that wait already, at the earlier of the two times.
             is_begun = table.request is not None and not table.begin_at
             if table.request is not None:
                 due = replace(due, buckets=due.buckets | table.request.buckets)

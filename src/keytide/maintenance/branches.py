@@ -186,7 +186,10 @@ class _InitialState:
 
 
 def _make(table: StoredTable, store: BranchStore, begins: _InitialState) -> None:
-    """Create a branch. If it does not come to exist, its files are deleted."""
+    """Create a branch. If it does not come to exist, its files are deleted.
+
+    Raises `AlreadyExistsError` if another process creates or has created it.
+    """
     metadata, name, mark_path = table.metadata, store.branch, paths.unfinished_path(store.branch)
     mark = begin_work(table, store)
     try:

@@ -167,8 +167,9 @@ class BucketWriter:
             numbers = padded_sequence(rows[name], is_add, counter, paddings)
         else:
             firsts = np.array([base.first(bucket) for bucket in batch.buckets])
-            each = np.repeat(firsts, batch.lengths)
-            numbers = pl.Series(each if keeps_versions else _counted_from(firsts, batch))
+            numbers = pl.Series(
+                np.repeat(firsts, batch.lengths) if keeps_versions else _counted_from(firsts, batch)
+            )
         places = np.repeat(np.arange(len(batch.buckets)), batch.lengths)
         versions = rows.with_columns(
             numbers.alias(SEQUENCE_NUMBER), pl.Series(BUCKET_NUMBER, places)
@@ -468,12 +469,12 @@ class SortedRows:
         for bucket in sorted(self._pieces):
             runs = _without_overlap(self._pieces.pop(bucket))
             for window in key_windows([_batches(run) for run in runs], self._key):
-                if len(window) == 1:
-                    yield bucket, window[0]
-                    continue
-                together = pl.concat(window).sort(self._key, nulls_last=False)
-                self._refuse_repeated(together)
-                yield bucket, together
+                rows = window[0]
+                if len(window) > 1:
+                    rows = pl.concat(window).sort(self._key, nulls_last=False)
+                    self._refuse_repeated(rows)
+                yield bucket, rows
+                del window, rows  # not held while the next rows are read
 
     @property
     def _key(self) -> tuple[str, ...]:

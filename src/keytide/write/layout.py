@@ -212,7 +212,8 @@ def _refuse_other_layout(
 class FixedLayout(Layout, Placing):
     """Buckets by the hash of the bucket key. One bucket if there are no keys.
 
-    Nothing is noted while rows are assigned, so it assigns the rows of any task itself.
+    The hash determines the bucket, so no places are stored, and it assigns the rows of any task
+    itself.
 
     `partition_buckets` are the numbers of buckets of existing partitions.
     """
