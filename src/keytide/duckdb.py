@@ -350,7 +350,8 @@ class _Views:
         # A condition that belongs to the table, on the age of rows, can only be applied by a scan.
         if not fresh and isinstance(scan, Scan) and scan.predicate is None:
             split = split_for_duckdb(scan)
-        look = (lambda: self.lake.table(table).scan()) if fresh else (lambda: scan)
+        lake = self.lake  # a view that held the connection would keep it open
+        look = (lambda: lake.table(table).scan()) if fresh else (lambda: scan)
         try:
             # In an in-memory database.
             database, _, view_name = table.partition(".")

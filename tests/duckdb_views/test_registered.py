@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import re
 from collections.abc import Iterator
@@ -261,6 +262,18 @@ def test_views_stay_with_their_snapshot_until_registered_again(
     kt.duckdb.register(con, lake)
     with pytest.raises(duckdb.CatalogException):
         con.sql("SELECT * FROM shop.other")
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.usefixtures("orders")
+def test_views_do_not_keep_a_connection_open(tmp_path: Path, lake: kt.Lake, fresh: bool) -> None:
+    file = tmp_path / "x.duckdb"
+    con = duckdb.connect(file)
+    kt.duckdb.register(con, lake, fresh=fresh)
+    con.sql("SELECT count(*) FROM shop.orders").fetchall()
+    del con
+    gc.collect()
+    duckdb.connect(file, read_only=True).close()  # an open connection would refuse this
 
 
 def test_fresh_view_of_an_altered_table_asks_for_another_registration(

@@ -161,3 +161,27 @@ def test_key_of_any_number_of_columns_is_found(warehouse: str, columns: int) -> 
     assert table.scan(where=f"{among} AND {key[0]} IN ()").count() == 0
     assert table.scan(where=" AND ".join(f"{name} IN ()" for name in key)).count() == 0
     assert table.get_many([]).num_rows == 0
+
+
+@pytest.mark.parametrize("unit", ["ms", "us"])
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_times_that_python_cannot_hold_are_found(
+    tmp_path: Path, unit: str, zone: str | None
+) -> None:
+    type_ = pa.timestamp(unit, zone)
+    per_year = 31_556_952 * {"ms": 10**3, "us": 10**6}[unit]
+    ticks = [-4_000 * per_year, 0, 14_000 * per_year]
+    schema = pa.schema([pa.field("t", type_), pa.field("v", pa.int64())])
+    table = kt.connect(tmp_path).create_table("t", schema, ["t"])
+    table.write(pa.table([pa.array(ticks, type_), pa.array([0, 1, 2])], schema=schema))
+    for place, tick in enumerate(ticks):
+        found = table.get_many([pa.scalar(tick, type_)])
+        assert found.column("v").to_pylist() == [place]
+
+
+def test_look_for_no_rows_plans_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = kt.connect(tmp_path).create_table("t", pa.schema([("k", pa.int64())]), ["k"])
+    table.write([{"k": 1}])
+    scan = table.scan(limit=0)
+    monkeypatch.setattr(type(scan), "tasks", lambda scan: pytest.fail("planned"))
+    assert (scan.to_arrow().num_rows, scan.to_polars().height, scan.to_pylist()) == (0, 0, [])

@@ -193,7 +193,7 @@ class MergedVersions:
                     # A run without a batch has no columns either.
                     upper = [place for place in section.upper if window[place].width]
                     counted = without_outlived(window, upper, order.key, IS_DEAD)
-                    counted = [frame.drop(IS_DEAD, strict=False) for frame in counted]
+                    counted = [frame.drop(IS_DEAD) if frame.width else frame for frame in counted]
                 counted = without_contained(counted, section.containing, order.key)
                 pieces = merge_runs(
                     counted, order, merging, arrival_decides=section.arrival_decides

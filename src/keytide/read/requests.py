@@ -230,11 +230,12 @@ def keys_condition(
         # NULL equals nothing, and NaN equals itself only in keys.
         if values.null_count() or (values.dtype.is_float() and values.is_nan().any()):
             continue
-        field, plain_values = schema.field(name), values.to_list()
-        if not has_one_spelling(field.type):
-            scalars = values.to_arrow(compat_level=pl.CompatLevel.oldest())
-            plain_values = list(map(plain, scalars.cast(field.type.to_arrow())))
-        terms.append(In(name, tuple(plain_values)))
+        type_ = schema.field(name).type
+        if has_one_spelling(type_):
+            terms.append(In(name, tuple(values.to_list())))
+        else:
+            scalars = values.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(type_.to_arrow())
+            terms.append(In(name, tuple(map(plain, scalars))))
     return wanted, conjunction(terms)
 
 

@@ -196,8 +196,7 @@ class StoredVersions:
             if is_out_of_order(file.entry, key):
                 # The whole file at once, because it must be sorted. Such files come from writers
                 # that sort NaN first, and are rare.
-                whole = Batch(self._in_order(file, self.of_file(file)), is_last=True)
-                batches = iter([whole])
+                batches = iter([Batch(self._in_order(file, self.of_file(file)), is_last=True)])
             else:
                 batches = self._parts(file, rows_max)
             for batch in batches:

@@ -333,7 +333,7 @@ class RowSource(ArrowRows):
 
     def _frames(self) -> Iterator[pl.DataFrame]:
         with self._reading() as step:
-            tasks = self.tasks()
+            tasks = () if self.limit == 0 else self.tasks()
             # If few rows are requested, the first task may have enough.
             threads = max(1, min(self.threads, len(tasks))) if self.limit is None else 1
             # The threads share 'read.memory', which is the limit for all rows.

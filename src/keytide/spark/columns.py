@@ -251,12 +251,12 @@ def with_bucket(rows: DataFrame, view: TableView, buckets: int, name: str) -> Da
     the error.
     """
     fields = view.bucket_fields
-    are_whole_numbers = all(
+    # The schema of rows can be a request.
+    if view.bucket_function != "default" or not all(
         field.type.root in {*_SLOT_MASKS, "BIGINT"}
         and isinstance(rows.schema[field.name].dataType, IntegralType)
         for field in fields
-    )
-    if view.bucket_function != "default" or not are_whole_numbers:
+    ):
         return rows.select("*", _by_udf(fields, view, buckets).alias(name))
     kept = [quoted(column) for column in rows.columns]
 

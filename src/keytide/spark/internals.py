@@ -200,16 +200,23 @@ def is_deterministic(df: DataFrame) -> bool:
 
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Replace a function of pyspark, unless it already is, by one that gets it before arguments."""
+    """Replace a function of pyspark, once, by one that gets it before its arguments.
+
+    Others may have wrapped it before.
+    """
     original = getattr(owner, name)
-    if hasattr(original, "__wrapped__"):
+    if hasattr(original, _WRAPPED):
         return
 
     @wraps(original)
     def wrapped(*arguments: Any, **named: Any) -> Any:
         return around(original, *arguments, **named)
 
+    setattr(wrapped, _WRAPPED, True)
     setattr(owner, name, wrapped)
+
+
+_WRAPPED = "_keytide_wrapped"
 
 
 def settings_of_gateway() -> dict[str, str]:
@@ -238,8 +245,9 @@ def mark_streams(source: str, option: str) -> None:
     Spark asks a Python data source for its columns without saying whether they are for a stream.
     """
 
-    def marked(original: Any, reader: Any, given: str) -> Any:
-        reader = original(reader, given)
+    def marked(original: Any, reader: Any, /, *arguments: Any, **named: Any) -> Any:
+        reader = original(reader, *arguments, **named)
+        (given,) = (*arguments, *named.values())
         return reader.option(option, "true") if str(given).lower() == source else reader
 
     for name in ("pyspark.sql.streaming.readwriter", "pyspark.sql.connect.streaming.readwriter"):
@@ -309,7 +317,7 @@ def refuse_unsupported_uses(source: str) -> None:
     if batches is None or streams is None:
         return
 
-    def saved(original: Any, writer: Any, *arguments: Any, **named: Any) -> Any:
+    def saved(original: Any, writer: Any, /, *arguments: Any, **named: Any) -> Any:
         given = signature(original).bind(writer, *arguments, **named).arguments
         mode = given.get("mode") or writer._write.mode or "error"
         is_own = str(given.get("format") or writer._write.source).lower() == source
@@ -320,14 +328,14 @@ def refuse_unsupported_uses(source: str) -> None:
             )
         return original(writer, *arguments, **named)
 
-    def loaded(original: Any, reader: Any, *arguments: Any, **named: Any) -> Any:
+    def loaded(original: Any, reader: Any, /, *arguments: Any, **named: Any) -> Any:
         given = signature(original).bind(reader, *arguments, **named).arguments
         if str(given.get("format") or reader._format).lower() == source:
             instead = "Read table.changes(start=...).to_spark(spark) from time to time"
             refuse_other_servers(reader._client, "a stream of a table", _STREAMS, instead)
         return original(reader, *arguments, **named)
 
-    def started(original: Any, writer: Any, *arguments: Any, **named: Any) -> Any:
+    def started(original: Any, writer: Any, /, *arguments: Any, **named: Any) -> Any:
         given = signature(original).bind(writer, *arguments, **named).arguments
         if str(given.get("format") or writer._write_proto.format).lower() == source:
             instead = "Write batches with table.write(df)"
@@ -348,13 +356,14 @@ _NAME = "_keytide_source"
 def wrap_writers(source: str) -> None:
     """Make writes to a source work in every thread, and end at an interrupt, from now on."""
 
-    def activated(original: Any, writer: Any, given: str) -> Any:
+    def activated(original: Any, writer: Any, /, *arguments: Any, **named: Any) -> Any:
+        given = next(iter((*arguments, *named.values())), None)
         setattr(writer, _NAME, str(given).lower() == source)
         if getattr(writer, _NAME):
             writer._spark.createDataFrame([], "nothing int")  # makes the session active
-        return original(writer, given)
+        return original(writer, *arguments, **named)
 
-    def ended(original: Any, writer: Any, *arguments: Any, **named: Any) -> Any:
+    def ended(original: Any, writer: Any, /, *arguments: Any, **named: Any) -> Any:
         if not getattr(writer, _NAME, False):
             return original(writer, *arguments, **named)
         with end_after_errors(writer._spark):

@@ -376,11 +376,11 @@ class _Views:
         self._run = run
         self._of_sessions: dict[str, dict[str, _View]] = {}
 
-    def sql(self, original: Any, spark: Any, sqlQuery: str, *arguments: Any, **named: Any) -> Any:  # noqa: N803  # Spark's name
+    def sql(self, original: Any, spark: Any, /, sqlQuery: str, *more: Any, **named: Any) -> Any:  # noqa: N803  # Spark's name
         """Run `SparkSession.sql` with current views."""
         self.renew(spark)
         try:
-            made = original(spark, sqlQuery, *arguments, **named)
+            made = original(spark, sqlQuery, *more, **named)
         except (PySparkException, Py4JError) as error:
             if (instead := view_error(spark, sqlQuery, error, self.source)) is not error:
                 raise instead from None
@@ -388,7 +388,7 @@ class _Views:
         self.note(spark, sqlQuery)
         return made
 
-    def table(self, original: Any, session: Any, *arguments: Any, **named: Any) -> Any:
+    def table(self, original: Any, session: Any, /, *arguments: Any, **named: Any) -> Any:
         """Run `SparkSession.table`, or that of a reader, with current views."""
         self.renew(session if isinstance(session, SparkSession) else session._spark)
         return original(session, *arguments, **named)

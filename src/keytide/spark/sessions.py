@@ -68,19 +68,8 @@ def find_java(
     found and how to fix it.
     """
     variables = os.environ if environment is None else environment
-    candidates: list[tuple[str, Path]] = []
-    if variables.get("JAVA_HOME"):
-        candidates.append(("JAVA_HOME", Path(variables["JAVA_HOME"])))
-    on_path = shutil.which("java", path=variables.get("PATH", ""))
-    if on_path is not None:
-        candidates.append(("the PATH", Path(on_path).resolve().parents[1]))
-    for folder in installed_below:
-        for home in sorted(folder.glob("*")):
-            bundled = home / "Contents" / "Home"  # macOS
-            candidates.append((str(folder), bundled if bundled.is_dir() else home))
-
     found: list[str] = []
-    for found_by, home in candidates:
+    for found_by, home in _candidates(variables, installed_below):
         version = _version(home / "bin" / "java")
         if version is not None and version >= JAVA_VERSION_MIN:
             return JavaRuntime(home, version, found_by)
@@ -92,6 +81,21 @@ def find_java(
         "with 'apt-get install openjdk-17-jre-headless', 'brew install openjdk@17' or from "
         "https://adoptium.net, and set JAVA_HOME to its folder"
     )
+
+
+def _candidates(
+    variables: Mapping[str, str], installed_below: Sequence[Path]
+) -> Iterator[tuple[str, Path]]:
+    # Folders that are not needed are not looked at: some of them may not be readable.
+    if variables.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(variables["JAVA_HOME"])
+    on_path = shutil.which("java", path=variables.get("PATH", ""))
+    if on_path is not None:
+        yield "the PATH", Path(on_path).resolve().parents[1]
+    for folder in installed_below:
+        for home in sorted(folder.glob("*")):
+            bundled = home / "Contents" / "Home"  # macOS
+            yield str(folder), bundled if bundled.is_dir() else home
 
 
 def _version(java: Path) -> int | None:

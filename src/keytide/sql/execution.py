@@ -362,7 +362,7 @@ def _insert(catalog: AttachedCatalog, engine: Engine, statement: statements.Inse
 
 
 def _write_result(table: str, result: WriteResult) -> Result:
-    """The result of a write. statements.Rows that were skipped as errors cause a warning."""
+    """The result of a write. Rows that were skipped as errors cause a warning."""
     warn_of_errors(table, result)
     return ChangeResult(result.rows - sum((result.errors or {}).values()))
 

@@ -45,7 +45,9 @@ class CachedStore(PassingStore):
     `never_changes` says whether the file with a given full name is immutable, for all readers and
     forever. It is pickled with the store. The name of a copy is a hash of the full name, so the
     folder contains no credentials. A copy can outlive a file that was lost or deleted in the store.
-    Use `uncached` to find out what is really stored.
+    Use `uncached` to find out what is really stored. Copies of what `delete_tree` removes are
+    evicted later. What asks for names, sizes or Polars' own options goes to the store, without the
+    cache.
     """
 
     cache: CacheFolder

@@ -95,6 +95,8 @@ def _documents(change: SchemaChange) -> Iterator[ChangeDocument]:
                     "top-level columns, not fields of a ROW"
                 )
             yield {"action": "updateColumnPosition", "move": _move(change.path[0], change.position)}
+        case _:
+            raise AssertionError(change)
 
 
 def _column(action: str, path: Sequence[str], **members: Any) -> ChangeDocument:

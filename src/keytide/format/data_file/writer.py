@@ -166,23 +166,29 @@ class RunWriter:
         # The metadata of the files are computed while they are encoded and stored.
         description = begin(partial(self._describe, rows, paths, 0, FileSource.APPEND))
         try:
-            # How each file is stored, as members of the manifest.
-            members: list[dict[str, Any]] = []
-            physical = self._physical(rows)
-            pieces = zip(
-                paths, *(_slices(each, paths.values()) for each in (rows, physical)), strict=True
-            )
-            for some in _batches(pieces):
-                encode = [partial(self._encoded, stored) for _, _, stored in some]
-                waiting: dict[str, bytes] = {}
-                for data, (path, piece, _) in zip(side_by_side(encode, threads), some, strict=True):
-                    index = self.filters.of_file(piece, self.schema, path)
-                    members.append({"file_size": len(data), **index.members})
-                    waiting |= {path: data, **index.files}
-                self.store.put_all(waiting)
+            members = self._stored_together(rows, paths, threads)
         finally:
             metas = description.result()
         return [replace(meta, **own) for meta, own in zip(metas, members, strict=True)]
+
+    def _stored_together(
+        self, rows: pa.Table, paths: Mapping[str, int], threads: int
+    ) -> list[dict[str, Any]]:
+        """Store the files. The result says how each is stored, as members of the manifest."""
+        members: list[dict[str, Any]] = []
+        physical = self._physical(rows)
+        pieces = zip(
+            paths, *(_slices(each, paths.values()) for each in (rows, physical)), strict=True
+        )
+        for some in _batches(pieces):
+            encode = [partial(self._encoded, stored) for _, _, stored in some]
+            waiting: dict[str, bytes] = {}
+            for data, (path, piece, _) in zip(side_by_side(encode, threads), some, strict=True):
+                index = self.filters.of_file(piece, self.schema, path)
+                members.append({"file_size": len(data), **index.members})
+                waiting |= {path: data, **index.files}
+            self.store.put_all(waiting)
+        return members
 
     def _encoded(self, physical: pa.Table) -> bytes:
         sink = pa.BufferOutputStream()

@@ -8,7 +8,6 @@ updated row by row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -38,13 +37,14 @@ class _Serialized(AggregateFunction):
     def refusals(self, values: pl.Series, adds: Marks, retracts: Marks) -> Iterator[Refusal]:
         """Values that are not such a set. Raises `SetupError` without the library."""
         library = self.library()
-        sound = []
+        wrong = []
         for value in values.filter(pl.Series(adds)).drop_nulls().unique():
-            with suppress(*self.errors):
+            try:
                 self.union(library, [value])
-                sound.append(value)
-        wrong = ~values.is_in(pl.Series(sound, dtype=values.dtype).implode())
-        yield Refusal(wrong.fill_null(value=False).to_numpy() & adds, self._not_serialized)
+            except self.errors:  # noqa: PERF203  # each value is judged by itself
+                wrong.append(value)
+        is_wrong = values.is_in(pl.Series(wrong, dtype=values.dtype).implode())
+        yield Refusal(is_wrong.fill_null(value=False).to_numpy() & adds, self._not_serialized)
 
     def fold(self, inputs: Inputs) -> pl.Series:
         """The unions. Values are decoded one by one, because they have no columnar form."""
