@@ -86,9 +86,9 @@ def _count() -> None:
             _add(f"{_FAILED} {_place(error)}")
             raise
 
-    def followed(self: CompactionRequest, done: Any) -> None:
+    def followed(self: CompactionRequest, snapshot_id: int) -> None:
         _add(_COMMITTED)
-        follow(self, done)
+        follow(self, snapshot_id)
 
     CompactionRequest.compact = counted  # type: ignore[method-assign]
     CompactionRequest._follow = followed  # type: ignore[method-assign]

@@ -173,12 +173,15 @@ class CompactionRequest:
         for _ in range(_ROUNDS_MAX):
             done, live = compact_due(self.table, self.buckets, runner)
             if done.snapshot_id is not None:
-                view, what = self.planner.view, "the table is compacted"
-                run_follow_ups(TableChange(self.table, view, done.snapshot_id, what))
+                self._follow(done.snapshot_id)
             is_idle = done.snapshot_id is None and not done.overtaken
             has_more = not is_idle and self.planner.are_too_many(live, self.buckets)
             if not has_more:
                 break
+
+    def _follow(self, snapshot_id: int) -> None:
+        view, what = self.planner.view, "the table is compacted"
+        run_follow_ups(TableChange(self.table, view, snapshot_id, what))
 
 
 @dataclass

@@ -17,7 +17,7 @@ an error or, with `ignore-delete`, is ignored.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import polars as pl
@@ -215,3 +215,17 @@ def compacts_by_lookup(options: TableOptions) -> bool:
         or options.deletion_vectors_enabled
         or engine_class(options).compacts_by_lookup
     )
+
+
+def column_merger(
+    order: MergeOrder,
+    fields: tuple[Field, ...],
+    options: TableOptions,
+    functions: Mapping[str, MergeFunction] = NO_FUNCTIONS,
+) -> MergeEngine:
+    """A merge column by column as options say, in which a delete removes everything before it.
+
+    It is not the engine of any table, and needs no 'merge-engine'.
+    """
+    engine = Aggregation.of(order, fields, options, functions)
+    return replace(engine, remove_record_on_delete=True)

@@ -12,8 +12,6 @@ options say that late rows are dropped, or it comes after a delete.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -25,8 +23,8 @@ from keytide.definition.kind import computed_columns, merged_fields
 from keytide.errors import InvalidError
 from keytide.format.arrow import from_arrow
 from keytide.key_index.indexed_keys import KeyHashes, Numbers
-from keytide.merge.aggregation import Aggregation
 from keytide.merge.engine import MergeEngine
+from keytide.merge.engines import column_merger
 from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
 from keytide.options import keys
 from keytide.read.current_rows import exact
@@ -49,10 +47,7 @@ def row_merger(view: TableView) -> MergeEngine:
     """The merge engine for rows of the table, in the order of `_KEY`."""
     order = MergeOrder(key=(_KEY, *view.schema.primary_keys))
     fields = merged_fields(view.schema, view.options)
-    # A merge column by column as options say, in which a delete removes everything before it. It is
-    # not the engine of the table.
-    engine = Aggregation.of(order, fields, view.options, view.functions)
-    return replace(engine, remove_record_on_delete=True)
+    return column_merger(order, fields, view.options, view.functions)
 
 
 def as_deletes(rows: pl.DataFrame) -> pl.DataFrame:
