@@ -24,7 +24,7 @@ LIMITS = {
     "an Arrow table scanned": (14, 15, 2),
     # 60 returns before the rooms, see docs/design/0006-rooms.md. The place of a change in the order
     # of its source is a room of its own.
-    "change messages applied": (27, 37, 3),
+    "change messages applied": (27, 36, 3),
     "DELETE by key": (30, 44, 11),
     "DELETE in SQL": (30, 44, 11),
     "SELECT": (19, 32, 4),

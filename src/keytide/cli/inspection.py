@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -47,13 +45,13 @@ from keytide.cli.output import (
     write_rows,
 )
 from keytide.definition.kind import require_key
-from keytide.errors import InvalidError, NotFoundError, UnsupportedError
+from keytide.errors import NotFoundError, UnsupportedError
 from keytide.lake.external_tables import ExternalTable
 from keytide.lake.lake import Lake
 from keytide.lake.opening import connect
 from keytide.lake.table import Table
 from keytide.maintenance.history import HistoryEntry, entries_of
-from keytide.predicate.literals import scalar_of_text
+from keytide.predicate.literals import key_of_texts
 from keytide.read.fallback import FallbackExplanation
 from keytide.read.scan import Explanation
 from keytide.sources.scan import ExternalExplanation
@@ -421,16 +419,4 @@ def _key_of(table: Table | ExternalTable, texts: list[str]) -> dict[str, Any]:
             f"the primary key of {table.name} is {', '.join(schema.primary_keys)}; found "
             f"{counted(len(texts), 'value')}: {' '.join(texts)}"
         )
-    key: dict[str, Any] = {}
-    for field, text in zip(schema.select(schema.primary_keys), texts, strict=True):
-        if not pa.types.is_binary(field.type.to_arrow()):
-            key[field.name] = scalar_of_text(text, field, table.name)
-            continue
-        try:
-            key[field.name] = base64.b64decode(text, validate=True)
-        except binascii.Error as error:
-            raise InvalidError(
-                f"table {table.name}: key column {field.name!r} is {field.type.sql()}, found "
-                f"{text!r}; write its bytes as base64: {error}"
-            ) from error
-    return key
+    return key_of_texts(texts, schema.select(schema.primary_keys), table.name)

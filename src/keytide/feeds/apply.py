@@ -290,8 +290,8 @@ class ChangeWriter:
                 filled.append(self._with_omitted_values(changes, stored))
                 continue
             stored = self._stored_versions(bucket, changes)
-            counts += count_changes(changes, stored, self._orders)
             result = fill_unavailable(changes, stored, self._orders, self._columns_to_fill)
+            counts += count_changes(changes, stored, self._orders)
             filled.append(to_arrow(result.changes, self._stored_schema))
             if result.unknown.height:
                 refused = result.unknown.select(

@@ -10,6 +10,8 @@ each of them: exactly what is stored, or an error.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -98,6 +100,26 @@ def scalar_of_text(text: str, field: Field, table: str) -> pa.Scalar:
             f"is not a value of this type: {error}"
         ) from error
     return stored_column(column, field, table)[0]
+
+
+def key_of_texts(texts: Sequence[str], fields: Sequence[Field], table: str) -> dict[str, Any]:
+    """The values of key columns, each written as a string. Bytes are written as base64.
+
+    Raises `InvalidError` for a string that is not a value of its column.
+    """
+    key: dict[str, Any] = {}
+    for field, text in zip(fields, texts, strict=True):
+        if not pa.types.is_binary(field.type.to_arrow()):
+            key[field.name] = scalar_of_text(text, field, table)
+            continue
+        try:
+            key[field.name] = base64.b64decode(text, validate=True)
+        except binascii.Error as error:
+            raise InvalidError(
+                f"table {table}: key column {field.name!r} is {field.type.sql()}, found {text!r}; "
+                f"write its bytes as base64: {error}"
+            ) from error
+    return key
 
 
 def array_of_texts(texts: Sequence[str], target: pa.DataType) -> pa.Array:

@@ -7,8 +7,6 @@ their own.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,7 +30,7 @@ from keytide.lake.lake import Lake
 from keytide.lake.table import Table
 from keytide.maintenance.history import HistoryEntry, consumers_of, entries_before
 from keytide.maintenance.overviews import layout_of, timeline_of
-from keytide.predicate.literals import scalar_of_text
+from keytide.predicate.literals import key_of_texts
 from keytide.read.why import story_of
 from keytide.show.buckets import bucket_picture, levels_bar
 from keytide.show.chart import timeline_picture
@@ -78,18 +76,7 @@ def story_of_texts(
             f"the primary key of {table.name} is {', '.join(schema.primary_keys)}; found "
             f"{len(texts)} values"
         )
-    key = {}
-    for field, text in zip(fields, texts, strict=True):
-        if not pa.types.is_binary(field.type.to_arrow()):
-            key[field.name] = scalar_of_text(text, field, table.name)
-            continue
-        try:
-            key[field.name] = base64.b64decode(text, validate=True)
-        except binascii.Error as error:
-            raise InvalidError(
-                f"table {table.name}: key column {field.name!r} is {field.type.sql()}, found "
-                f"{text!r}; write its bytes as base64: {error}"
-            ) from error
+    key = key_of_texts(texts, fields, table.name)
     if isinstance(table, ForeignTable):
         return story_of(table.why(key, version=snapshot))
     if snapshot is None:

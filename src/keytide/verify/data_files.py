@@ -137,7 +137,8 @@ class FileCheck:
             place, name, problem = expected.get_field_index(found.name), found.name, None
             if place >= 0:
                 other = expected.field(place)
-                own_id, schema_id = map(_field_id, (found, other))
+                ids = ((f.metadata or {}).get(b"PARQUET:field_id") for f in (found, other))
+                own_id, schema_id = (None if each is None else int(each) for each in ids)
                 scales = {f.type.scale for f in (found, other) if pa.types.is_decimal(f.type)}
                 are_nested = {pa.types.is_nested(f.type) for f in (found, other)}
                 if own_id is not None and own_id != schema_id:
@@ -361,11 +362,6 @@ def _spelled(key: pl.DataFrame) -> str:
 def _first(values: pl.Series) -> str:
     (value,) = held_by_python(values.head(1).to_frame()).row(0)
     return repr(value)
-
-
-def _field_id(field: pa.Field) -> int | None:
-    found = (field.metadata or {}).get(b"PARQUET:field_id")
-    return None if found is None else int(found)
 
 
 # -- index files -----------------------------------------------------------------------------------
