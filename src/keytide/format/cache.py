@@ -69,10 +69,25 @@ class Share:
         value: T = found[0]
         return value
 
+    def drop(self, key: Hashable) -> None:
+        """Remove a value, if it is cached."""
+        with self._lock:
+            self._values.pop(key, None)
+
     def forget(self) -> None:
         """Clear the cache, as in a new process."""
         with self._lock:
             self._values.clear()
+
+
+class HashedOnce(tuple[Hashable, ...]):
+    """A tuple whose hash is computed once: the part of a key that is the same in many lookups."""
+
+    def __hash__(self) -> int:
+        found: int | None = vars(self).get("_hash")
+        if found is None:
+            found = self._hash = super().__hash__()
+        return found
 
 
 METADATA = Share(512 << 20)

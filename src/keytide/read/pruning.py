@@ -62,7 +62,7 @@ def matching_filters(
     """
     kept = [True] * len(files)
     reads = view.options.reads_file_indexes
-    indexed = [i for i, entry in enumerate(files) if reads and _has_index(entry)]
+    indexed = [i for i, entry in enumerate(files) if reads and has_index(entry)]
     names = {name for term in terms for name in columns_of(term)} if indexed else set()
     # The columns with hashes of the only values that they can have.
     pinned = []
@@ -106,13 +106,14 @@ def _may_hold(
 
 def stored_indexes(view: TableView, entry: ManifestEntry) -> ColumnIndexes:
     """The indexes of a file, by column. Raises the same errors as `matching_filters`."""
-    return _indexes(view, [entry])[0] if _has_index(entry) else {}
+    return _indexes(view, [entry])[0] if has_index(entry) else {}
 
 
 # -- locations of indexes --------------------------------------------------------------------------
 
 
-def _has_index(entry: ManifestEntry) -> bool:
+def has_index(entry: ManifestEntry) -> bool:
+    """Whether a file has indexes of columns, such as bloom filters."""
     file = entry.file
     return file.embedded_file_index is not None or index_name_among(file.extra_files) is not None
 

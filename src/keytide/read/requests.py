@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -35,6 +36,7 @@ from keytide.predicate.where import field_of
 from keytide.read.key_index_rebuild import settled_state
 from keytide.read.merged_versions import Lifetime
 from keytide.read.plan import RowSelection
+from keytide.read.point_lookups import NotPreparedError, point_lookups
 from keytide.read.scan import RowSource, Scan, check_limit
 from keytide.read.why import Why, why_of
 from keytide.snapshot.bucket_key_index import open_ahead
@@ -130,7 +132,13 @@ def get_row(table: StoredTable, key: Mapping[str, Any] | Any) -> dict[str, Any] 
     """The row of one key, or None. Raises like `Table.get`."""
     schema = table.schema
     predicate = key_condition(key, schema, table.name)
-    scan = _scan(_state_to_look_up(table, schema), schema.names, predicate)
+    state = _state_to_look_up(table, schema)
+    lookups = point_lookups(state)
+    values = [term.value for term in conjuncts(predicate) if isinstance(term, Comparison)]
+    if lookups is not None and len(values) == len(schema.primary_keys):
+        with suppress(NotPreparedError):
+            return lookups.row(tuple(values))
+    scan = _scan(state, schema.names, predicate)
     # Not with `to_pylist`, whose read-ahead threads cost more than they save for one row.
     found = scan.to_polars()
     return in_python(to_arrow(found, scan.schema))[0] if found.height else None

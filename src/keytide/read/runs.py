@@ -128,7 +128,7 @@ class StoredVersions:
 
     def of_file(self, file: PlannedFile) -> pl.DataFrame:
         """All versions in a file, in stored order."""
-        return self._reader(file).read(where=self._where)
+        return self.reader(file).read(where=self._where)
 
     def at(self, places: Sequence[tuple[PlannedFile, Positions]], rows_max: int) -> pl.DataFrame:
         """The versions at some positions of files, file by file. The positions in each file ascend.
@@ -137,7 +137,7 @@ class StoredVersions:
         """
         found, reads, rows = [], list[tuple[FileReader, Span, Positions]](), 0
         for file, positions in places:
-            reader = self._reader(file)
+            reader = self.reader(file)
             whole = (0, file.meta.row_count)
             spans = [whole] if file.meta.row_count <= rows_max else reader.spans(rows_max)
             for start, count in spans:
@@ -170,7 +170,7 @@ class StoredVersions:
     def of_lone_files(self, files: Iterable[PlannedFile], rows_max: int) -> Iterator[pl.DataFrame]:
         """The versions of files without common keys, file by file. Small files are combined."""
         files = list(files)
-        placed = [(self._reader(f), f.places) for f in files if f.places is not None]
+        placed = [(self.reader(f), f.places) for f in files if f.places is not None]
         if placed:
             yield from read_places(placed, self._where, rows_max)
             files = [file for file in files if file.places is None]
@@ -182,7 +182,7 @@ class StoredVersions:
             files = [file for file in files if id(file) not in read]
         for some in _small_together(files):
             if len(some) > 1:
-                yield read_together([self._reader(file) for file in some], self._where)
+                yield read_together([self.reader(file) for file in some], self._where)
             else:
                 yield from (batch.rows for batch in self._parts(some[0], rows_max))
 
@@ -224,7 +224,7 @@ class StoredVersions:
         single = [
             (reader, span)
             for file, spans in reads
-            for reader in ([self._reader(file)] if spans else ())
+            for reader in ([self.reader(file)] if spans else ())
             for span in spans
         ]
         frames = iter(read_few(single, self._where))
@@ -244,8 +244,8 @@ class StoredVersions:
         if store.local_path(path) is None:
             # From a remote file, whole column chunks are fetched. Searching for the positions of
             # keys first would add another round of requests.
-            return self._matching_spans(self._reader(file), _FAR_ROWS)
-        return key_spans(self._reader(file), self.view.order.key, self._pinned)
+            return self._matching_spans(self.reader(file), _FAR_ROWS)
+        return key_spans(self.reader(file), self.view.order.key, self._pinned)
 
     @cached_property
     def _pinned(self) -> list[Key] | None:
@@ -260,7 +260,7 @@ class StoredVersions:
         return rows.sort(self.view.order.key, nulls_last=False, maintain_order=True)
 
     def _parts(self, file: PlannedFile, rows_max: int) -> Iterator[Batch]:
-        reader, where = self._reader(file), self._where
+        reader, where = self.reader(file), self._where
         is_small = file.meta.row_count <= rows_max
         has_places = any(name in PLACE_COLUMNS for name in self.columns)
         leaves_out_dead = file.dead_rows is not None and not file.keeps_retracts and not has_places
@@ -304,7 +304,11 @@ class StoredVersions:
             pl.col(key.name).is_in(key.unique().implode(), nulls_equal=True) for key in self.always
         )
 
-    def _reader(self, file: PlannedFile) -> FileReader:
+    def reader(self, file: PlannedFile) -> FileReader:
+        """Reads a file with these columns.
+
+        Raises `DataError` if the file was written without a column of the key.
+        """
         store, path = self.view.data_file(file.entry)
         # The schema that the file was written with. It has every key column.
         schema = self.view.schemas[file.meta.schema_id]

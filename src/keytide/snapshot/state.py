@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -47,6 +47,8 @@ from keytide.snapshot.live_files import LiveFiles
 from keytide.snapshot.metadata import TableMetadata
 from keytide.store import Store, is_stored_inside, store_of_file
 from keytide.types import Field
+
+T = TypeVar("T")
 
 # -- statements ------------------------------------------------------------------------------------
 
@@ -407,6 +409,17 @@ class TableState:
     vector_files: tuple[IndexFile, ...] = ()
     hash_files: HashFiles = field(default_factory=dict)
     key_files: tuple[IndexFile, ...] = ()
+
+    def once(self, make: Callable[[TableState], T]) -> T:
+        """What `make` returns for this state. It is called once. Not pickled."""
+        made = vars(self).setdefault("_made", {})
+        if make not in made:
+            made[make] = make(self)
+        value: T = made[make]
+        return value
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_made"}
 
     @property
     def merging(self) -> TableState:

@@ -163,9 +163,9 @@ def metadata_before_creation(metadata: TableMetadata, definition: TableSchema) -
 class StoredTable:
     """One table in a store rooted at it.
 
-    It caches the last requested view and the last seen live files, from which those of the next
-    snapshot are derived. It holds no other state, and reads the latest schema and snapshot from the
-    store on each request. Picklable and safe to share between threads.
+    It caches the last requested view and state, and the last seen live files, from which those of
+    the next snapshot are derived. It holds no other state, and reads the latest schema and snapshot
+    from the store on each request. Picklable and safe to share between threads.
     """
 
     def __init__(self, store: Store, name: str) -> None:
@@ -189,6 +189,7 @@ class StoredTable:
         self.oldest: Snapshot | None = None
         """The oldest snapshot when it was last read. It may have expired since."""
         self._view: TableView | None = None
+        self._state: TableState | None = None
         self._lock = threading.Lock()
 
     @property
@@ -279,7 +280,18 @@ class StoredTable:
         live = self.live_files(snapshot)
         view = self.view(self.in_kind_at(schema, snapshot), live)
         vector_files = self.vector_files(snapshot, view)
-        return TableState(view, live, vector_files, key_files=self.key_files(snapshot, view))
+        state = TableState(view, live, vector_files, key_files=self.key_files(snapshot, view))
+        # The last requested state, with what was computed from it, if it is the same.
+        known = self.live._state
+        if (
+            known is not None
+            and known.view is view
+            and known.live is live
+            and (known.vector_files, known.key_files) == (state.vector_files, state.key_files)
+        ):
+            return known
+        self.live._state = state
+        return state
 
     def in_kind_at(self, schema: TableSchema, snapshot: Snapshot | None) -> TableSchema:
         """One of the table's schemas, converted to the kind of table that a snapshot has."""

@@ -29,7 +29,15 @@ from keytide.format.data_file.reader import (
     spans_of,
     version_in,
 )
-from keytide.format.data_file.row_groups import Key, begin_footers, key_spans, read_few, read_places
+from keytide.format.data_file.row_groups import (
+    Key,
+    KeyedFile,
+    Place,
+    begin_footers,
+    key_spans,
+    read_few,
+    read_places,
+)
 from keytide.format.data_file.writer import RunWriter, local_wall_clock_ms
 
 __all__ = [
@@ -43,6 +51,8 @@ __all__ = [
     "FileFilters",
     "FileReader",
     "Key",
+    "KeyedFile",
+    "Place",
     "RunWriter",
     "Span",
     "begin_footers",

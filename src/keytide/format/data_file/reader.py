@@ -20,7 +20,7 @@ from keytide.base.process import cached_property
 from keytide.base.row_kind import RETRACTS
 from keytide.errors import DataError, KeytideError, UnsupportedError
 from keytide.format.arrow import HAS_MAPS, polars_schema, polars_type
-from keytide.format.cache import version_of
+from keytide.format.cache import HashedOnce, version_of
 from keytide.format.data_file import avro, orc, parquet
 from keytide.format.data_file.detached_values import blob_contents, whole_variants
 from keytide.format.data_file.file_format import (
@@ -278,6 +278,13 @@ class FileReader:
     def version(self) -> tuple[Hashable, ...]:
         """Identifies the file. Raises like `read` if it is missing."""
         return version_in(self.store, self.path)
+
+    @cached_property
+    def shape(self) -> HashedOnce:
+        """What rows of one file are read as, for keys of a cache."""
+        return HashedOnce(
+            (type(self).__qualname__, self.fields, self.system_columns, *dict(self.constants))
+        )
 
     def _without_dead(self, frame: pl.LazyFrame, offset: int, length: int | None) -> pl.LazyFrame:
         """The rows that are read, including whether they are dead if that is requested."""

@@ -1,8 +1,8 @@
 """Rows of some keys or positions in a data file, and the row groups that are cached for them.
 
-Reading a few rows of a local file takes about a third of the time of decoding their whole group,
-most of it before the first row. So a group is decoded at its third read. A process that does not
-return loses nothing, and one that does spends at most twice what was needed.
+Reading a few rows of a local file takes as long as decoding a small group, most of it before the
+first row. So a small group is decoded at its first read, and a large one at its third. A process
+that does not return loses little, and one that does spends at most twice what was needed.
 
 Decoding the keys of one group takes as long as a lookup may take, but they are a small part of the
 group. So a process caches them for the next lookup, and reads only the wanted rows of a group.
@@ -15,16 +15,16 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, count
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from keytide.format.cache import FILES
+from keytide.format.cache import FILES, HashedOnce
 from keytide.format.data_file.parquet_footer import WHOLE_BYTES_MAX
 from keytide.format.data_file.reader import FileReader, Span, format_of, read_side_by_side, spans_of
 from keytide.format.index_files import living_among
@@ -38,6 +38,8 @@ FEW_ROWS = 64
 """This many adjacent rows are read in the time of one."""
 
 _READS_OF_A_GROUP = 3
+# Decoding a group of this size takes as long as reading one of its rows.
+_SMALL_GROUP_BYTES = 2 << 20
 # A group that needs a larger part of the cache would evict everything else.
 _PART_OF_KEPT = 8
 _NUMBER_BYTES, _GROUP_BYTES = 32, 1 << 10
@@ -73,29 +75,45 @@ def _cached_rows(reader: FileReader, span: Span) -> pl.DataFrame | None:
     if number == len(ends) or start + length > ends[number]:
         return None
     begin = ends[number - 1] if number else 0
-    group = _group(reader, version, (begin, ends[number] - begin))
-    return None if group is None else group[start - begin : start - begin + length]
+    group = _group(reader, version, (begin, ends[number] - begin), ends[-1])
+    return None if group is None else group.rows[start - begin : start - begin + length]
+
+
+@dataclass(frozen=True)
+class _CachedRows:
+    """The rows of a group, as a reader shows them."""
+
+    rows: pl.DataFrame
+    keys: dict[HashedOnce, tuple[Sequence[Any], ...]] = field(default_factory=dict)
+
+    def columns(self, key: HashedOnce) -> tuple[Sequence[Any], ...]:
+        """The columns of a key. Empty if the rows are not sorted by it."""
+        if key not in self.keys:
+            self.keys[key] = _searchable(self.rows.select(_names(key)))
+        return self.keys[key]
 
 
 def _group(
-    reader: FileReader, version: tuple[Hashable, ...], group: tuple[int, int]
-) -> pl.DataFrame | None:
+    reader: FileReader, version: tuple[Hashable, ...], group: tuple[int, int], file_rows: int
+) -> _CachedRows | None:
     """All rows of a group, as the reader shows them, once it has been requested often enough."""
-    shape = (type(reader), reader.fields, reader.system_columns, *dict(reader.constants))
-    key = (*version, "rows", group, *shape)
-    rows: pl.DataFrame | None = FILES.find(key)
-    if rows is None:
-        asked: Iterator[int] | None = FILES.find((*key, "asked"))
-        if asked is None:
-            asked = count(1)
-            FILES.keep((*key, "asked"), asked, _GROUP_BYTES, reader.kept_bytes_max)
-        if next(asked) % _READS_OF_A_GROUP:
-            return None
+    key = (*version, "rows", group[0], reader.shape)
+    cached: _CachedRows | None = FILES.find(key)
+    if cached is None:
+        size = _SMALL_GROUP_BYTES if reader.size is None else reader.size * group[1] // file_rows
+        if size >= _SMALL_GROUP_BYTES:
+            asked: Iterator[int] | None = FILES.find((*key, "asked"))
+            if asked is None:
+                asked = count(1)
+                FILES.keep((*key, "asked"), asked, _GROUP_BYTES, reader.kept_bytes_max)
+            if next(asked) % _READS_OF_A_GROUP:
+                return None
         rows = reader.read(*group).rechunk()
         if rows.estimated_size() * _PART_OF_KEPT > reader.kept_bytes_max:
             rows = rows.clear()  # it is too large for the cache
-        FILES.keep(key, rows, int(rows.estimated_size()) + _GROUP_BYTES, reader.kept_bytes_max)
-    return rows if rows.height else None
+        cached = _CachedRows(rows)
+        FILES.keep(key, cached, int(rows.estimated_size()) + _GROUP_BYTES, reader.kept_bytes_max)
+    return cached if cached.rows.height else None
 
 
 # -- rows of keys ----------------------------------------------------------------------------------
@@ -106,6 +124,8 @@ _SPANS_MAX = 8
 # A group whose keys need a larger part of the cache would evict everything else.
 _TEXT_BYTES = 32
 _KEY_SPANS_GROUP_BYTES = 256
+# A group with at least one of so many possible keys is read whole, not its keys first.
+_DENSE = 2
 
 Key: TypeAlias = "tuple[int | str, ...]"
 """The values of the key columns."""
@@ -120,6 +140,18 @@ class _Group:
     low: int | str
     high: int | str
 
+    @property
+    def end(self) -> int:
+        """Where the next group begins."""
+        return self.offset + self.rows
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it most likely has the row of any key between its ends."""
+        if isinstance(self.low, str) or isinstance(self.high, str):
+            return False
+        return self.high - self.low < _DENSE * self.rows
+
 
 def key_spans(reader: FileReader, key: Sequence[str], wanted: Sequence[Key]) -> list[Span] | None:
     """Spans of a file outside of which no row has a wanted key. None if that is unknown.
@@ -129,7 +161,8 @@ def key_spans(reader: FileReader, key: Sequence[str], wanted: Sequence[Key]) -> 
     """
     by_name = {field.name: field for field in reader.fields}
     fields = tuple(by_name[name] for name in key)
-    groups = _groups(reader, fields)
+    version, shape = reader.version, HashedOnce(fields)
+    groups = _groups(reader, version, shape)
     if not groups:
         return None
     first = [values[0] for values in wanted]
@@ -138,7 +171,7 @@ def key_spans(reader: FileReader, key: Sequence[str], wanted: Sequence[Key]) -> 
         start, stop = bisect_left(first, group.low), bisect_right(first, group.high)
         if start >= stop:
             continue
-        columns = _columns(reader, group, fields)
+        columns = _columns(reader, version, group, shape)
         if not columns:
             spans.append((group.offset, group.rows))
             continue
@@ -149,12 +182,14 @@ def key_spans(reader: FileReader, key: Sequence[str], wanted: Sequence[Key]) -> 
     return spans
 
 
-def _groups(reader: FileReader, fields: tuple[Field, ...]) -> tuple[_Group, ...]:
+def _groups(
+    reader: FileReader, version: tuple[Hashable, ...], fields: HashedOnce
+) -> tuple[_Group, ...]:
     """The groups. Empty if their ends are unknown, or their keys are too large for the cache."""
-    key = (*reader.version, "groups", *fields)
+    key = (*version, "groups", fields)
     kept: tuple[_Group, ...] | None = FILES.find(key)
     if kept is None:
-        names = [field.name for field in fields]
+        names = _names(fields)
         found = reader.groups(names)
         ends = [f"{name}.{part}" for name in names for part in ("min", "max")]
         kept = ()
@@ -171,25 +206,34 @@ def _groups(reader: FileReader, fields: tuple[Field, ...]) -> tuple[_Group, ...]
 
 
 def _columns(
-    reader: FileReader, group: _Group, fields: tuple[Field, ...]
+    reader: FileReader, version: tuple[Hashable, ...], group: _Group, fields: HashedOnce
 ) -> tuple[Sequence[Any], ...]:
     """The key columns of a group. Empty if its rows are not sorted by key."""
-    key = (*reader.version, "keys", group.offset, *fields)
+    key = (*version, "keys", group.offset, fields)
     kept: tuple[Sequence[Any], ...] | None = FILES.find(key)
     if kept is None:
-        keys_alone = replace(reader, fields=fields, system_columns=(), dead_rows=None)
+        wanted = cast(tuple[Field, ...], tuple(fields))
+        keys_alone = replace(reader, fields=wanted, system_columns=(), dead_rows=None)
         found = keys_alone.read(group.offset, group.rows)
-        kept = ()
-        if _is_sorted(found):
-            # The forms with the fastest access to single values.
-            kept = tuple(
-                column.rechunk() if column.dtype == pl.String else column.to_numpy()  # type: ignore[misc]
-                for column in found.iter_columns()
-            )
+        kept = _searchable(found)
         FILES.keep(
             key, kept, int(found.estimated_size()) + _KEY_SPANS_GROUP_BYTES, reader.kept_bytes_max
         )
     return kept
+
+
+def _names(key: HashedOnce) -> list[str]:
+    return [each.name for each in cast(tuple[Field, ...], key)]
+
+
+def _searchable(keys: pl.DataFrame) -> tuple[Sequence[Any], ...]:
+    """Key columns in the forms with the fastest access to single values. Empty if not sorted."""
+    if not _is_sorted(keys):
+        return ()
+    return tuple(
+        column.rechunk() if column.dtype == pl.String else column.to_numpy()  # type: ignore[misc]
+        for column in keys.iter_columns()
+    )
 
 
 def _is_sorted(keys: pl.DataFrame) -> bool:
@@ -221,6 +265,74 @@ def _joined(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
             start, _ = joined.pop()
         joined.append((start, stop))
     return joined
+
+
+# -- the row of one key ----------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """A row: some rows of a file, and its position among them."""
+
+    rows: pl.DataFrame
+    position: int
+
+
+@dataclass(frozen=True)
+class KeyedFile:
+    """Finds the row of a key in a file, which has at most one for each key.
+
+    `key` are the columns of the key, which the reader reads: integers and strings.
+    """
+
+    reader: FileReader
+    key: HashedOnce
+
+    def is_searchable(self) -> bool:
+        """Whether rows can be found by key: the file is local, and the ends of its groups are
+        known.
+
+        Raises like `FileReader.read`.
+        """
+        if self.reader.store.local_path(self.reader.path) is None:
+            return False
+        return bool(_groups(self.reader, self.reader.version, self.key))
+
+    def find(self, key: Key) -> Place | None:
+        """The row of a key. None if there is none. Raises like `FileReader.read`.
+
+        REQUIRES: the file `is_searchable`.
+        """
+        reader, version = self.reader, self.reader.version
+        groups = _groups(reader, version, self.key)
+        for group in groups:
+            if not group.low <= key[0] <= group.high:  # type: ignore[operator]
+                continue
+            span = group.offset, group.rows
+            cached: _CachedRows | None = FILES.find((*version, "rows", group.offset, reader.shape))
+            if cached is None and group.is_dense:
+                cached = _group(reader, version, span, groups[-1].end)
+            if cached is not None and cached.rows.height:
+                columns = cached.columns(self.key)
+            else:
+                columns = _columns(reader, version, group, self.key)
+            place = _place(columns, key) if columns else self._in_unsorted(group, key)
+            if place is None:
+                continue
+            if cached is None:
+                cached = _group(reader, version, span, groups[-1].end)
+                if cached is not None:  # its rows contain the keys
+                    FILES.drop((*version, "keys", group.offset, self.key))
+            if cached is not None and cached.rows.height:
+                return Place(cached.rows, place[0])
+            return Place(reader.read(group.offset + place[0], 1), 0)
+        return None
+
+    def _in_unsorted(self, group: _Group, key: Key) -> tuple[int, int] | None:
+        names = _names(self.key)
+        rows = self.reader.read(group.offset, group.rows)
+        alike = (pl.col(name) == value for name, value in zip(names, key, strict=True))
+        found = rows.select(pl.arg_where(pl.all_horizontal(alike))).to_series()
+        return (found[0], found[0] + 1) if len(found) else None
 
 
 # -- rows at positions -----------------------------------------------------------------------------

@@ -1,0 +1,269 @@
+"""Point lookups: the row of one key of a local table, from what a process keeps in memory.
+
+A scan plans the whole table for each request. A point lookup prepares each bucket once per
+snapshot: which key range each file has, and in which order the versions of overlapping files are
+merged. After that it searches only the cached keys of the row groups that can have the key. It
+returns what a scan with the key as its condition returns, which the tests hold it to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import compress
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from keytide.base.process import cached_property, refuse_forked_child
+from keytide.base.row_kind import RowKind
+from keytide.format import paths
+from keytide.format.arrow import in_python, to_arrow
+from keytide.format.binary_row import encode_rows
+from keytide.format.bucket import bucket_ids
+from keytide.format.cache import HashedOnce
+from keytide.format.data_file import VALUE_KIND, Key, KeyedFile, Place
+from keytide.format.manifest_entry import Entries, Identity, ManifestEntry
+from keytide.predicate.literals import has_one_spelling
+from keytide.predicate.predicate import Comparison
+from keytide.read.merged_versions import Lifetime, Rows
+from keytide.read.pruning import has_index, matching_filters
+from keytide.read.runs import SYSTEM_COLUMNS, FoundVersions, StoredVersions
+from keytide.read.scan import naming_expired
+from keytide.read.sections import PlannedFile, Section, decoded, sections_of
+from keytide.snapshot.live_files import BucketId
+from keytide.snapshot.state import TableState
+from keytide.telemetry import lone_span
+from keytide.types import arrow_schema
+
+# With more combinations of overlapping files than this, they are prepared again.
+_COMBINATIONS_MAX = 1000
+# Values of these types are the same objects from Polars as from Arrow.
+_ALIKE = ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "CHAR", "VARCHAR")
+
+
+class NotPreparedError(Exception):
+    """A point lookup is impossible: the row must be found by a scan."""
+
+
+@dataclass(frozen=True)
+class PointLookups:
+    """Point lookups in one snapshot. Safe to share between threads."""
+
+    state: TableState
+    buckets: dict[BucketId, _Bucket] = field(default_factory=dict)
+    """The buckets that are prepared."""
+
+    def row(self, key: Key) -> dict[str, Any] | None:
+        """The row of a key, given as its values in the order of the primary key, or None.
+
+        Raises like `Scan.to_pylist`, and `NotPreparedError` for a key that only a scan can find.
+        """
+        refuse_forked_child()
+        view, snapshot = self.state.view, self.state.snapshot
+        names = view.schema.primary_keys
+        values = dict(zip(names, key, strict=True))
+        ids = () if snapshot is None else (snapshot.id,)
+        with naming_expired(view, ids), lone_span("read", view.name) as step:
+            for bucket_id in self._buckets_of(values):
+                # Two threads may prepare the same bucket, and either result is right.
+                if bucket_id not in self.buckets:
+                    self.buckets[bucket_id] = _Bucket.of(self.state, bucket_id)
+                bucket = self.buckets[bucket_id]
+                wanted = key if len(key) == len(bucket.key) else tuple(map(values.get, bucket.key))
+                place = bucket.find(wanted)  # type: ignore[arg-type]
+                if place is not None:
+                    step.numbers(rows=1)
+                    return self._in_python(place)
+        return None
+
+    def _buckets_of(self, values: Mapping[str, Any]) -> Sequence[BucketId]:
+        """The buckets that can contain a key."""
+        view = self.state.view
+        partition_fields = view.schema.partition_fields()
+        arrays = [pa.array([values[f.name]], f.type.to_arrow()) for f in partition_fields]
+        (partition,) = encode_rows(arrays, [f.type for f in partition_fields])
+        total, numbers = self._numbers.get(partition, (0, ()))
+        if total is None:
+            raise NotPreparedError
+        if total > 1:
+            fields = view.bucket_fields
+            columns = [pa.array([values[f.name]], f.type.to_arrow()) for f in fields]
+            types = [f.type for f in fields]
+            numbers = bucket_ids(columns, types, total, view.options.bucket_function).tolist()
+        return [(partition, number) for number in numbers]
+
+    @cached_property
+    def _numbers(self) -> Mapping[bytes, tuple[int | None, Sequence[int]]]:
+        """The number of buckets of each partition, None if it has several, and the buckets."""
+        found = self.state.live.files.columns("_PARTITION", "_BUCKET", "_TOTAL_BUCKETS")
+        found = found.filter(pl.col("_BUCKET") >= 0)
+        totals: dict[bytes, set[int]] = {}
+        numbers: dict[bytes, set[int]] = {}
+        for partition, bucket, total in found.unique().iter_rows():
+            totals.setdefault(partition, set()).add(total)
+            numbers.setdefault(partition, set()).add(bucket)
+        return {
+            partition: (totals[partition].pop() if len(totals[partition]) == 1 else None,
+                        sorted(buckets))
+            for partition, buckets in numbers.items()
+        }  # fmt: skip
+
+    def _in_python(self, place: Place) -> dict[str, Any]:
+        schema = self.state.view.schema
+        row = dict(zip(place.rows.columns, place.rows.row(place.position), strict=True))
+        if self._others:
+            rows = to_arrow(place.rows[place.position : place.position + 1], self._other_columns)
+            row |= in_python(rows)[0]
+        return {name: row[name] for name in schema.names}
+
+    @cached_property
+    def _others(self) -> tuple[str, ...]:
+        """The columns whose values Arrow converts to Python."""
+        return tuple(f.name for f in self.state.view.schema.fields if f.type.root not in _ALIKE)
+
+    @cached_property
+    def _other_columns(self) -> pa.Schema:
+        return arrow_schema(self.state.view.schema.select(self._others))
+
+
+def point_lookups(state: TableState) -> PointLookups | None:
+    """Point lookups in a state. None for tables whose rows only a scan can find."""
+    return state.once(_prepared)
+
+
+def _prepared(state: TableState) -> PointLookups | None:
+    view = state.view
+    fields = view.schema.select(view.schema.primary_keys)
+    is_possible = (
+        view.store.local_path(paths.MANIFEST_DIR) is not None
+        and view.options.lookup_cache_bytes_max > 0
+        and view.kind.keeps_versions
+        and not view.options.deletion_vectors_enabled
+        and all(has_one_spelling(f.type) for f in fields)
+        and {*view.schema.partition_keys} <= {*view.schema.primary_keys}
+        and not view.defaults(view.schema.names)
+        and Lifetime.of(view) is None
+    )
+    return PointLookups(state) if is_possible else None
+
+
+# -- buckets ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    """A bucket with the key range of each of its files."""
+
+    state: TableState
+    id: BucketId
+    files: Entries
+    ranges: Sequence[tuple[Key, Key]]
+    sections: dict[tuple[int, ...], _KeyedSection] = field(default_factory=dict)
+    """The sections that overlapping files, given by their positions, form."""
+
+    @classmethod
+    def of(cls, state: TableState, bucket: BucketId) -> _Bucket:
+        """The bucket of a state."""
+        files = state.live.files_in([bucket])
+        fields = state.view.schema.trimmed_primary_key_fields()
+        ends = [*files.column("_MIN_KEY").to_list(), *files.column("_MAX_KEY").to_list()]
+        keys = decoded(ends, fields).rows() if ends else []
+        if any(None in key for key in keys):
+            raise NotPreparedError
+        return cls(
+            state, bucket, files, [*zip(keys[: len(files)], keys[len(files) :], strict=True)]
+        )
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns of the keys in files."""
+        return self.state.view.order.key
+
+    def find(self, key: Key) -> Place | None:
+        """The row of a key. None if it has none."""
+        places = tuple(i for i, (low, high) in enumerate(self.ranges) if low <= key <= high)
+        if not places:
+            return None
+        section = self.sections.get(places)
+        if section is None:
+            section = _KeyedSection.of(self.state, self.id, [self.files[i] for i in places])
+            if len(self.sections) >= _COMBINATIONS_MAX:
+                self.sections.clear()
+            self.sections[places] = section
+        return section.find(key)
+
+
+@dataclass(frozen=True)
+class _KeyedSection:
+    """Files of a bucket whose key ranges have a key in common."""
+
+    state: TableState
+    partition: bytes
+    section: Section
+    files: Mapping[str, KeyedFile]
+    """The files by name, in which keys are searched."""
+    newest_decides: bool
+    """Whether the newest version of a key is its row."""
+
+    @classmethod
+    def of(
+        cls, state: TableState, bucket: BucketId, entries: Sequence[ManifestEntry]
+    ) -> _KeyedSection:
+        view = state.view
+        planned = [PlannedFile(entry) for entry in entries]
+        (plan,) = sections_of({bucket: planned}, view)
+        (section,) = plan.sections
+        newest_decides = section.arrival_decides and view.engine.newest_decides
+        columns = (*view.schema.names, *((VALUE_KIND,) if newest_decides else SYSTEM_COLUMNS))
+        stored = StoredVersions(view, bucket[0], columns, tells_kinds=not newest_decides)
+        key = HashedOnce(view.schema.select(view.order.key))
+        files = {f.meta.file_name: KeyedFile(stored.reader(f), key) for f in planned}
+        if not all(file.is_searchable() for file in files.values()):
+            raise NotPreparedError
+        return cls(state, bucket[0], section, files, newest_decides)
+
+    def find(self, key: Key) -> Place | None:
+        """The row of a key. None if it has none."""
+        found: dict[Identity, Place] = {}
+        for file in reversed(self._files_with(key)):
+            place = self.files[file.meta.file_name].find(key)
+            if place is not None:
+                found[file.entry.identity] = place
+                if self.newest_decides:
+                    break
+        if len(found) > 1:
+            return self._merged(found)
+        lone = next(iter(found.values()), None)
+        is_add = lone is not None and RowKind(lone.rows.item(lone.position, VALUE_KIND)).is_add
+        return lone if is_add else None
+
+    def _files_with(self, key: Key) -> Sequence[PlannedFile]:
+        """The files that may have a key, oldest first."""
+        files = self.section.files
+        if not self._has_filters:
+            return files
+        view = self.state.view
+        terms = [
+            Comparison(name, "=", value) for name, value in zip(view.order.key, key, strict=True)
+        ]
+        return [*compress(files, matching_filters([f.entry for f in files], view, terms))]
+
+    def _merged(self, found: Mapping[Identity, Place]) -> Place | None:
+        """The row of several versions of a key."""
+        view = self.state.view
+        versions = dict.fromkeys((f.entry.identity for f in self.section.files), pl.DataFrame())
+        versions |= {
+            identity: place.rows[place.position : place.position + 1]
+            for identity, place in found.items()
+        }
+        rows = Rows(view, view.schema.names)
+        merging = replace(rows.versions(), found_versions=FoundVersions(versions))
+        windows = merging.windows(self.partition, self.section, view.options.read_memory_bytes)
+        shown = (rows.shown(frame) for window in windows for frame in window.merged)
+        return next((Place(frame, 0) for frame in shown if frame.height), None)
+
+    @cached_property
+    def _has_filters(self) -> bool:
+        return any(has_index(file.entry) for file in self.section.files)
