@@ -6,6 +6,7 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.definition.schema_evolution import AddColumn, RenameColumn
-from keytide.read import scan
+from keytide.read import requests, scan
 
 TABLES: dict[str, tuple[list[str], list[str], dict[str, str]]] = {
     "the newest version wins": (["k", "s"], [], {"bucket": "2"}),
@@ -97,12 +98,20 @@ def _rows(step: list[Any], number: int, table: kt.Table) -> list[dict[str, Any]]
 
 
 def _check(table: kt.Table, key: list[str]) -> None:
+    every, found = [], []
     for values in KEYS:
         wanted = {name: value for name, value in zip(("k", "s"), values, strict=True)
                   if name in key}  # fmt: skip
+        if wanted in every:
+            continue
         where = " AND ".join(f"{name} = {value!r}" for name, value in wanted.items())
         scanned = table.scan(where=where).to_pylist()
         assert [row for row in [table.get(wanted)] if row] == scanned
+        every.append(wanted)
+        found += scanned
+    assert table.get_many(every).to_pylist() == found
+    with patch.object(requests, "KEYS_MAX", 0):  # as if there were many keys
+        assert table.get_many(every).to_pylist() == found
 
 
 # -- which lookups need no scan --------------------------------------------------------------------

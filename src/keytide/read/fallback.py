@@ -267,7 +267,8 @@ def _rows(table: PinnedTable, keys: Sequence[Any]) -> pa.Table:
     if not reads_two_branches(table):
         return requests.get_rows(table, keys)
     wanted, condition = requests.keys_condition(keys, table.schema, table.name)
-    return requests.in_order_of_keys(scan_table(table, where=condition), wanted)
+    rows = scan_table(table, where=condition).to_polars()
+    return requests.in_order_of_keys(rows, wanted, table.schema)
 
 
 def _named(schema: TableSchema, table: str) -> tuple[str, str] | None:

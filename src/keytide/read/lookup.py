@@ -37,7 +37,7 @@ from keytide.read.runs import (
     has_all_rows,
     together,
 )
-from keytide.read.scan import ReadTask
+from keytide.read.scan import ReadTask, Scan
 from keytide.read.sections import PlannedFile
 from keytide.snapshot.state import TableView
 
@@ -46,6 +46,8 @@ from keytide.snapshot.state import TableView
 
 # Less than 'read.memory', because a write, which already holds its rows, uses this.
 _MEMORY_BYTES = 256 << 20
+# So many rows of a file are decoded at a time to look for keys.
+_STEP_ROWS = 1 << 20
 
 
 def newest_versions(
@@ -235,6 +237,25 @@ def find(
 
     found = view.store.together([partial(versions, file) for file in wanted.values()])
     return FoundVersions(dict(zip(wanted, found, strict=True)))
+
+
+def rows_of_keys(scan: Scan, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """The rows of some keys, in frames with the columns of the scan, and maybe rows of other keys.
+
+    `keys` has the columns of the primary key. Raises like `Scan.to_batches`. REQUIRES: the rows
+    depend on no more than their keys, as in tables with `point_lookups`.
+    """
+    view = scan.view
+    names = list(view.order.key)
+    wanted = keys.select(names).unique().sort(names)
+    with scan.reading() as step:
+        for task in scan.tasks():
+            found = find(view, task.bucket.files, wanted, _STEP_ROWS)
+            merging = replace(task.rows.versions(), found_versions=found)
+            for frame in merging.in_order(task.bucket, _MEMORY_BYTES):
+                shown = task.rows.shown(frame)
+                step.numbers(rows=shown.height)
+                yield shown
 
 
 def keys_in(view: TableView, file: PlannedFile) -> pl.DataFrame:

@@ -235,7 +235,7 @@ def vector_places(files: Iterable[IndexFile], view: TableView) -> dict[str, Vect
 
 
 # With more keys, reading all rows around them is as fast as searching for each.
-_KEYS_MAX = 128
+KEYS_MAX = 128
 
 
 def pinned_keys(condition: Predicate | None, key: Sequence[Field]) -> list[Key] | None:
@@ -254,7 +254,7 @@ def pinned_keys(condition: Predicate | None, key: Sequence[Field]) -> list[Key] 
         if any(type(value) is not python for value in values):
             return None
         known.append(dict.fromkeys(values))
-    if not key or math.prod(map(len, known)) > _KEYS_MAX:
+    if not key or math.prod(map(len, known)) > KEYS_MAX:
         return None
     return sorted(itertools.product(*known))
 

@@ -17,7 +17,7 @@ from keytide.base.text import Moment, counted, epoch_ms
 from keytide.definition.kind import require_key
 from keytide.errors import InvalidError
 from keytide.format import paths
-from keytide.format.arrow import from_arrow, in_python, to_arrow
+from keytide.format.arrow import from_arrow, in_python, polars_schema, to_arrow
 from keytide.format.schema import TableSchema
 from keytide.merge.order import joined
 from keytide.options import keys
@@ -34,10 +34,11 @@ from keytide.predicate.predicate import (
 )
 from keytide.predicate.where import field_of
 from keytide.read.key_index_rebuild import settled_state
+from keytide.read.lookup import rows_of_keys
 from keytide.read.merged_versions import Lifetime
-from keytide.read.plan import RowSelection
+from keytide.read.plan import KEYS_MAX, RowSelection
 from keytide.read.point_lookups import NotPreparedError, point_lookups
-from keytide.read.scan import RowSource, Scan, check_limit
+from keytide.read.scan import Scan, check_limit
 from keytide.read.why import Why, why_of
 from keytide.snapshot.bucket_key_index import open_ahead
 from keytide.snapshot.state import TableState
@@ -148,19 +149,24 @@ def get_rows(table: StoredTable, keys: Sequence[Any]) -> pa.Table:
     """The rows of some keys, see `Table.get_many`."""
     schema = table.schema
     wanted, condition = keys_condition(keys, schema, table.name)
-    scan = _scan(_state_to_look_up(table, schema), schema.names, condition)
+    state = _state_to_look_up(table, schema)
+    scan = _scan(state, schema.names, condition)
+    if wanted.height > KEYS_MAX and point_lookups(state) is not None:
+        found = [*rows_of_keys(scan, wanted)]
+        rows = pl.concat(found) if found else pl.DataFrame(schema=polars_schema(scan.fields))
+        return in_order_of_keys(rows, wanted, schema)
     fields = schema.select(schema.primary_keys)
     # If it is certain, the keys are stored exactly like this, if at all.
     if all(has_one_spelling(f.type) for f in fields):
         exact = to_arrow(wanted.select(schema.primary_keys).drop_nulls(), arrow_schema(fields))
         scan = replace(scan, keys=exact)
-    return in_order_of_keys(scan, wanted)
+    return in_order_of_keys(scan.to_polars(), wanted, schema)
 
 
-def in_order_of_keys(scan: RowSource, wanted: pl.DataFrame) -> pa.Table:
-    """The rows of a scan with the keys that `keys_condition` returned, in the order of the keys."""
-    rows = joined(scan.to_polars(), wanted, scan.view.schema.primary_keys)
-    return to_arrow(rows.sort(_PLACE), scan.schema)
+def in_order_of_keys(rows: pl.DataFrame, wanted: pl.DataFrame, schema: TableSchema) -> pa.Table:
+    """Those rows with the keys that `keys_condition` returned, in the order of the keys."""
+    rows = joined(rows, wanted, schema.primary_keys)
+    return to_arrow(rows.sort(_PLACE), arrow_schema(schema.fields))
 
 
 def why_row(

@@ -325,14 +325,14 @@ class RowSource(ArrowRows):
         yield from frames if self.limit is None else head_of(frames, self.limit)
 
     def _frames_in_turn(self) -> Iterator[pl.DataFrame]:
-        with self._reading() as step:
+        with self.reading() as step:
             for task in self.tasks():
                 for frame in task.frames(self.view.options.read_memory_bytes):
                     step.numbers(rows=frame.height)
                     yield frame
 
     def _frames(self) -> Iterator[pl.DataFrame]:
-        with self._reading() as step:
+        with self.reading() as step:
             tasks = () if self.limit == 0 else self.tasks()
             # If few rows are requested, the first task may have enough.
             threads = max(1, min(self.threads, len(tasks))) if self.limit is None else 1
@@ -349,7 +349,8 @@ class RowSource(ArrowRows):
                 yield frame
 
     @contextmanager
-    def _reading(self) -> Iterator[Step]:
+    def reading(self) -> Iterator[Step]:
+        """A block that reads the rows: a span, and errors about files say why they are missing."""
         name = self.view.name
         with naming_expired(self.view, self.snapshot_ids), lone_span("read", name) as step:
             yield step

@@ -288,7 +288,7 @@ def get_many_external(table: PinnedExternal, keys: Sequence[Any]) -> pa.Table:
     schema = table.view.schema
     wanted, condition = keys_condition(keys, schema, table.name)
     scan = ExternalScan(table, schema.names, condition)
-    return in_order_of_keys(scan, wanted)
+    return in_order_of_keys(scan.to_polars(), wanted, schema)
 
 
 @dataclass(frozen=True)
