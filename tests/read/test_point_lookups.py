@@ -117,7 +117,7 @@ def _check(table: kt.Table, key: list[str]) -> None:
 # -- which lookups need no scan --------------------------------------------------------------------
 
 
-SCANNED = {"a default", "deletion vectors", "a key index", "no cache", "Avro"}
+SCANNED = {"a default", "deletion vectors", "no cache", "Avro"}
 
 
 @pytest.mark.parametrize("which", TABLES)

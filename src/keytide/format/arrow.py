@@ -48,7 +48,8 @@ def polars_schema(fields: Sequence[Field]) -> pl.Schema:
 @lru_cache(maxsize=4096)
 def polars_type(field: Field) -> pl.DataType:
     """The Polars data type of a table column."""
-    return from_arrow(arrow_schema([field]).empty_table()).dtypes[0]
+    # Without an array: to make one, Arrow first imports pandas, if it is installed.
+    return from_arrow(pa.Table.from_batches([], arrow_schema([field]))).dtypes[0]
 
 
 def to_arrow(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:

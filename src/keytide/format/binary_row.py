@@ -258,8 +258,10 @@ def plain_words(array: pa.Array) -> Array:
     else:
         carriers = {8: pa.uint8(), 16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
         bits = array.view(carriers[array.type.bit_width])
-    words: Array = (bits.fill_null(0) if bits.null_count else bits).to_numpy(zero_copy_only=False)
-    return words
+    whole = bits.fill_null(0) if bits.null_count else bits
+    # Not by `to_numpy`, which first imports pandas, if it is installed.
+    words = np.frombuffer(whole.buffers()[1], np.dtype(f"u{whole.type.bit_width // 8}"))
+    return words[whole.offset : whole.offset + len(whole)]
 
 
 # --- encoding ----------------------------------------------------------------------------------
@@ -369,12 +371,15 @@ def _decoded(image: _RowImage, place: int, type_: DataType) -> pa.Array:
     if type_.root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
         if (type_.precision or 0) > 3:
             words = _units_since_epoch(image, words, nulls, target.unit)
-        return pa.array(words.view(np.int64), mask=nulls).view(target)
-    if type_.root == "BOOLEAN":
+        values = words
+    elif type_.root == "BOOLEAN":
         # A boolean is the first byte of its slot.
-        return pa.array((words & np.uint64(0xFF)) != 0, mask=nulls)
-    carrier = np.dtype(f"u{target.bit_width // 8}")
-    return pa.array(words.astype(carrier), mask=nulls).view(target)
+        values = np.packbits((words & np.uint64(0xFF)) != 0, bitorder="little")
+    else:
+        values = words.astype(np.dtype(f"u{target.bit_width // 8}"))
+    # From buffers: to make an array of values, Arrow first imports pandas, if it is installed.
+    buffers = [_validity(nulls), pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.Array.from_buffers(target, len(nulls), buffers)
 
 
 def _decoded_decimal(image: _RowImage, place: int, nulls: Array, target: pa.DataType) -> pa.Array:
@@ -415,4 +420,4 @@ def _units_since_epoch(image: _RowImage, words: Array, nulls: Array, unit: str) 
 
 
 def _validity(nulls: Array) -> pa.Buffer | None:
-    return pa.array(~nulls).buffers()[1] if nulls.any() else None
+    return pa.py_buffer(np.packbits(~nulls, bitorder="little")) if nulls.any() else None

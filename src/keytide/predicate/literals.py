@@ -38,7 +38,7 @@ from keytide.predicate.predicate import (
     plain,
 )
 from keytide.predicate.value_columns import key_column, stored_column
-from keytide.types import AtomicType, DataType, Field
+from keytide.types import LENGTH_MAX, AtomicType, DataType, Field
 
 # -- values as a write stores them -----------------------------------------------------------------
 
@@ -64,6 +64,18 @@ def key_value(value: Any, field: Field, table: str) -> pa.Scalar:
     Raises `InvalidError` like a write of the value. NULL is accepted.
     """
     return key_values([value], field, table)[0]
+
+
+def plain_key(value: Any, field: Field, table: str) -> Any:
+    """One value of a primary key column as predicates store it. Raises like `key_value`."""
+    assert isinstance(field.type, AtomicType)
+    root, kind = field.type.root, type(value)
+    # Values that are stored as they are, without a call of Arrow, which first imports pandas.
+    if kind is int and root in _BITS and -(1 << _BITS[root]) <= value < 1 << _BITS[root]:
+        return value
+    if kind is str and root == "VARCHAR" and field.type.length == LENGTH_MAX and value.isascii():
+        return value
+    return plain(key_value(value, field, table))
 
 
 def key_values(values: Sequence[Any], field: Field, table: str) -> pa.ChunkedArray:
@@ -191,12 +203,13 @@ POINTS_MAX = 1 << 20
 """With more values, hashing every combination takes longer than reading files without them."""
 
 
-_WHOLE_NUMBERS = ("TINYINT", "SMALLINT", "INT", "BIGINT")
+# The bits of whole numbers, without the sign.
+_BITS = {"TINYINT": 7, "SMALLINT": 15, "INT": 31, "BIGINT": 63}
 
 
 def has_one_spelling(type_: DataType) -> bool:
     """Whether values of a type are equal, for every engine, only if they are identical."""
-    return isinstance(type_, AtomicType) and type_.root in (*_WHOLE_NUMBERS, "VARCHAR")
+    return isinstance(type_, AtomicType) and type_.root in (*_BITS, "VARCHAR")
 
 
 def spellings(values: Sequence[Any] | None, field: Field) -> pa.Array | None:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from keytide.base.process import scratch
+from keytide.base.process import cached_property, scratch
 from keytide.errors import DataError, UnsupportedError
 from keytide.format import paths
 from keytide.format.arrow import from_arrow, to_arrow
@@ -106,7 +106,9 @@ def current_rows(
         place = (entry.partition, entry.bucket, entry.total_buckets)
         rows.setdefault(place, {})[entry.file.file_name] = entry.file.row_count
     buckets = [
-        _Bucket(view, (partition, bucket), total, counts, vectors.get((partition, bucket), ()))
+        IndexedBucket(
+            view, (partition, bucket), total, counts, vectors.get((partition, bucket), ())
+        )
         for (partition, bucket, total), counts in rows.items()
     ]
     if keys.num_rows > sum(sum(bucket.rows.values()) for bucket in buckets):
@@ -128,7 +130,7 @@ def current_rows(
 
 
 @dataclass(frozen=True)
-class _Bucket:
+class IndexedBucket:
     """A bucket with all of its live files and its deletion vectors."""
 
     view: TableView
@@ -146,13 +148,7 @@ class _Bucket:
             index = open_keys(self.view.store, head, options.lookup_cache_bytes_max)
             if index.head.function != options.upsert_hash_function:
                 return None
-            ranges = [place for file in self.vector_files for place in file.ranges or ()]
-            dead = {p.data_file_name: p.cardinality for p in ranges if p.cardinality is not None}
-            if len(dead) < len(ranges):
-                # Some writers do not record the numbers.
-                known = load_dead_rows(self.view.store, self.vector_files, self.view.name)
-                dead = {name: len(vector) for name, vector in known.vectors.items()}
-            if why_not_covered(index.head, self.rows, dead) is not None:
+            if why_not_covered(index.head, self.rows, self._dead) is not None:
                 return None
             is_known, entries = index.find(hashes.take(asked))
         except (DataError, UnsupportedError):
@@ -166,9 +162,20 @@ class _Bucket:
         is_sound = all(at[-1] < self.rows.get(name, 0) for name, at in places.items())
         return places if is_sound else None
 
+    @cached_property
+    def _dead(self) -> dict[str, int]:
+        """The number of dead rows in each file that has some."""
+        ranges = [place for file in self.vector_files for place in file.ranges or ()]
+        dead = {p.data_file_name: p.cardinality for p in ranges if p.cardinality is not None}
+        if len(dead) < len(ranges):
+            # Some writers do not record the numbers.
+            known = load_dead_rows(self.view.store, self.vector_files, self.view.name)
+            dead = {name: len(vector) for name, vector in known.vectors.items()}
+        return dead
+
 
 def _keys_by_bucket(
-    view: TableView, buckets: Sequence[_Bucket], keys: pa.Table
+    view: TableView, buckets: Sequence[IndexedBucket], keys: pa.Table
 ) -> dict[BucketId, slice | Positions]:
     """Which of the keys can be in each bucket."""
     if len(buckets) == 1:

@@ -19,23 +19,28 @@ import pyarrow as pa
 from keytide.base.process import cached_property, refuse_forked_child
 from keytide.base.row_kind import RowKind
 from keytide.format import paths
-from keytide.format.arrow import in_python, to_arrow
+from keytide.format.arrow import in_python, polars_type, to_arrow
 from keytide.format.binary_row import encode_rows
 from keytide.format.bucket import bucket_ids
 from keytide.format.cache import HashedOnce
-from keytide.format.data_file import VALUE_KIND, Key, KeyedFile, Place
+from keytide.format.data_file import VALUE_KIND, FileReader, Key, KeyedFile, Place, row_at
+from keytide.format.index_files import IndexFile, living_among
 from keytide.format.manifest_entry import Entries, Identity, ManifestEntry
+from keytide.key_index.indexed_keys import hash_keys
 from keytide.predicate.literals import has_one_spelling
 from keytide.predicate.predicate import Comparison
+from keytide.read.current_rows import IndexedBucket
 from keytide.read.merged_versions import Lifetime, Rows
+from keytide.read.plan import vector_places
 from keytide.read.pruning import has_index, matching_filters
 from keytide.read.runs import SYSTEM_COLUMNS, FoundVersions, StoredVersions
 from keytide.read.scan import naming_expired
 from keytide.read.sections import PlannedFile, Section, decoded, sections_of
-from keytide.snapshot.live_files import BucketId
+from keytide.snapshot.bucket_key_index import key_files_by_bucket
+from keytide.snapshot.live_files import BucketId, vector_files_by_bucket
 from keytide.snapshot.state import TableState
 from keytide.telemetry import lone_span
-from keytide.types import arrow_schema
+from keytide.types import Field, arrow_schema
 
 # With more combinations of overlapping files than this, they are prepared again.
 _COMBINATIONS_MAX = 1000
@@ -52,7 +57,7 @@ class PointLookups:
     """Point lookups in one snapshot. Safe to share between threads."""
 
     state: TableState
-    buckets: dict[BucketId, _Bucket] = field(default_factory=dict)
+    buckets: dict[BucketId, _Bucket | _IndexedBucket] = field(default_factory=dict)
     """The buckets that are prepared."""
 
     def row(self, key: Key) -> dict[str, Any] | None:
@@ -69,7 +74,8 @@ class PointLookups:
             for bucket_id in self._buckets_of(values):
                 # Two threads may prepare the same bucket, and either result is right.
                 if bucket_id not in self.buckets:
-                    self.buckets[bucket_id] = _Bucket.of(self.state, bucket_id)
+                    kind = _IndexedBucket if view.kind.has_key_index else _Bucket
+                    self.buckets[bucket_id] = kind.of(self.state, bucket_id)
                 bucket = self.buckets[bucket_id]
                 wanted = key if len(key) == len(bucket.key) else tuple(map(values.get, bucket.key))
                 place = bucket.find(wanted)  # type: ignore[arg-type]
@@ -82,14 +88,14 @@ class PointLookups:
         """The buckets that can contain a key."""
         view = self.state.view
         partition_fields = view.schema.partition_fields()
-        arrays = [pa.array([values[f.name]], f.type.to_arrow()) for f in partition_fields]
-        (partition,) = encode_rows(arrays, [f.type for f in partition_fields])
+        columns = [_column(f, values[f.name]) for f in partition_fields]
+        (partition,) = encode_rows(columns, [f.type for f in partition_fields])
         total, numbers = self._numbers.get(partition, (0, ()))
         if total is None:
             raise NotPreparedError
         if total > 1:
             fields = view.bucket_fields
-            columns = [pa.array([values[f.name]], f.type.to_arrow()) for f in fields]
+            columns = [_column(f, values[f.name]) for f in fields]
             types = [f.type for f in fields]
             numbers = bucket_ids(columns, types, total, view.options.bucket_function).tolist()
         return [(partition, number) for number in numbers]
@@ -128,6 +134,15 @@ class PointLookups:
         return arrow_schema(self.state.view.schema.select(self._others))
 
 
+def _column(column: Field, value: Any) -> pa.Array:
+    """A column with one value."""
+    # Arrow itself would first import pandas, if it is installed.
+    made = pl.Series([value], dtype=polars_type(column)).to_arrow(
+        compat_level=pl.CompatLevel.oldest()
+    )
+    return made.cast(column.type.to_arrow())
+
+
 def point_lookups(state: TableState) -> PointLookups | None:
     """Point lookups in a state. None for tables whose rows only a scan can find."""
     return state.once(_prepared)
@@ -139,8 +154,10 @@ def _prepared(state: TableState) -> PointLookups | None:
     is_possible = (
         view.store.local_path(paths.MANIFEST_DIR) is not None
         and view.options.lookup_cache_bytes_max > 0
-        and view.kind.keeps_versions
-        and not view.options.deletion_vectors_enabled
+        and (
+            view.kind.has_key_index
+            or (view.kind.keeps_versions and not view.options.deletion_vectors_enabled)
+        )
         and all(has_one_spelling(f.type) for f in fields)
         and {*view.schema.partition_keys} <= {*view.schema.primary_keys}
         and not view.defaults(view.schema.names)
@@ -267,3 +284,66 @@ class _KeyedSection:
     @cached_property
     def _has_filters(self) -> bool:
         return any(has_index(file.entry) for file in self.section.files)
+
+
+# -- buckets with a key index ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _IndexedBucket:
+    """A bucket with the index that says where the current row of each key is."""
+
+    state: TableState
+    bucket: IndexedBucket
+    head: IndexFile
+    files: Mapping[str, PlannedFile]
+    """The files by name."""
+    readers: Mapping[str, FileReader]
+
+    @classmethod
+    def of(cls, state: TableState, bucket: BucketId) -> _IndexedBucket:
+        """The bucket of a state."""
+        view = state.view
+        files = state.live.files_in([bucket])
+        head = key_files_by_bucket(state.key_files).get(bucket)
+        if head is None or not files:
+            raise NotPreparedError
+        vector_files = tuple(vector_files_by_bucket(state.vector_files).get(bucket, ()))
+        dead = vector_places(vector_files, view)
+        names = [entry.file.file_name for entry in files]
+        planned = [
+            PlannedFile(entry, dead.get(name), has_kinds=False)
+            for name, entry in zip(names, files, strict=True)
+        ]
+        stored = StoredVersions(view, bucket[0], (*view.schema.names, VALUE_KIND))
+        rows = {name: f.meta.row_count for name, f in zip(names, planned, strict=True)}
+        found = IndexedBucket(view, bucket, files[0].total_buckets, rows, vector_files)
+        readers = {n: stored.reader(f.as_stored()) for n, f in zip(names, planned, strict=True)}
+        return cls(state, found, head, dict(zip(names, planned, strict=True)), readers)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns of the keys in the index."""
+        return self.state.view.schema.primary_keys
+
+    def find(self, key: Key) -> Place | None:
+        """The current row of a key. None if it has none."""
+        view = self.state.view
+        fields = view.schema.select(self.key)
+        columns = [_column(f, value) for f, value in zip(fields, key, strict=True)]
+        keys = pa.table(columns, names=list(self.key))
+        hashes = hash_keys(keys, fields, view.options.upsert_hash_function)
+        places = self.bucket.look_up(self.head, hashes, slice(None))
+        if places is None:
+            raise NotPreparedError
+        for name, positions in places.items():
+            dead = self.files[name].dead_rows
+            alive = positions if dead is None else living_among(view.store, dead, positions)
+            for position in alive.tolist():
+                place = row_at(self.readers[name], position)
+                # Different keys may have the same hash.
+                if all(
+                    place.rows[place.position, n] == v for n, v in zip(self.key, key, strict=True)
+                ):
+                    return place
+        return None

@@ -22,7 +22,7 @@ from keytide.format.schema import TableSchema
 from keytide.merge.order import joined
 from keytide.options import keys
 from keytide.predicate.condition import Condition, predicate_of
-from keytide.predicate.literals import has_one_spelling, key_value, key_values
+from keytide.predicate.literals import has_one_spelling, key_values, plain_key
 from keytide.predicate.predicate import (
     Comparison,
     In,
@@ -151,7 +151,8 @@ def get_rows(table: StoredTable, keys: Sequence[Any]) -> pa.Table:
     wanted, condition = keys_condition(keys, schema, table.name)
     state = _state_to_look_up(table, schema)
     scan = _scan(state, schema.names, condition)
-    if wanted.height > KEYS_MAX and point_lookups(state) is not None:
+    is_searched = state.view.kind.keeps_versions and point_lookups(state) is not None
+    if is_searched and wanted.height > KEYS_MAX:
         found = [*rows_of_keys(scan, wanted)]
         rows = pl.concat(found) if found else pl.DataFrame(schema=polars_schema(scan.fields))
         return in_order_of_keys(rows, wanted, schema)
@@ -199,7 +200,7 @@ def _state_to_look_up(table: StoredTable, schema: TableSchema) -> TableState:
     if schema.is_indexed and table.store.local_path(paths.INDEX_DIR) is None:
         table.store.begin(partial(_open_index, table, schema))
     state = table.newest_state(schema)
-    return settled_state(state) if schema.is_indexed else state
+    return state.once(settled_state) if schema.is_indexed else state
 
 
 def _open_index(table: StoredTable, schema: TableSchema) -> None:
@@ -303,7 +304,7 @@ def _key_predicate(values: Mapping[str, Any], schema: TableSchema, table: str) -
         if value is None:
             terms.append(IsNull(name))
         else:
-            known = plain(key_value(value, schema.field(name), table))
+            known = plain_key(value, schema.field(name), table)
             terms.append(Comparison(name, "=", known))
     return conjunction(terms)
 

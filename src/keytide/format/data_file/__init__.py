@@ -37,6 +37,7 @@ from keytide.format.data_file.row_groups import (
     key_spans,
     read_few,
     read_places,
+    row_at,
 )
 from keytide.format.data_file.writer import RunWriter, local_wall_clock_ms
 
@@ -65,6 +66,7 @@ __all__ = [
     "read_places",
     "read_side_by_side",
     "read_together",
+    "row_at",
     "spans_of",
     "version_in",
 ]

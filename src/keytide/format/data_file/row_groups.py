@@ -335,6 +335,12 @@ class KeyedFile:
         return (found[0], found[0] + 1) if len(found) else None
 
 
+def row_at(reader: FileReader, position: int) -> Place:
+    """The row at a position of a file. Raises like `FileReader.read`."""
+    rows = _cached_rows(reader, (position, 1))
+    return Place(reader.read(position, 1) if rows is None else rows, 0)
+
+
 # -- rows at positions -----------------------------------------------------------------------------
 
 
