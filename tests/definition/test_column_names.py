@@ -181,6 +181,17 @@ def test_scratch_names_are_no_columns() -> None:
             table.alter(RenameColumn(("v",), name))
 
 
+@pytest.mark.parametrize("name", ["pa,b", " k", "k "])
+def test_key_of_an_index_whose_name_no_list_can_hold_is_refused(tmp_path: Path, name: str) -> None:
+    columns = pa.schema([pa.field(name, pa.int32(), nullable=False), ("v", pa.int32())])
+    lake = kt.connect(tmp_path)
+    with pytest.raises(kt.InvalidError, match=r"t: column '.*' cannot be in the primary key of a"):
+        lake.create_table("t", columns, [name], options={"upsert.mode": "full"})
+    table = lake.create_table("t", columns, [name])
+    table.write([{name: 1, "v": 2}])
+    assert table.get(1) == {name: 1, "v": 2}
+
+
 INT = kt.parse_sql_type("INT")
 
 

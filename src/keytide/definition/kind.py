@@ -244,6 +244,13 @@ class IndexedTable(TableKind):
                 f"'{keys.DELETION_VECTORS_ENABLED}' = '{vectors}': '{keys.UPSERT_MODE}' already "
                 "uses deletion vectors for replaced rows; remove the option"
             )
+        for name in schema.primary_keys:
+            if "," in name or name != name.strip():
+                raise InvalidError(
+                    f"column {name!r} cannot be in the primary key of a table with "
+                    f"'{keys.UPSERT_MODE}', which stores the names of the key as a comma-separated "
+                    "list; choose a name without commas and without leading or trailing blanks"
+                )
         named = [name for name in schema.primary_keys if name not in schema.partition_keys]
         return {
             keys.UPSERT_KEY: ",".join(schema.primary_keys),
