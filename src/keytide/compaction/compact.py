@@ -122,13 +122,9 @@ class Planner:
         }
 
     def bytes_due(self, live: LiveFiles, buckets: Collection[BucketId]) -> int | None:
-        """The size of the files that are due in some buckets. None if nothing is due.
-
-        Files that move to their level without a rewrite do not count.
-        """
-        units = self.due_units(live, buckets) if buckets else []
-        sizes = (run.size for unit in units if not unit.moves for run in unit.runs)
-        return sum(sizes) if units else None
+        """The size of those buckets in which something is due. None if nothing is due."""
+        due = {unit.bucket for unit in self.due_units(live, buckets)} if buckets else set()
+        return int(live.files_in(due).column("_FILE_SIZE").sum()) if due else None
 
     def are_worth_a_beginning(self, live: LiveFiles, buckets: Iterable[BucketId]) -> bool:
         """Whether a bucket has enough runs to start a background compaction."""

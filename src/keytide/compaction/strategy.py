@@ -26,6 +26,7 @@ _WORTH_PERCENT = 10
 _MANY = 10
 # Smaller runs are rewritten quickly, and one run is faster to read than two.
 _MOVED_BYTES_MIN = 4 << 20
+_CHEAP_BYTES = 512 << 10
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ class Rules:
     optimization_interval_ms: int | None = None
     total_size_threshold: int | None = None
     incremental_size_threshold: int | None = None
+    cheap_bytes: int = 0
+    """A compaction of this size takes hardly longer than one of two tiny runs."""
     only_whole: bool = False
     """Whether a merged version always needs all older versions of its key."""
     moved_bytes_min: int | None = None
@@ -100,6 +103,7 @@ class Rules:
             options.optimization_interval_ms,
             options.total_size_threshold_bytes,
             options.incremental_size_threshold_bytes,
+            min(_CHEAP_BYTES, options.background_compaction_bytes_min),
             only_whole,
             _MOVED_BYTES_MIN if moves else None,
         )
@@ -263,10 +267,15 @@ def _by_size_amplification(runs: Sequence[SortedRun], rules: Rules) -> Unit | No
 
 
 def _of_alike(runs: Sequence[SortedRun], rules: Rules, count: int) -> Unit | None:
-    """The `count` newest runs, and the next ones that are hardly larger than all before them."""
+    """The `count` newest runs, and the next ones that are hardly larger than all before them.
+
+    Also the next ones that are cheap to rewrite: otherwise, once each level has a run, every small
+    write would make a compaction due.
+    """
     size = sum(run.size for run in runs[:count])
     for run in runs[count:]:
-        if size * (100 + rules.size_ratio_percent) < run.size * 100:
+        is_alike = size * (100 + rules.size_ratio_percent) >= run.size * 100
+        if not is_alike and size + run.size > rules.cheap_bytes:
             break
         size += run.size
         count += 1

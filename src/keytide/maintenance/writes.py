@@ -211,7 +211,7 @@ def _compact_touched(
 
 
 def _runs_in_background(table: StoredTable, planner: Planner, bytes_due: int) -> bool:
-    """Whether a write does not wait for a compaction of this size."""
+    """Whether a write does not wait for compactions in buckets of this size."""
     options = planner.view.options
     if not options.background_compaction or planner.raises_new:
         return False

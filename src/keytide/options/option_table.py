@@ -569,8 +569,8 @@ _COMPACTION = (
            "compacts while the next writes continue, one compaction per table at a time. "
            "`Table.close`, the end of a `with` block and the end of the process wait for it. "
            "Compactions that make rows visible always run in the write itself.", "true"),
-    Option("compaction.background.min-size", SIZE, "Minimum size of a compaction that runs in "
-           "the background. Smaller ones run in the write.", "256 kb"),
+    Option("compaction.background.min-size", SIZE, "Minimum size of buckets whose compactions "
+           "run in the background. In smaller ones, they run in the write.", "256 kb"),
     Option("compaction.background.min-runs", integer(1), "Number of sorted runs of a bucket at "
            "which a background compaction starts: a few large compactions disturb the writer "
            "less than many small ones. Default: 4 times the compaction trigger. Earlier "
