@@ -15,10 +15,10 @@ import pytest
 SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
-    "modules": 359,
-    "code_lines": 74_994,
-    "import_lines": 7_669,
-    "functions": 6_696,
+    "modules": 360,
+    "code_lines": 75_113,
+    "import_lines": 7_678,
+    "functions": 6_709,
     "longest_function": 49,
     "one_liners_percent": 29,
     "used_once_percent": 41,
@@ -27,25 +27,25 @@ COUNTS = {
 }
 """At most so many. A limit falls with its count, and rises only for a new capability."""
 
-MEDIANS = {"lines_of_a_module": 316.0, "lines_of_a_function": 4}
+MEDIANS = {"lines_of_a_module": 315.5, "lines_of_a_function": 4}
 """At least so many."""
 
 WAYS = {
     # At most so many modules, functions, and jumps between modules.
-    "upsert": (53, 507, 346),
-    "scan": (33, 213, 146),
-    "get": (26, 131, 89),
-    "DELETE": (81, 803, 640),
-    "DELETE in SQL": (100, 914, 740),
-    "MERGE in SQL": (105, 968, 783),
-    "SELECT": (57, 406, 293),
-    "compaction": (60, 578, 418),
-    "auto_cdc": (62, 587, 421),
-    "auto_cdc, histories": (72, 697, 512),
-    "changes": (41, 296, 227),
-    "why": (40, 308, 211),
-    "external scan": (35, 208, 131),
-    "upsert and publish": (79, 929, 769),
+    "upsert": (53, 505, 344),
+    "scan": (33, 211, 144),
+    "get": (26, 129, 87),
+    "DELETE": (81, 801, 638),
+    "DELETE in SQL": (100, 911, 737),
+    "MERGE in SQL": (105, 966, 781),
+    "SELECT": (57, 404, 292),
+    "compaction": (60, 576, 416),
+    "auto_cdc": (62, 586, 420),
+    "auto_cdc, histories": (72, 695, 510),
+    "changes": (41, 295, 225),
+    "why": (40, 306, 209),
+    "external scan": (35, 206, 129),
+    "upsert and publish": (79, 926, 768),
 }
 
 

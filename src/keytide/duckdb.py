@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import and_
 from typing import Any, TypeAlias
@@ -25,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from keytide.base.arguments import checked
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.row_kind import RowKind
 from keytide.definition.checks import refuse_same_names
 from keytide.errors import InvalidError, KeytideError

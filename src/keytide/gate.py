@@ -8,10 +8,10 @@ deleted, and readers are warned.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 from keytide.base.arguments import warn_caller
+from keytide.base.dataclass import dataclass
 from keytide.errors import UnsupportedError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, option_of

@@ -12,9 +12,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from keytide.base.dataclass import dataclass, field
 from keytide.base.process import library
 
 if TYPE_CHECKING:

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from datetime import datetime
 from html import escape
 from typing import Any
 
 import pyarrow as pa
+
+from keytide.base.dataclass import dataclass, fields
 
 # -- HTML for notebooks ----------------------------------------------------------------------------
 

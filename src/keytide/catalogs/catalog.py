@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -12,6 +11,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from keytide.base.arguments import shown, warn_caller
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.catalogs.local_writes import create_filled
 from keytide.catalogs.warehouse import DATABASE_SUFFIX, StoredView, Warehouse, with_cache
 from keytide.commit.transaction import Transaction, WriteResult

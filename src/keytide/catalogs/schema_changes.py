@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 import polars as pl
 import pyarrow as pa
 
 from keytide.base.arguments import warn_caller
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.text import counted
 from keytide.definition.checks import check_uses, validate_definition
 from keytide.definition.option_changes import refuse_losing_read

@@ -22,12 +22,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Protocol
 
 from keytide.base.arguments import shown
+from keytide.base.dataclass import dataclass
 from keytide.errors import ConflictError, DataError, InvalidError, UnsupportedError
 from keytide.format import paths
 from keytide.format.delta_log import LOG_DIR

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import cached_property, refuse_forked_child
 from keytide.base.row_kind import ROW_KIND
 from keytide.base.text import counted

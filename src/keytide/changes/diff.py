@@ -13,12 +13,12 @@ because there was a conversion in between, all rows of both are compared.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
 import polars as pl
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import cached_property
 from keytide.base.row_kind import RowKind
 from keytide.changes.stored_rows import (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from threading import Event
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field
 from keytide.changes.change_scan import Changes, changes_of, check_mode, full_rows
 from keytide.errors import ConflictError, InvalidError, NotFoundError
 from keytide.format import paths

@@ -15,13 +15,13 @@ lanes can run in parallel, in any order.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import ClassVar, TypeAlias
 
 import polars as pl
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.row_kind import RETRACTS, ROW_KIND, RowKind
 from keytide.definition.kind import kind_of
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError

@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import accumulate
@@ -41,6 +40,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from keytide.base.dataclass import dataclass
 from keytide.base.text import (
     cell_text,
     check_spelled,

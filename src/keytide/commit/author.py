@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 
+from keytide.base.dataclass import dataclass, field
 from keytide.errors import InvalidError, NotFoundError
 from keytide.format.json_document import INTEGER
 from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Operation, Snapshot

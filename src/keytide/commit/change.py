@@ -10,11 +10,11 @@ In tables with dynamic buckets, a key may be in another bucket by the time of a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.commit.author import Author, Progress
 from keytide.errors import DataError
 from keytide.format.binary_row import encode_rows

@@ -36,10 +36,10 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.text import counted
 from keytide.commit.author import current_progress
 from keytide.commit.change import Change, MovedKeys, moved_keys, new_data_files

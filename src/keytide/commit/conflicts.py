@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
+from keytide.base.dataclass import dataclass
 from keytide.commit.change import NOTHING_DEAD, Change, MovedKeys, moved_files
 from keytide.format.manifest_entry import FileKind
 from keytide.format.snapshot import CommitKind

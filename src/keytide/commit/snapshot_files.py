@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 import polars as pl
 
+from keytide.base.dataclass import dataclass
 from keytide.commit.change import Change, of_unknown_keys
 from keytide.format import paths
 from keytide.format.avro import EncodedRecords

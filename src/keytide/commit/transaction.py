@@ -12,11 +12,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
 
 from keytide.base.arguments import warn_caller
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import this_host
 from keytide.base.record import Record
 from keytide.commit.author import Author, Progress

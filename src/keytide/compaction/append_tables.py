@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.row_kind import RowKind
 from keytide.compaction.rewrite import CompactedBucket
 from keytide.errors import InvalidError, NotFoundError

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import NamedTuple, TypeAlias
@@ -24,6 +23,7 @@ from typing import NamedTuple, TypeAlias
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import begin
 from keytide.commit.snapshot_files import wall_clock_ms
 from keytide.commit.transaction import Transaction

@@ -15,13 +15,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import begin, cached_property
 from keytide.base.row_kind import RowKind
 from keytide.compaction.row_buffer import Pile

@@ -10,8 +10,8 @@ import logging
 import math
 import os
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import cached_property
 from keytide.base.record import Record
 from keytide.commit.author import Author

@@ -13,12 +13,12 @@ above level 0, the latest of its dead deletes is merged with the new versions.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from keytide.base.dataclass import dataclass, field
 from keytide.base.process import cached_property, scratch
 from keytide.base.row_kind import RETRACTS
 from keytide.compaction.changelog import ChangelogWriter, Lookup

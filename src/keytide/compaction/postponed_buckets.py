@@ -9,11 +9,11 @@ latest rows of their keys, in the order of the commits that wrote them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.row_kind import ROW_KIND, RowKind
 from keytide.commit.committer import Committed
 from keytide.commit.conflicts import Conflict

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field
 from keytide.format.manifest_entry import DataFileMeta
 from keytide.snapshot.state import TableView
 from keytide.write.bucket_writer import stored_schema

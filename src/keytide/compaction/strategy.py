@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from keytide.base.dataclass import dataclass
 from keytide.format.manifest_entry import ManifestEntry
 from keytide.options import TableOptions
 from keytide.snapshot.live_files import BucketId

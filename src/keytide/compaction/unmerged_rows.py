@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +27,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import cached_property
 from keytide.compaction.append_tables import BucketRewrite, PackTask, Picks
 from keytide.compaction.rewrite import Ages, CompactedBucket

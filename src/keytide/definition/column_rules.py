@@ -21,11 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass
 from keytide.base.row_engine import duckdb_expression
 from keytide.errors import InvalidError, KeytideError
 from keytide.format.schema import TableSchema

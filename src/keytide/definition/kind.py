@@ -20,10 +20,10 @@ A kind also says whether the rows of a write can be distributed over tasks in an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import ClassVar
 
+from keytide.base.dataclass import dataclass
 from keytide.definition.column_rules import check_marking_columns
 from keytide.definition.times import check_times_to_live
 from keytide.errors import InvalidError, UnsupportedError

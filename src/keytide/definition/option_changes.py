@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.definition.checks import complete_options, validate_definition
 from keytide.definition.kind import kind_of
 from keytide.errors import InvalidError, KeytideError, UnsupportedError

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from keytide.base.arguments import checked, checked_members
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.row_kind import ROW_KIND
 from keytide.definition import option_changes
 from keytide.definition.checks import refuse_same_names, validate_definition

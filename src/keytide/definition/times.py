@@ -24,10 +24,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import cached_property
 from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema

@@ -18,7 +18,6 @@ in a partition that the statement read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -28,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.catalogs.catalog import Catalog
 from keytide.commit.transaction import Transaction
 from keytide.compaction.append_tables import BucketRewrite

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.catalogs.catalog import Catalog
 from keytide.catalogs.system_tables import SYSTEM_TABLES
 from keytide.dml.engine import pages_with_columns, schema_of

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field
 from keytide.dml.databases import (
     VERSION,
     Database,

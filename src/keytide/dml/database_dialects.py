@@ -15,13 +15,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import library
 from keytide.dml.database_addresses import check_postgres, place_of_postgres
 from keytide.dml.databases import Database, DatabaseColumn, DatabaseSession, DatabaseTable, quoted

@@ -19,12 +19,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Any
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.dml.database_addresses import without_secrets
 from keytide.dml.spi import ConnectorSession
 from keytide.errors import ConflictError, DataError, InvalidError, KeytideError, NotFoundError

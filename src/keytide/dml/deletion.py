@@ -10,11 +10,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass
 from keytide.dml.engine import (
     Changed,
     DeleteRows,

@@ -11,13 +11,13 @@ import json
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field
 from keytide.dml.spi import Fragment
 from keytide.errors import ConnectorError
 

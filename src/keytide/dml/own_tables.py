@@ -12,7 +12,6 @@ from __future__ import annotations
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -20,6 +19,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.catalogs.catalog import Catalog
 from keytide.commit.transaction import Transaction, discard, remove_strays
 from keytide.definition.column_rules import generated_columns, write_default

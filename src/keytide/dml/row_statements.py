@@ -8,9 +8,9 @@ statements never undo each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import cached_property
 from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.definition.kind import kind_of

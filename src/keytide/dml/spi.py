@@ -49,13 +49,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any, Literal, TypeAlias
 from uuid import uuid4
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field
 from keytide.errors import UnsupportedError
 from keytide.predicate.predicate import Predicate
 

@@ -7,12 +7,12 @@ so on Spark the calls on the driver are recorded, and those of its workers are n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 from threading import Lock
 from time import perf_counter
 from typing import Any, TypeVar, cast
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.text import counted
 from keytide.dml.spi import (
     ColumnHandle,

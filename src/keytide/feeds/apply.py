@@ -14,11 +14,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import cached_property, scratch
 from keytide.base.row_kind import ROW_KIND, RowKind
 from keytide.commit.transaction import Transaction

@@ -18,7 +18,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -27,6 +26,7 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.base.arguments import checked_members
+from keytide.base.dataclass import dataclass
 from keytide.errors import InvalidError
 from keytide.feeds.json_columns import (
     JsonValues,

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from types import MappingProxyType
 
 import polars as pl
 
 from keytide.base.arguments import checked_members
+from keytide.base.dataclass import dataclass, field
 from keytide.errors import InvalidError
 from keytide.types import STRING, AtomicType, DataType, Field
 

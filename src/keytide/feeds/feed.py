@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.base.arguments import checked_members, shown
+from keytide.base.dataclass import dataclass, field
 from keytide.base.row_kind import ROW_KIND
 from keytide.errors import DataError, InvalidError, UnsupportedError
 from keytide.feeds.conversion import Encoding, is_supported

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from keytide.base.arguments import shown
+from keytide.base.dataclass import dataclass, field
 from keytide.base.process import cached_property
 from keytide.base.row_kind import ROW_KIND
 from keytide.catalogs.catalog import Catalog, NewTable

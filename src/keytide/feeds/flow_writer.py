@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,6 +22,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.row_kind import ROW_KIND, RowKind
 from keytide.catalogs.local_writes import extended_table
 from keytide.commit.author import Author

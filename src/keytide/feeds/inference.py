@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
 
@@ -36,6 +35,7 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.base.arguments import checked
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import cached_property
 from keytide.base.text import counted
 from keytide.definition.schema_evolution import AddColumn, ChangeColumnType, SchemaChange

@@ -9,10 +9,10 @@ over frames.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import polars as pl
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import scratch
 from keytide.base.row_kind import RowKind
 from keytide.feeds.feed import UNAVAILABLE_COLUMN

@@ -23,12 +23,12 @@ deleted rows. So a late event changes exactly what it would have changed on time
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import scratch
 from keytide.base.row_kind import RowKind
 from keytide.format.data_file import VALUE_KIND

@@ -6,10 +6,10 @@ A table stores the source table and the epochs of the feed that fills it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass
 from keytide.base.text import counted
 from keytide.catalogs.catalog import Catalog, NewTable
 from keytide.catalogs.schema_changes import alter_table

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import scratch
 from keytide.commit.author import Progress, current_progress
 from keytide.commit.transaction import Transaction

@@ -18,7 +18,6 @@ import io
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -29,6 +28,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import cached_property
 from keytide.errors import DataError, InvalidError, KeytideError, UnsupportedError
 from keytide.format.checksum import HEADER_SEAL, SEAL_KEY, UNSEALED

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass
 from keytide.base.row_kind import RowKind
 from keytide.errors import DataError, InvalidError, UnsupportedError
 from keytide.types import AtomicType, DataType

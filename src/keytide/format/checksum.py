@@ -19,7 +19,6 @@ import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import cached_property, side_by_side
 from keytide.store import Store
 

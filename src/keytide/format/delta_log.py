@@ -13,7 +13,6 @@ import io
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 from uuid import UUID
@@ -21,6 +20,7 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import cached_property
 from keytide.errors import DataError
 from keytide.format.index_files import PortableVector

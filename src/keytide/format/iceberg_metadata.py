@@ -11,10 +11,10 @@ import json
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
+from keytide.base.dataclass import dataclass, field
 from keytide.base.process import cached_property
 from keytide.errors import DataError
 from keytide.format.iceberg_manifest import DATA, DELETES, Manifest

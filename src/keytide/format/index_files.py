@@ -28,13 +28,13 @@ import hashlib
 import struct
 import zlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap, BitMap64
 
+from keytide.base.dataclass import dataclass
 from keytide.errors import DataError, InvalidError, UnsupportedError
 from keytide.format.avro import Record, RecordType, array, optional, record, required
 from keytide.format.cache import METADATA, version_of

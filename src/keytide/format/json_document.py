@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeVar
 
+from keytide.base.dataclass import dataclass
 from keytide.base.text import is_moment
 from keytide.errors import DataError, InvalidError, KeytideError
 from keytide.format.checksum import DOCUMENT_SEAL, SEAL_KEY, UNSEALED

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.errors import DataError
 from keytide.format.avro import (
     MILLISECONDS,

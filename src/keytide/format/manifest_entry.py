@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
 from enum import IntEnum
 from itertools import repeat
 from operator import attrgetter
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from keytide.base.dataclass import dataclass, fields
 from keytide.base.process import cached_property, without_collection
 from keytide.format.stats import SimpleStats
 

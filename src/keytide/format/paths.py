@@ -41,11 +41,11 @@ import itertools
 import re
 import uuid as uuids
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 
 from keytide.base.arguments import shown
+from keytide.base.dataclass import dataclass, replace
 from keytide.errors import InvalidError
 from keytide.store import ObjectInfo, PassingStore, Store
 

@@ -10,11 +10,11 @@ import difflib
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import cached_property
 from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
 from keytide.format.json_document import (

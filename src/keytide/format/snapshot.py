@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from keytide.base.dataclass import dataclass, field, fields
 from keytide.errors import DataError, UnsupportedError
 from keytide.format.json_document import (
     INTEGER,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import cached_property
 from keytide.errors import InvalidError
 from keytide.format.binary_row import EMPTY_ROW, encode_rows

@@ -11,13 +11,14 @@ fields. An array has offsets and elements. The keys are in the metadata of the w
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from keytide.base.dataclass import dataclass, field
 
 # -- byte ranges of different lengths in one array -------------------------------------------------
 

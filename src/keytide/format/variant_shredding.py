@@ -7,12 +7,11 @@ such a group again, without metadata. What has no typed value is in `value`, in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass
 from keytide.format.variant_encoding import (
     ARRAY,
     NO_KEY,

@@ -16,7 +16,6 @@ The size of an index can be estimated before it exists.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import cached_property
 from keytide.base.record import Record
 from keytide.errors import InvalidError

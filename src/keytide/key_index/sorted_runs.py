@@ -20,13 +20,13 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate, pairwise, zip_longest
 from typing import Any, BinaryIO, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from keytide.base.dataclass import asdict, dataclass, field, replace
 from keytide.base.process import cached_property
 from keytide.errors import DataError, UnsupportedError
 from keytide.key_index.indexed_keys import (

@@ -7,10 +7,10 @@ Keytide appends versions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from keytide.base.arguments import checked
+from keytide.base.dataclass import dataclass
 from keytide.definition.external import format_of, given_options, location_of
 from keytide.definition.kind import is_external, refuse_external
 from keytide.dml.attachments import AttachedCatalog

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import polars as pl
 from polars.io.plugins import register_io_source
 
 from keytide.base.arguments import checked
+from keytide.base.dataclass import dataclass, replace
 from keytide.errors import KeytideError
 from keytide.format.arrow import polars_schema
 from keytide.lake.foreign_table import ForeignTable

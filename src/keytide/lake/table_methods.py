@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from keytide.base.arguments import checked
+from keytide.base.dataclass import dataclass, replace
 from keytide.dml.engine import Changed
 from keytide.snapshot.stored_table import StoredTable
 

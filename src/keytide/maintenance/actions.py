@@ -17,9 +17,9 @@ is deleted, and last these snapshots themselves, with the files that only they h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.record import Record
 from keytide.base.text import Moment, epoch_ms
 from keytide.commit.change import new_data_files

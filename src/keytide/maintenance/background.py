@@ -16,9 +16,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 
 from keytide.base.arguments import warn_caller
+from keytide.base.dataclass import dataclass, replace
 from keytide.compaction.compact import Planner, compact_due
 from keytide.format.paths import BRANCH_MARK
 from keytide.maintenance.expiry import expire_due

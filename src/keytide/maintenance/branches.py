@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 
 from keytide.base import record
+from keytide.base.dataclass import dataclass
 from keytide.base.text import utc
 from keytide.errors import (
     AlreadyExistsError,

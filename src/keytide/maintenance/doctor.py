@@ -7,8 +7,8 @@ snapshot, and what older snapshots and dead writers keep in addition.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from keytide.base.dataclass import dataclass
 from keytide.base.text import counted
 from keytide.commit.snapshot_files import wall_clock_ms
 from keytide.compaction.compact import why_not_compacted

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import cache, partial
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.record import Record
 from keytide.base.text import Moment, epoch_ms
 from keytide.commit.snapshot_files import wall_clock_ms

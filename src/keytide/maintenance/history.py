@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import islice
 
 from keytide.base import record
+from keytide.base.dataclass import dataclass
 from keytide.base.record import Record
 from keytide.base.text import Moment, epoch_ms, utc
 from keytide.commit.change import new_data_files

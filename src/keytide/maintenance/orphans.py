@@ -12,11 +12,10 @@ age.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pyarrow as pa
 
 from keytide.base import record
+from keytide.base.dataclass import dataclass
 from keytide.base.record import Record
 from keytide.base.text import Moment, epoch_ms
 from keytide.commit.snapshot_files import wall_clock_ms

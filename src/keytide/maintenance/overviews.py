@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass
 from keytide.base.text import counted, utc
 from keytide.compaction.compact import Planner, why_not_compacted
 from keytide.compaction.strategy import SortedRun, Unit, sorted_runs

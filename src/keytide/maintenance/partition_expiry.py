@@ -6,13 +6,13 @@ The age comes from the values of the partition columns, or from the time of the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import polars as pl
 import pyarrow as pa
 
 from keytide.base import record
+from keytide.base.dataclass import dataclass
 from keytide.commit.transaction import Transaction
 from keytide.definition.times import PartitionTimes
 from keytide.errors import ConflictError, InvalidError

@@ -34,9 +34,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
+from keytide.base.dataclass import dataclass, field
 from keytide.changes.stored_rows import changelog_list
 from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.format import paths

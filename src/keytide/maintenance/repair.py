@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.record import Record
 from keytide.commit.conflicts import Conflict
 from keytide.commit.snapshot_files import MergeRules, pick_all

@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -41,6 +40,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from keytide.base.arguments import shown
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.record import Record
 from keytide.base.row_kind import RowKind
 from keytide.base.text import counted

@@ -16,10 +16,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import side_by_side
 from keytide.base.record import Record
 from keytide.base.text import Moment, epoch_ms

@@ -15,9 +15,9 @@ Snapshots that other engines leave after a gap are deleted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from keytide.base.arguments import warn_caller
+from keytide.base.dataclass import dataclass
 from keytide.base.record import Record
 from keytide.base.text import counted, moment_text
 from keytide.errors import ConflictError, InvalidError, NotFoundError, UnsupportedError

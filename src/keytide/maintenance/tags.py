@@ -15,11 +15,11 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from keytide.base import record
 from keytide.base.arguments import shown
+from keytide.base.dataclass import dataclass
 from keytide.base.text import Moment, counted, epoch_ms, is_moment, moment_text, utc
 from keytide.definition.times import TagPeriod
 from keytide.errors import AlreadyExistsError, ConflictError, DataError, InvalidError, NotFoundError

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
+from keytide.base.dataclass import dataclass
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction
 from keytide.compaction.compact import (

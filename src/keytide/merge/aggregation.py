@@ -14,12 +14,12 @@ the row and its content permanently, and the next add starts a new row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 import polars as pl
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.row_kind import RowKind
 from keytide.merge.engine import (
     MergeEngine,

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import polars as pl
 
+from keytide.base.dataclass import dataclass
 from keytide.base.row_kind import RowKind
 from keytide.errors import InvalidError
 from keytide.merge.functions.inputs import AggregatedColumn

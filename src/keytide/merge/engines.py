@@ -17,11 +17,11 @@ an error or, with `ignore-delete`, is ignored.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import polars as pl
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.row_kind import RETRACTS, RowKind
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.merge.aggregation import Aggregation

@@ -14,12 +14,12 @@ of a set that already exists, a nested row that is replaced) are not considered.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import cached_property
 from keytide.base.row_kind import RowKind
 from keytide.merge.engine import MergeEngine, SequenceGroup

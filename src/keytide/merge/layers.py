@@ -26,11 +26,11 @@ merged.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import scratch
 from keytide.merge.engine import MergeEngine
 from keytide.merge.order import MergeOrder, is_searchable, physical

@@ -17,7 +17,6 @@ of some keys.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 from typing import Any, Literal
@@ -26,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import scratch
 from keytide.base.row_kind import RowKind
 from keytide.errors import InvalidError

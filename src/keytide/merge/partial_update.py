@@ -14,13 +14,13 @@ those that still give a column its value are kept. Sequence groups remember a pl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
 import numpy as np
 import polars as pl
 
+from keytide.base.dataclass import dataclass
 from keytide.base.row_kind import RETRACTS, RowKind
 from keytide.errors import InvalidError
 from keytide.merge.engine import (

@@ -6,7 +6,6 @@ NULL in NOT NULL columns is found after a merge.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date, time
 from decimal import Decimal
 
@@ -14,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from keytide.base.arguments import shown
+from keytide.base.dataclass import dataclass
 from keytide.base.row_kind import RowKind
 from keytide.base.text import held_by_python
 from keytide.errors import InvalidError

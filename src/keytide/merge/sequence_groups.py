@@ -22,12 +22,12 @@ with groups that determine the row. Then it can be split up only from the oldest
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 import polars as pl
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import cached_property
 from keytide.base.row_kind import RowKind
 from keytide.merge.engine import MergeEngine, NeededVersions, SequenceGroup, sequence_groups_of

@@ -13,7 +13,6 @@ version. Values are then gathered by position, whole columns at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -21,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import cached_property, is_scratch, side_by_side
 from keytide.base.text import held_by_python
 from keytide.errors import InvalidError

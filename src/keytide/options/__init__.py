@@ -7,10 +7,10 @@ Only `TableOptions.parse` reads strings. Each option is defined by a row of the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
+from keytide.base.dataclass import dataclass, field, fields
 from keytide.options import keys
 from keytide.options.keys import columns_in, option_of, stored_name, stored_names
 from keytide.options.option_table import SECTIONS
@@ -80,8 +80,8 @@ class TableOptions:
     out_of_order_column: str | None = _option("upsert.out-of-order-record-column")
     late_rows: str = _option("upsert.late-rows")
     # `_option` gives a field, also of a type that is not built in.
-    metadata_ttl: Age | None = _option("upsert.metadata-ttl")  # noqa: RUF009
-    deleted_keys_ttl: Age | None = _option("upsert.deleted-keys-ttl")  # noqa: RUF009
+    metadata_ttl: Age | None = _option("upsert.metadata-ttl")
+    deleted_keys_ttl: Age | None = _option("upsert.deleted-keys-ttl")
     stale_percent_min: int | None = _option("upsert.compaction.invalid-records-threshold-percent")
     stale_count_min: int | None = _option("upsert.compaction.invalid-records-threshold-count")
     compaction_buffer_ms: int | None = _option("upsert.compaction.buffer-time-period")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
+
+from keytide.base.dataclass import dataclass
 
 
 class Needs(IntEnum):

@@ -11,11 +11,11 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from keytide.base.arguments import shown
+from keytide.base.dataclass import Field, dataclass, field, fields
 from keytide.base.process import cached_property
 from keytide.errors import InvalidError
 

@@ -8,10 +8,10 @@ schema, and has properties derived from both.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from sqlglot import exp
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import cached_property
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.pinot.config import COMPACTION, Column, Schema, TableConfig, Upsert, set_members

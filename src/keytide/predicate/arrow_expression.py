@@ -8,13 +8,13 @@ something, expressions with it are refused and never misunderstood.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.base.arguments import shown
+from keytide.base.dataclass import dataclass
 from keytide.errors import InvalidError
 from keytide.predicate.predicate import (
     And,

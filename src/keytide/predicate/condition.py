@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -22,6 +21,7 @@ import polars as pl
 import pyarrow.compute as pc
 
 from keytide.base.arguments import shown
+from keytide.base.dataclass import dataclass
 from keytide.base.row_engine import duckdb_expression
 from keytide.errors import InvalidError, KeytideError, NotFoundError
 from keytide.format.arrow import to_arrow

@@ -15,7 +15,6 @@ import binascii
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.base.arguments import shown
+from keytide.base.dataclass import dataclass
 from keytide.errors import InvalidError
 from keytide.format.arrow import polars_schema
 from keytide.predicate.predicate import (

@@ -11,12 +11,12 @@ Values compare as in primary keys (docs/semantics.md): NaN is the largest value 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import and_, or_
 from typing import TypeVar
 
 import polars as pl
 
+from keytide.base.dataclass import dataclass
 from keytide.format.arrow import polars_schema
 from keytide.predicate.predicate import (
     And,

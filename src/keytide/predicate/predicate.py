@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+
+from keytide.base.dataclass import dataclass
 
 
 @dataclass(frozen=True)

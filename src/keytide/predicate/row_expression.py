@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from keytide.base.dataclass import dataclass
 from keytide.base.row_engine import row_engine
 from keytide.base.row_kind import RowKind
 from keytide.errors import InvalidError

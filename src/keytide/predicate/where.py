@@ -31,13 +31,13 @@ import ctypes
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
 import polars as pl
 import pyarrow as pa
 
 from keytide.base.arguments import shown
+from keytide.base.dataclass import dataclass, field
 from keytide.errors import InvalidError, NotFoundError
 from keytide.predicate.literals import (
     NUMBER,

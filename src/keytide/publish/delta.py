@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID, uuid4
 
+from keytide.base.dataclass import dataclass
 from keytide.definition.checks import DELTA
 from keytide.errors import DataError
 from keytide.format.delta_log import (

@@ -13,13 +13,13 @@ readers that are using them.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import Any, Protocol, TypeVar
 
 from cachetools import LRUCache
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import cached_property
 from keytide.format.index_files import IndexFile, PortableVector, Vector, stored_vectors
 from keytide.format.manifest_entry import ManifestEntry

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from keytide.base import record
+from keytide.base.dataclass import dataclass
 from keytide.base.record import rows_of
 from keytide.commit.snapshot_files import wall_clock_ms
 from keytide.definition.checks import DELTA, ICEBERG, why_read_otherwise

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -19,6 +18,7 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.base.arguments import checked
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.text import Moment
 from keytide.errors import NotFoundError, UnsupportedError
 from keytide.format.arrow import in_python

@@ -8,10 +8,10 @@ file was written. Metadata alone decides which files are plain.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TypeAlias
 
+from keytide.base.dataclass import dataclass, fields, replace
 from keytide.predicate.predicate import columns_of
 from keytide.read.scan import ReadTask, Scan
 from keytide.read.sections import PlannedFile

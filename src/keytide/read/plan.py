@@ -12,7 +12,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TypeAlias
 
@@ -20,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import cached_property, without_collection
 from keytide.errors import DataError
 from keytide.format.data_file import Key

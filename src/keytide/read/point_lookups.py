@@ -9,13 +9,13 @@ returns what a scan with the key as its condition returns, which the tests hold 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import cached_property, refuse_forked_child
 from keytide.base.row_kind import RowKind
 from keytide.format import paths

@@ -14,7 +14,6 @@ computed in the background, so that all cores are used.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -22,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import begin, cached_property
 from keytide.base.row_kind import RowKind
 from keytide.errors import DataError

@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,6 +18,7 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.base.arguments import checked
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import cached_property, refuse_forked_child, require
 from keytide.base.text import counted
 from keytide.errors import DataError, InvalidError

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import scratch
 from keytide.format.arrow import polars_schema
 from keytide.format.binary_row import decode_rows

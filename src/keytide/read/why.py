@@ -7,13 +7,13 @@ they arrived, as writes judge them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.row_kind import RowKind
 from keytide.base.text import counted
 from keytide.errors import UnsupportedError

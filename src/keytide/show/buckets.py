@@ -7,10 +7,10 @@ has a bar of bytes by level for each bucket.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from unicodedata import east_asian_width
 
+from keytide.base.dataclass import dataclass
 from keytide.base.text import counted
 from keytide.show.elements import (
     WIDE,

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from html import escape
@@ -29,6 +28,7 @@ from typing import Protocol
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass
 from keytide.base.text import cell_text, check_spelled, counted, frame_of
 
 # -- numbers, times and names in readable form -----------------------------------------------------

@@ -8,10 +8,10 @@ line for each change, with the old value next to the new one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
+from keytide.base.dataclass import dataclass
 from keytide.base.text import counted
 from keytide.show.elements import (
     NARROW,

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, TypeAlias
 
+from keytide.base.dataclass import dataclass, field
 from keytide.definition.schema_evolution import SchemaChange
 from keytide.errors import ConflictError, DataError
 from keytide.format import paths

@@ -17,7 +17,6 @@ import itertools
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
@@ -25,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import cached_property, side_by_side
 from keytide.errors import DataError, UnsupportedError
 from keytide.format import paths

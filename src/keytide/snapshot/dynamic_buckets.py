@@ -7,12 +7,12 @@ to any bucket, and the index must then record it. All keys with the same hash sh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from keytide.base.dataclass import dataclass
 from keytide.errors import DataError
 from keytide.format import paths
 from keytide.format.index_files import (

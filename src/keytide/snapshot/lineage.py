@@ -20,12 +20,12 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
 
 from cachetools import LRUCache
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import cached_property
 from keytide.definition.kind import kind_of
 from keytide.errors import KeytideError

@@ -21,7 +21,6 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -31,6 +30,7 @@ import numpy.typing as npt
 import polars as pl
 from pyroaring import BitMap, BitMap64
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import cached_property
 from keytide.errors import DataError, KeytideError, NotFoundError, UnsupportedError
 from keytide.format import paths

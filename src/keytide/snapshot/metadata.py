@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 import polars as pl
 
 from keytide.base.arguments import shown
+from keytide.base.dataclass import dataclass, field
 from keytide.base.process import side_by_side
 from keytide.base.text import moment_text
 from keytide.definition.kind import kind_of

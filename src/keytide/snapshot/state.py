@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import cached_property
 from keytide.definition.column_rules import read_defaults
 from keytide.definition.kind import TableKind, kind_of

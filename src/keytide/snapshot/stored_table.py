@@ -14,10 +14,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import refuse_forked_child
 from keytide.definition.kind import refuse_external
 from keytide.definition.option_changes import as_kind_of

@@ -20,12 +20,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import library
 from keytide.dml.database_changes import Insertion
 from keytide.dml.fragments import Spool

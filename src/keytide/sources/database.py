@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass
 from keytide.dml.database_dialects import database_at
 from keytide.dml.databases import Database, DatabaseTable, condition_of, quoted
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError

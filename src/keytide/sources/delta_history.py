@@ -15,10 +15,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
+from keytide.base.dataclass import dataclass
 from keytide.errors import DataError
 from keytide.format.cache import METADATA
 from keytide.store import Store

@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
 
 from keytide.base.arguments import warn_caller
+from keytide.base.dataclass import dataclass, field
 from keytide.base.record import Record
 from keytide.catalogs.catalog import Catalog, NewTable, fields_of
 from keytide.commit.transaction import Transaction

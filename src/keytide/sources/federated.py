@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,6 +21,7 @@ from weakref import WeakKeyDictionary
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.row_kind import ROW_KIND
 from keytide.catalogs.catalog import fields_of
 from keytide.definition.checks import check_dml_watermark

@@ -17,7 +17,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, TypeAlias
 
@@ -28,6 +27,7 @@ import pyarrow.csv as arrow_csv
 import pyarrow.json as arrow_json
 import pyarrow.parquet as pq
 
+from keytide.base.dataclass import dataclass
 from keytide.errors import DataError, InvalidError, KeytideError
 from keytide.predicate.predicate import Predicate
 from keytide.sources.parquet import groups_that_may_meet

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -28,6 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
+from keytide.base.dataclass import dataclass, field
 from keytide.base.process import cached_property, library, side_by_side
 from keytide.errors import DataError, InvalidError, NotFoundError, UnsupportedError
 from keytide.format.cache import METADATA

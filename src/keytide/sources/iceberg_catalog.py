@@ -10,11 +10,11 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field
 from keytide.base.process import cached_property, library
 from keytide.dml.database_addresses import without_secrets
 from keytide.errors import (

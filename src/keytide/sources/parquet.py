@@ -13,7 +13,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -22,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import scratch, side_by_side
 from keytide.errors import DataError, InvalidError, KeytideError, UnsupportedError
 from keytide.format.arrow import from_arrow

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import refuse_forked_child, scratch
 from keytide.base.row_kind import ROW_KIND, RowKind
 from keytide.base.text import counted

@@ -7,7 +7,6 @@ shuffles row by row has few rows to shuffle.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from io import BytesIO
 from typing import TypeAlias
 
@@ -16,6 +15,7 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import scratch
 from keytide.merge.order import SEQUENCE_NUMBER
 from keytide.sources.version_merge import PLACE, KeyMerge, cut_by_key

@@ -12,11 +12,11 @@ times or names of files (R3).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass
 from keytide.predicate.predicate import Predicate
 from keytide.store import Store
 

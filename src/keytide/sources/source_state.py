@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from keytide.base.arguments import shown
+from keytide.base.dataclass import dataclass, replace
 from keytide.definition.external import format_of, is_read_on_demand, location_of, source_options
 from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema

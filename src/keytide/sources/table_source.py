@@ -8,11 +8,11 @@ rows, one for each of its keys, and their order of arrival is not used.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.errors import InvalidError
 from keytide.format.manifest_entry import FileKind
 from keytide.format.snapshot import CommitKind, Snapshot

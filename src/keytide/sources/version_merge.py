@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import polars as pl
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import cached_property, scratch
 from keytide.dml.fragments import Spool
 from keytide.errors import InvalidError

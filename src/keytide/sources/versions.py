@@ -8,12 +8,12 @@ rows that match their condition.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import cached_property
 from keytide.base.row_kind import RowKind
 from keytide.errors import DataError, InvalidError

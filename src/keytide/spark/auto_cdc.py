@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.row_kind import ROW_KIND, RowKind
 from keytide.catalogs.catalog import Catalog
 from keytide.commit.author import Author

@@ -19,7 +19,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from itertools import chain
 from math import ceil
@@ -29,6 +28,7 @@ from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame, SparkSession
 
+from keytide.base.dataclass import dataclass
 from keytide.errors import InvalidError
 from keytide.options import parse_memory_size
 from keytide.read.key_ranges import TASK_BYTES

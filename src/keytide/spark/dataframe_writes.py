@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -29,6 +28,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.row_kind import ROW_KIND
 from keytide.catalogs.local_writes import extended_table, feed
 from keytide.commit.author import Author

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.dml.attachments import PagesScan, PagesTask
 from keytide.dml.engine import RowChange, Sinks, SplitResult, TargetScan, checked_pages
 from keytide.dml.spi import ROW_ID, ColumnHandle, Split, UpdatablePageSource

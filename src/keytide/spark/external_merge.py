@@ -11,13 +11,13 @@ rows belong to the one version that the scan has, and nothing is read until rows
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.dml.attachments import PagesScan
 from keytide.predicate.predicate import columns_of
 from keytide.read.runs import prefetched

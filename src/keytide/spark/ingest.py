@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import scratch
 from keytide.catalogs.catalog import Catalog, NewTable
 from keytide.catalogs.local_writes import extended_table

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import Flag, auto
 from functools import reduce
 from operator import or_
 from typing import Any, TypeAlias
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.text import epoch_ms
 from keytide.changes.follower import Start, start_of
 from keytide.errors import InvalidError, UnsupportedError

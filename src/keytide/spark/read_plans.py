@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
 from math import ceil
@@ -31,6 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import scratch
 from keytide.base.text import counted
 from keytide.changes.change_scan import Changes, ChangesTask

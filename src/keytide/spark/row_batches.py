@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from keytide.base.dataclass import dataclass
 from keytide.snapshot.live_files import LiveFiles
 from keytide.spark.capacity import temporary_setting
 from keytide.spark.columns import row_bytes

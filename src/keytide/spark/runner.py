@@ -11,7 +11,6 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 from math import ceil
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -22,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import scratch
 from keytide.compaction.compact import local_runner
 from keytide.snapshot.state import TableView

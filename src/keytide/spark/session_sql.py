@@ -16,7 +16,6 @@ import sys
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import cache, partial
 from string import Formatter
 from typing import Any, Protocol, TypeAlias
@@ -28,6 +27,7 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from sqlglot import exp
 
 from keytide.base.arguments import check_spark_session
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import cached_property
 from keytide.catalogs.catalog import Catalog
 from keytide.commit.author import Author

@@ -15,7 +15,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from keytide.base.arguments import check_spark_session
+from keytide.base.dataclass import dataclass
 from keytide.errors import SetupError
 from keytide.spark.data_source import FORMAT, KeytideSource
 from keytide.spark.error_translation import install_messages

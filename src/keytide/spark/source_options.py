@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.catalogs.catalog import open_stored
 from keytide.catalogs.warehouse import cache_folder
 from keytide.changes.change_scan import Changes, changes_of

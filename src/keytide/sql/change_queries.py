@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from sqlglot import exp
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.text import counted
 from keytide.dml.attachments import AttachedCatalog
 from keytide.dml.engine import SinkPages

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import chain, count
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import Token, TokenType, exp
 
+from keytide.base.dataclass import dataclass, field
 from keytide.definition.external import refuse_secret, refuse_secret_options
 from keytide.definition.schema_evolution import (
     AddColumn,

@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
 from itertools import zip_longest
@@ -30,6 +29,7 @@ from sqlglot import ErrorLevel, TokenType, exp
 from sqlglot.errors import UnsupportedError
 
 from keytide.base.arguments import shown
+from keytide.base.dataclass import dataclass
 from keytide.base.text import counted
 from keytide.catalogs.catalog import Catalog
 from keytide.definition.external import refuse_secret

@@ -16,13 +16,13 @@ text of the query, so that positions in all trees, and the lines of errors, refe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.text import counted
 from keytide.catalogs.warehouse import StoredView
 from keytide.dml.attachments import AttachedCatalog, entry_of, stored_table_name

@@ -9,7 +9,6 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
 from typing import Any, TypeAlias
@@ -17,6 +16,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from keytide.base.arguments import checked
+from keytide.base.dataclass import dataclass
 from keytide.base.record import Record
 from keytide.base.text import Moment, epoch_ms
 from keytide.catalogs.catalog import Catalog

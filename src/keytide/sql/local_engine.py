@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field
 from keytide.catalogs.catalog import Catalog
 from keytide.catalogs.local_writes import append, fill, overwrite
 from keytide.commit.author import Author

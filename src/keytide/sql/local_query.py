@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import duckdb
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field
 from keytide.base.process import cached_property
 from keytide.base.row_engine import duckdb_spelling
 from keytide.dml.attachments import PagesScan

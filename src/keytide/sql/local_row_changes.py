@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from sqlglot import exp
 
+from keytide.base.dataclass import dataclass
 from keytide.base.row_engine import duckdb_spelling
 from keytide.dml.deletion import PredicateHost, changed_split, in_threads, split_source
 from keytide.dml.engine import RowChange, Sinks, SplitResult, TargetScan, checked_pages

@@ -7,7 +7,6 @@ that do not change are passed through an engine unchanged.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from keytide.base.dataclass import dataclass
 from keytide.dml.engine import SinkPages
 from keytide.dml.spi import ROW_ID, ColumnHandle
 from keytide.errors import InvalidError, UnsupportedError

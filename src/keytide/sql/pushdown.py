@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 from sqlglot import exp
 
+from keytide.base.dataclass import dataclass
 from keytide.errors import InvalidError
 from keytide.predicate.literals import Literal, between, comparison, equalities, flag, values_of
 from keytide.predicate.predicate import (

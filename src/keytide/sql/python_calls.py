@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
 from functools import partial
@@ -21,6 +20,7 @@ import pyarrow as pa
 from sqlglot import Token, TokenType, exp
 
 from keytide.base.arguments import shown
+from keytide.base.dataclass import dataclass, replace
 from keytide.catalogs.local_writes import extended_table
 from keytide.definition.checks import refuse_same_names
 from keytide.definition.schema_evolution import growth

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from sqlglot import exp
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.catalogs.system_tables import changes_log, system_table
 from keytide.dml.attachments import PagesScan
 from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from sqlglot import exp
@@ -17,6 +16,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.qualify import qualify
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.definition.checks import refuse_same_names
 from keytide.definition.kind import is_external
 from keytide.dml.attachments import AttachedCatalog, entry_of, table_of, target_of

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
 
 from keytide.base import record
+from keytide.base.dataclass import dataclass
 from keytide.base.process import require
 from keytide.base.text import counted, has_union
 from keytide.errors import UnsupportedError

@@ -11,12 +11,12 @@ with ANALYZE, what was done.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import pyarrow as pa
 from sqlglot import exp
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.row_kind import ROW_KIND
 from keytide.base.text import counted
 from keytide.catalogs.local_writes import extended_table

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import pyarrow as pa
 from sqlglot import exp
 
+from keytide.base.dataclass import dataclass, field
 from keytide.definition.schema_evolution import SchemaChange
 from keytide.predicate.condition import Condition
 from keytide.sql.relation import Relation

@@ -28,11 +28,11 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from threading import Lock
 from uuid import uuid4
 
 from keytide.base.arguments import warn_caller
+from keytide.base.dataclass import dataclass
 
 Piece = bytes | memoryview
 """Bytes to store."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -24,6 +23,7 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import refuse_forked_child
 from keytide.store.cache_folder import CacheFolder
 from keytide.store.interface import PassingStore, SeekableReader, Store

@@ -15,7 +15,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from threading import Lock
@@ -23,6 +22,7 @@ from typing import BinaryIO, Literal, TypeVar, get_args
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field
 from keytide.errors import DataError, InvalidError
 from keytide.store.interface import ObjectInfo, Store, buffered, storage_error
 

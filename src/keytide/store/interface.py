@@ -30,7 +30,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -48,6 +47,7 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import begin
 from keytide.errors import DataError, InvalidError, KeytideError, UnsupportedError
 

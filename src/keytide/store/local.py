@@ -21,7 +21,6 @@ import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from io import FileIO
 from pathlib import Path
@@ -30,6 +29,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field
 from keytide.base.process import refuse_forked_child, side_by_side, this_host
 from keytide.errors import DataError, SetupError
 from keytide.store.interface import ObjectInfo, Store, Uploads, buffered, check_path, disk_errors

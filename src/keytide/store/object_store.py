@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache, partial
 from threading import Lock
@@ -31,6 +30,7 @@ import pyarrow as pa
 from obstore.exceptions import BaseError
 from obstore.store import MemoryStore, from_url
 
+from keytide.base.dataclass import dataclass, field
 from keytide.base.process import begin, refuse_forked_child, side_by_side
 from keytide.errors import DataError, InvalidError, KeytideError, SetupError
 from keytide.store.interface import (

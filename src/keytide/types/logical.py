@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
 from keytide.base.arguments import checked_members
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.errors import InvalidError
 
 # -- types and fields ------------------------------------------------------------------------------

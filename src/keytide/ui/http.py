@@ -20,7 +20,6 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -32,6 +31,7 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from keytide.base.dataclass import dataclass, field
 from keytide.base.text import counted, utc
 from keytide.definition.kind import is_external
 from keytide.dml.attachments import attached_tables

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
+from keytide.base.dataclass import dataclass
 from keytide.base.text import utc
 from keytide.format.paths import split_branch
 from keytide.format.schema import TableSchema

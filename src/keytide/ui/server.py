@@ -11,7 +11,6 @@ import socket
 import sys
 import webbrowser
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
@@ -32,6 +31,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from keytide.base.arguments import shown
+from keytide.base.dataclass import dataclass
 from keytide.base.text import counted
 from keytide.errors import (
     AlreadyExistsError,

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
@@ -19,6 +18,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from starlette.responses import Response
 
+from keytide.base.dataclass import dataclass
 from keytide.base.text import check_spelled, csv_header, csv_lines
 from keytide.dml.attachments import AttachedCatalog
 from keytide.errors import InvalidError, KeytideError, UnsupportedError

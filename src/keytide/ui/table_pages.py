@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeAlias
 
 import pyarrow as pa
 from starlette.responses import Response
 
+from keytide.base.dataclass import dataclass
 from keytide.base.text import is_moment, utc
 from keytide.catalogs.warehouse import StoredView
 from keytide.changes.change_scan import changed_rows, first_changes

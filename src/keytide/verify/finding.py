@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from keytide.base import record
+from keytide.base.dataclass import dataclass
 from keytide.base.text import counted
 from keytide.errors import DataError, InvalidError, NotFoundError, SetupError, UnsupportedError
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import polars as pl
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.text import held_by_python
 from keytide.errors import InvalidError
 from keytide.format import paths

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import refuse_forked_child
 from keytide.changes.stored_rows import changelog_list
 from keytide.errors import DataError, InvalidError, NotFoundError

@@ -16,7 +16,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
 from typing import IO, Any, TypeAlias
@@ -25,6 +24,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import cached_property
 from keytide.base.text import held_by_python
 from keytide.errors import InvalidError

@@ -10,7 +10,6 @@ rows fit the table. Otherwise, a row is a complete row.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -19,6 +18,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import cached_property
 from keytide.base.row_kind import ROW_KIND, RowKind
 from keytide.definition.column_rules import write_default

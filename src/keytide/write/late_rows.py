@@ -8,11 +8,10 @@ marked or refused, as the table's options say.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 import polars as pl
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import cached_property
 from keytide.base.text import held_by_python
 from keytide.errors import InvalidError

@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import scratch
 from keytide.errors import ConflictError
 from keytide.format.binary_row import encode_rows

@@ -11,7 +11,6 @@ write is made again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +19,7 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.base.arguments import warn_caller
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import scratch
 from keytide.base.row_kind import RowKind
 from keytide.base.text import held_by_python

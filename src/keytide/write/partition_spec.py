@@ -8,7 +8,6 @@ again at every attempt, so files that were added in the meantime are replaced to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import polars as pl
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keytide.base.arguments import shown
+from keytide.base.dataclass import dataclass, field
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.binary_row import decode_rows, encode_rows
 from keytide.format.schema import TableSchema

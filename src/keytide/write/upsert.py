@@ -14,13 +14,13 @@ filled in, counted or checked, and no two rows have the same key.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.errors import UnsupportedError
 from keytide.format.index_files import DELETION_VECTORS, KEY_INDEX, IndexFile, IndexKey
 from keytide.format.manifest_entry import ManifestEntry

@@ -12,9 +12,9 @@ Column types are Hive's, as in that catalog.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
+from keytide.base.dataclass import dataclass, field
 from keytide.format.schema import TableSchema
 from keytide.types import (
     ArrayType,

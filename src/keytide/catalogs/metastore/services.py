@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cache
 from getpass import getuser
 from typing import Any, TypeVar
 
+from keytide.base.dataclass import dataclass, field
 from keytide.base.process import library
 from keytide.catalogs.metastore.registry import (
     INPUT_FORMAT,

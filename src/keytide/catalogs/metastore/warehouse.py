@@ -10,11 +10,11 @@ import re
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from keytide.base.arguments import shown, warn_caller
+from keytide.base.dataclass import dataclass, field
 from keytide.base.process import require
 from keytide.catalogs.metastore.registry import (
     INPUT_FORMAT,

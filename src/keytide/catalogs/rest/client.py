@@ -15,7 +15,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from urllib.parse import quote, urlencode
 
 from cachetools import LRUCache
 
+from keytide.base.dataclass import dataclass, field
 from keytide.base.process import cached_property
 from keytide.errors import ConflictError, DataError, UnsupportedError
 from keytide.format import paths

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
+from keytide.base.dataclass import dataclass
 from keytide.catalogs.rest.client import (
     MISSING,
     TAKEN,

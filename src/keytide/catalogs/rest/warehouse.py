@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from keytide.base.arguments import shown
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.catalogs.rest.client import (
     LENDS,
     MISSING,

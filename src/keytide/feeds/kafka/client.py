@@ -11,7 +11,6 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TookTooLong
-from dataclasses import dataclass
 from operator import methodcaller
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import library
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError
 from keytide.feeds.kafka.offsets import Offsets

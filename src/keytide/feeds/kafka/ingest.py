@@ -16,13 +16,13 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Event
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import side_by_side
 from keytide.catalogs.catalog import Catalog
 from keytide.catalogs.local_writes import extended_table

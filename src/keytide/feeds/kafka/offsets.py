@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from keytide.base.dataclass import dataclass
 from keytide.commit.author import Progress, current_progress
 from keytide.errors import DataError
 from keytide.snapshot.stored_table import StoredTable

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.record import Record
 from keytide.errors import DataError, InvalidError, NotFoundError
 from keytide.feeds.kafka.client import BATCH_BYTES_MAX, Broker, Client, Topic

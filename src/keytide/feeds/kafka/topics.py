@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from string import Formatter
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass
 from keytide.errors import InvalidError, NotFoundError
 from keytide.feeds.decode import as_bytes, texts_of
 from keytide.feeds.formats import DELETED

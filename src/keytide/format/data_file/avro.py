@@ -16,7 +16,6 @@ import io
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ import fastavro
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass
 from keytide.errors import InvalidError
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file.file_format import (

@@ -8,12 +8,12 @@ in a file.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass, field
 from keytide.base.process import scratch
 from keytide.format.file_index import (
     BLOOM_FILTER,

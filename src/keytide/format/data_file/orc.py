@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.orc as po
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import cached_property
 from keytide.errors import InvalidError, SetupError
 from keytide.format.arrow import from_arrow

@@ -11,7 +11,6 @@ import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,6 +19,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from keytide.base.dataclass import dataclass, field
 from keytide.base.process import cached_property
 from keytide.format.arrow import from_arrow, has_nanoseconds
 from keytide.format.cache import FILES, version_of

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from thrift.protocol.TProtocol import TType
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.format.cache import FILES
 from keytide.format.checksum import FOOTER_SEAL, check_footer
 from keytide.format.parquet_encoding import Member, has, read_struct

@@ -15,7 +15,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate, count
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -24,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.format.cache import FILES, HashedOnce
 from keytide.format.data_file.parquet_footer import WHOLE_BYTES_MAX
 from keytide.format.data_file.reader import FileReader, Span, format_of, read_side_by_side, spans_of

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
 from itertools import accumulate
@@ -22,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import begin, side_by_side
 from keytide.base.row_kind import RowKind
 from keytide.format.binary_row import EMPTY_ROW, encode_rows

@@ -8,12 +8,12 @@ updated row by row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import polars as pl
 from pyroaring import BitMap, BitMap64
 
+from keytide.base.dataclass import dataclass
 from keytide.base.process import library
 from keytide.errors import InvalidError
 from keytide.merge.functions.inputs import AggregateFunction, Inputs

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 import polars as pl
 
+from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import cached_property
 from keytide.errors import InvalidError
 from keytide.merge.refusal import Refusal

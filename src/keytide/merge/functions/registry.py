@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
 from keytide.base.arguments import checked
+from keytide.base.dataclass import dataclass
 from keytide.base.process import refuse_forked_child
 from keytide.errors import InvalidError
 from keytide.merge.functions.collections import (

@@ -26,10 +26,11 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from pyroaring import BitMap, BitMap64
+
+from keytide.base.dataclass import dataclass
 
 _RUNS, _BITS, _NUMBERS = 0, 1, 2
 _LEAF = 4

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -24,6 +23,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.dataclass import dataclass
 from keytide.errors import InvalidError, KeytideError, OverflowingError, SetupError
 from keytide.format.arrow import from_arrow
 from keytide.merge.functions.inputs import AggregateFunction, Inputs
