@@ -16,9 +16,9 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
     "modules": 360,
-    "code_lines": 75_113,
+    "code_lines": 75_131,
     "import_lines": 7_678,
-    "functions": 6_709,
+    "functions": 6_710,
     "longest_function": 49,
     "one_liners_percent": 29,
     "used_once_percent": 41,
@@ -34,7 +34,7 @@ WAYS = {
     # At most so many modules, functions, and jumps between modules.
     "upsert": (53, 505, 344),
     "scan": (33, 211, 144),
-    "get": (26, 129, 87),
+    "get": (26, 130, 87),
     "DELETE": (81, 801, 638),
     "DELETE in SQL": (100, 911, 737),
     "MERGE in SQL": (105, 966, 781),
@@ -42,9 +42,9 @@ WAYS = {
     "compaction": (60, 576, 416),
     "auto_cdc": (62, 586, 420),
     "auto_cdc, histories": (72, 695, 510),
-    "changes": (41, 295, 225),
+    "changes": (41, 295, 224),
     "why": (40, 306, 209),
-    "external scan": (35, 206, 129),
+    "external scan": (35, 206, 128),
     "upsert and publish": (79, 926, 768),
 }
 

@@ -83,6 +83,7 @@ def shown(cls: Any) -> Any:
         "signature": str(inspect.signature(cls)),
         "annotations": dict(cls.__init__.__annotations__),
         "match": cls.__match_args__,
+        "parameters": [getattr(cls.__dataclass_params__, n) for n in ("eq", "repr", "frozen")],
         "members": [f.name for f in dataclasses.fields(cls)],
         "made": [getattr(each, "__dict__", each) for each in every],
         "equal": [one == same, one == two, one == 5],
@@ -149,6 +150,22 @@ def test_members_of_a_subclass_can_be_set_but_no_fields() -> None:
         named.x = 2  # type: ignore[misc]
     with pytest.raises(FrozenInstanceError, match="cannot delete field 'x'"):
         del named.x
+
+
+def test_class_of_the_standard_library_may_derive_from_one_if_it_is_frozen() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Third(Point):
+        """With one more."""
+
+        z: int = 3
+
+    assert repr(Third(1)).endswith("Third(x=1, y=[], z=3)")
+    assert dataclasses.replace(Third(1), x=2) == Third(2)
+    with pytest.raises(TypeError, match="cannot inherit non-frozen dataclass from a frozen one"):
+
+        @dataclasses.dataclass
+        class Loose(Point):  # type: ignore[misc]
+            """Not frozen."""
 
 
 def test_class_that_sets_members_itself_is_refused() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError, asdict, field, fields, replace
 from functools import partial
@@ -35,10 +36,34 @@ else:
         return decorate if made is None else decorate(made)
 
 
+_REGISTERING = threading.local()
+
+
+@dataclasses.dataclass
+class _Params:
+    """The parameters of a frozen class, as the standard library looks at them."""
+
+    eq: bool
+    repr: bool
+    init: bool = True
+    order: bool = False
+    unsafe_hash: bool = False
+
+    @property
+    def frozen(self) -> bool:
+        """Whether derived classes must be frozen: not while their fields are registered here."""
+        return not getattr(_REGISTERING, "fields", False)
+
+
 def _frozen(made: type, *, eq: bool = True, repr: bool = True, kw_only: bool = False) -> type:
     own = dict(vars(made))
     # Registers the fields, and creates no functions.
-    dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(made)
+    _REGISTERING.fields = True
+    try:
+        dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(made)
+    finally:
+        _REGISTERING.fields = False
+    setattr(made, "__dataclass_params__", _Params(eq, repr))  # noqa: B010  # mypy knows no such name
     every = dataclasses.fields(made)
     functions: dict[str, Callable[..., Any]] = {
         "__init__": _constructor(made, every),

@@ -37,7 +37,7 @@ from keytide.read.runs import (
     has_all_rows,
     together,
 )
-from keytide.read.scan import ReadTask, Scan
+from keytide.read.scan import ReadTask, Scan, reading
 from keytide.read.sections import PlannedFile
 from keytide.snapshot.state import TableView
 
@@ -248,7 +248,7 @@ def rows_of_keys(scan: Scan, keys: pl.DataFrame) -> Iterator[pl.DataFrame]:
     view = scan.view
     names = list(view.order.key)
     wanted = keys.select(names).unique().sort(names)
-    with scan.reading() as step:
+    with reading(view, scan.snapshot_ids) as step:
         for task in scan.tasks():
             found = find(view, task.bucket.files, wanted, _STEP_ROWS)
             merging = replace(task.rows.versions(), found_versions=found)

@@ -34,12 +34,11 @@ from keytide.read.merged_versions import Lifetime, Rows
 from keytide.read.plan import vector_places
 from keytide.read.pruning import has_index, matching_filters
 from keytide.read.runs import SYSTEM_COLUMNS, FoundVersions, StoredVersions
-from keytide.read.scan import naming_expired
+from keytide.read.scan import reading
 from keytide.read.sections import PlannedFile, Section, decoded, sections_of
 from keytide.snapshot.bucket_key_index import key_files_by_bucket
 from keytide.snapshot.live_files import BucketId, vector_files_by_bucket
 from keytide.snapshot.state import TableState
-from keytide.telemetry import lone_span
 from keytide.types import Field, arrow_schema
 
 # With more combinations of overlapping files than this, they are prepared again.
@@ -70,7 +69,7 @@ class PointLookups:
         names = view.schema.primary_keys
         values = dict(zip(names, key, strict=True))
         ids = () if snapshot is None else (snapshot.id,)
-        with naming_expired(view, ids), lone_span("read", view.name) as step:
+        with reading(view, ids) as step:
             for bucket_id in self._buckets_of(values):
                 # Two threads may prepare the same bucket, and either result is right.
                 if bucket_id not in self.buckets:
@@ -117,12 +116,15 @@ class PointLookups:
         }  # fmt: skip
 
     def _in_python(self, place: Place) -> dict[str, Any]:
-        schema = self.state.view.schema
-        row = dict(zip(place.rows.columns, place.rows.row(place.position), strict=True))
+        names = self.state.view.schema.names
+        others = {}
         if self._others:
             rows = to_arrow(place.rows[place.position : place.position + 1], self._other_columns)
-            row |= in_python(rows)[0]
-        return {name: row[name] for name in schema.names}
+            others = in_python(rows)[0]
+        return {
+            name: others[name] if name in others else place.rows.item(place.position, name)
+            for name in names
+        }
 
     @cached_property
     def _others(self) -> tuple[str, ...]:

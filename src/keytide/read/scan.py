@@ -214,6 +214,13 @@ def naming_expired(view: TableView, snapshot_ids: Iterable[int]) -> Iterator[Non
         raise explained from error.__cause__
 
 
+@contextmanager
+def reading(view: TableView, snapshot_ids: Iterable[int]) -> Iterator[Step]:
+    """A block that reads rows: a span, in which errors about a file say why it may be missing."""
+    with naming_expired(view, snapshot_ids), lone_span("read", view.name) as step:
+        yield step
+
+
 # -- rows of tasks ---------------------------------------------------------------------------------
 
 
@@ -325,14 +332,14 @@ class RowSource(ArrowRows):
         yield from frames if self.limit is None else head_of(frames, self.limit)
 
     def _frames_in_turn(self) -> Iterator[pl.DataFrame]:
-        with self.reading() as step:
+        with reading(self.view, self.snapshot_ids) as step:
             for task in self.tasks():
                 for frame in task.frames(self.view.options.read_memory_bytes):
                     step.numbers(rows=frame.height)
                     yield frame
 
     def _frames(self) -> Iterator[pl.DataFrame]:
-        with self.reading() as step:
+        with reading(self.view, self.snapshot_ids) as step:
             tasks = () if self.limit == 0 else self.tasks()
             # If few rows are requested, the first task may have enough.
             threads = max(1, min(self.threads, len(tasks))) if self.limit is None else 1
@@ -347,13 +354,6 @@ class RowSource(ArrowRows):
             for frame in frames if self.limit is None else head_of(frames, self.limit):
                 step.numbers(rows=frame.height)
                 yield frame
-
-    @contextmanager
-    def reading(self) -> Iterator[Step]:
-        """A block that reads the rows: a span, and errors about files say why they are missing."""
-        name = self.view.name
-        with naming_expired(self.view, self.snapshot_ids), lone_span("read", name) as step:
-            yield step
 
 
 def check_limit(limit: int | None, table: str) -> None:
