@@ -269,13 +269,14 @@ def _by_size_amplification(runs: Sequence[SortedRun], rules: Rules) -> Unit | No
 def _of_alike(runs: Sequence[SortedRun], rules: Rules, count: int) -> Unit | None:
     """The `count` newest runs, and the next ones that are hardly larger than all before them.
 
-    Also the next ones that are cheap to rewrite: otherwise, once each level has a run, every small
-    write would make a compaction due.
+    Also the next ones that are cheap to rewrite, without the oldest of all: otherwise, once each
+    level has a run, every small write would make a compaction due.
     """
     size = sum(run.size for run in runs[:count])
     for run in runs[count:]:
         is_alike = size * (100 + rules.size_ratio_percent) >= run.size * 100
-        if not is_alike and size + run.size > rules.cheap_bytes:
+        is_cheap = run is not runs[-1] and size + run.size <= rules.cheap_bytes
+        if not is_alike and not is_cheap:
             break
         size += run.size
         count += 1

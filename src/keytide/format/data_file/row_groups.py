@@ -240,6 +240,9 @@ def _is_sorted(keys: pl.DataFrame) -> bool:
     """Whether rows are sorted by key, and no key is NULL."""
     if any(column.null_count() for column in keys.iter_columns()):
         return False
+    if keys.width == 1 and keys.dtypes[0].is_integer():  # takes a fraction of the time
+        values = keys.to_series().to_numpy()
+        return bool((values[1:] >= values[:-1]).all())
     before, after = keys[:-1], keys[1:]
     ordered = pl.repeat(value=True, n=before.height, eager=True)
     for name in reversed(keys.columns):
