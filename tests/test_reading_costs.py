@@ -15,24 +15,24 @@ import pytest
 SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
-    "modules": 360,
-    "code_lines": 75_131,
-    "import_lines": 7_678,
-    "functions": 6_710,
+    "modules": 361,
+    "code_lines": 75_277,
+    "import_lines": 7_695,
+    "functions": 6_720,
     "longest_function": 49,
     "one_liners_percent": 29,
     "used_once_percent": 41,
-    "lone_modules": 33,
+    "lone_modules": 34,
     "names_in_two_packages": 21,
 }
 """At most so many. A limit falls with its count, and rises only for a new capability."""
 
-MEDIANS = {"lines_of_a_module": 315.5, "lines_of_a_function": 4}
+MEDIANS = {"lines_of_a_module": 315.0, "lines_of_a_function": 4}
 """At least so many."""
 
 WAYS = {
     # At most so many modules, functions, and jumps between modules.
-    "upsert": (53, 505, 344),
+    "upsert": (54, 513, 348),
     "scan": (33, 211, 144),
     "get": (26, 130, 87),
     "DELETE": (81, 801, 638),
@@ -45,7 +45,7 @@ WAYS = {
     "changes": (41, 295, 224),
     "why": (40, 306, 209),
     "external scan": (35, 206, 128),
-    "upsert and publish": (79, 926, 768),
+    "upsert and publish": (80, 934, 772),
 }
 
 

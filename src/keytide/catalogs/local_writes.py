@@ -19,13 +19,22 @@ from typing import Any, TypeAlias
 import polars as pl
 import pyarrow as pa
 
+from keytide.base.row_kind import ROW_KIND
+from keytide.catalogs.group_commits import GROUPS, CannotShareError, Outcome
 from keytide.catalogs.schema_changes import alter_as_needed
 from keytide.catalogs.warehouse import Warehouse
 from keytide.commit.author import Author
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.compaction.bulk_load import raise_replacement
 from keytide.definition.schema_evolution import SchemaChange, growth
-from keytide.errors import AlreadyExistsError, DataError
+from keytide.errors import (
+    AlreadyExistsError,
+    DataError,
+    InvalidError,
+    NotFoundError,
+    UnsupportedError,
+)
+from keytide.format.arrow import from_arrow
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import CommitKind, Operation
 from keytide.maintenance.writes import with_follow_ups, writing
@@ -49,13 +58,17 @@ from keytide.write.task import WriteTask
 Fitting: TypeAlias = "Callable[[Transaction, pa.Table], pa.Table]"
 
 
+def _unchanged(transaction: Transaction, rows: pa.Table) -> pa.Table:
+    return rows
+
+
 def append(
     table: StoredTable,
     data: Any,
     author: Author | None = None,
-    fitting: Fitting = lambda _, rows: rows,
+    fitting: Fitting = _unchanged,
 ) -> WriteResult:
-    """Append rows in one atomic commit, see `Table.write`.
+    """Append rows in one atomic commit, see `Table.write`. Writes of several threads may share one.
 
     `fitting` returns the rows to write on top of the transaction's state. It is called each time
     that they are written.
@@ -65,7 +78,61 @@ def append(
     can_be_read_again = isinstance(data, held) or type(data).__module__.startswith("pandas.")
     if not can_be_read_again:
         return _append(table.pinned(), data, author, fitting)
+    if author is None and fitting is _unchanged:
+        return GROUPS.write(table.uri, data, partial(_append_each, table))
     return as_expected(table, partial(_append, data=data, author=author, fitting=fitting))
+
+
+def _append_each(table: StoredTable, given: Sequence[Any]) -> Sequence[Outcome]:
+    """What became of each of several writes: in one commit if they can share one."""
+    if len(given) > 1:
+        # Refused before anything is written. Then each is written alone, so that the others are not
+        # refused with it.
+        with suppress(CannotShareError, InvalidError, NotFoundError, UnsupportedError):
+            return as_expected(table, partial(_append_together, given=given))
+    return [_outcome(table, data) for data in given]
+
+
+def _outcome(table: StoredTable, data: Any) -> Outcome:
+    try:
+        alone = partial(_append, data=data, author=None, fitting=_unchanged)
+        return as_expected(table, alone)
+    except Exception as error:
+        return error
+
+
+def _append_together(table: PinnedTable, given: Sequence[Any]) -> Sequence[WriteResult]:
+    """Append the rows of several writes in one commit, with the result of each.
+
+    Raises `CannotShareError`, with nothing written, if their results could not be told apart.
+    """
+    view = writable_view(table)
+    parts = [to_arrow_table(data, view.schema, table.name) for data in given]
+    options, names = view.options, set(parts[0].column_names)
+    # Then one row of a write counts, and is stored, for each of its keys.
+    merges_to_one = not view.kind.has_key or (
+        view.kind.keeps_versions
+        and view.engine.picks_a_version
+        and view.engine.why_kept_apart is None
+    )
+    has_kinds = ROW_KIND in names or options.rowkind_field is not None
+    counts_more = options.counts_row_errors or options.tells_out_of_order
+    is_alike = all(part.schema.equals(parts[0].schema) for part in parts)
+    if not merges_to_one or has_kinds or counts_more or not is_alike:
+        raise CannotShareError
+    rows = pa.concat_tables(parts)
+    with writing(table, view) as transaction:
+        fill(transaction, rows)
+        result = transaction.commit(lambda: fill(transaction, rows))
+    key = list(view.schema.primary_keys)
+    return [
+        replace(
+            result,
+            rows=part.num_rows,
+            rows_stored=from_arrow(part.select(key)).n_unique() if key else part.num_rows,
+        )
+        for part in parts
+    ]
 
 
 def _append(table: PinnedTable, data: Any, author: Author | None, fitting: Fitting) -> WriteResult:

@@ -209,6 +209,11 @@ class Table:
         increase. A lower one that no snapshot has is refused, because nobody can say whether it was
         written. They are integers of at most 64 bits.
 
+        If several threads write to the table at once, the writes that wait for another one can
+        share a commit: those without a commit user, an extension of the table and `_row_kind`. The
+        outcome is that of writing them one after the other, in the order of the calls. Each has its
+        own result, in which `files` and `bytes` are those of the commit.
+
         Raises:
 
         - `InvalidError` or `NotFoundError` for rows that do not fit, before anything is written. A

@@ -1,0 +1,135 @@
+"""Group commits: writes of several threads to one table share a commit.
+
+While one thread writes to a table, others that come wait for it. Then one of them writes the rows
+of all that wait, as if they were one write: in the order in which they came, so the outcome is that
+of writing them one after the other. Each still gets a result or an error of its own. A thread that
+is alone waits for nobody.
+
+Threads that would commit separately compete for the same snapshot. Each commit then costs the
+others a repetition, so that eight threads write less per second than one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from keytide.base.dataclass import dataclass, field
+from keytide.commit.transaction import WriteResult
+from keytide.errors import DataError
+
+Outcome: TypeAlias = "WriteResult | Exception"
+
+# A commit with more writes would make the first of them wait longer than they gain.
+_TOGETHER_MAX = 64
+
+
+class CannotShareError(Exception):
+    """These writes cannot share a commit. This error never leaves a write."""
+
+
+@dataclass(eq=False)
+class _Write:
+    """A write that waits: its rows, and what becomes of it."""
+
+    data: Any
+    is_told: threading.Event = field(default_factory=threading.Event)
+    """Set once the write has an outcome, or has to write for a group."""
+    group: Sequence[_Write] = ()
+    """The writes that this one's thread has to do, itself among them. Empty for the others."""
+    outcome: Outcome | None = None
+
+
+class GroupCommits:
+    """The writes of a process that wait for another one to the same table, by its address.
+
+    Safe to share between threads.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Start again without writes, because a fork does not copy threads."""
+        self._lock = threading.Lock()
+        self._waiting: dict[str, list[_Write]] = {}
+        """What waits, for each table to which a thread writes at the moment."""
+        self._writers: dict[str, int] = {}
+        """Which thread that is."""
+
+    def write(
+        self, uri: str, data: Any, commit: Callable[[Sequence[Any]], Sequence[Outcome]]
+    ) -> WriteResult:
+        """The result of writing `data`, alone or with what others write to the table at `uri`.
+
+        `commit` writes several data and returns what became of each. Raises its errors, and the
+        error of this write. Raises `DataError` if another thread was stopped while it wrote `data`.
+        """
+        own, is_within = _Write(data), False
+        with self._lock:
+            if uri not in self._waiting:
+                self._waiting[uri], own.group = [], [own]
+            elif self._writers.get(uri) == threading.get_ident():
+                is_within = True  # it must not wait for itself
+            else:
+                self._waiting[uri].append(own)
+        if is_within:
+            (own.outcome,) = commit([data])
+        elif not own.group:
+            self._wait(uri, own)
+        if own.group:
+            self._write_group(uri, own.group, commit)
+        if isinstance(own.outcome, WriteResult):
+            return own.outcome
+        raise own.outcome or DataError(
+            f"{uri}: the thread that wrote these rows for this one was stopped, so it is unknown "
+            "whether they are written; read the table before you write them again"
+        )
+
+    def _wait(self, uri: str, own: _Write) -> None:
+        try:
+            own.is_told.wait()
+        except BaseException:  # Ctrl-C
+            with self._lock:
+                if own in self._waiting.get(uri, ()):
+                    self._waiting[uri].remove(own)
+                elif own.group and not own.outcome:
+                    self._hand_on(uri, [each for each in own.group if each is not own])
+            raise
+
+    def _write_group(
+        self,
+        uri: str,
+        group: Sequence[_Write],
+        commit: Callable[[Sequence[Any]], Sequence[Outcome]],
+    ) -> None:
+        self._writers[uri] = threading.get_ident()
+        try:
+            outcomes = commit([write.data for write in group])
+            for write, outcome in zip(group, outcomes, strict=True):
+                write.outcome = outcome
+        except Exception as error:
+            for write in group:
+                write.outcome = error
+        finally:
+            for write in group[1:]:
+                write.is_told.set()
+            with self._lock:
+                self._writers.pop(uri, None)
+                self._hand_on(uri, [])
+
+    def _hand_on(self, uri: str, first: list[_Write]) -> None:
+        """Let the next of the waiting writes begin. Those of `first` come before the others."""
+        waiting = [*first, *self._waiting[uri]]
+        if not waiting:
+            del self._waiting[uri]
+            return
+        group, self._waiting[uri] = waiting[:_TOGETHER_MAX], waiting[_TOGETHER_MAX:]
+        group[0].group = group
+        group[0].is_told.set()
+
+
+GROUPS = GroupCommits()
+os.register_at_fork(after_in_child=GROUPS.forget)
