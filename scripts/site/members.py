@@ -1,7 +1,8 @@
-"""Shows methods of `Table` that are derived from functions in the API reference.
+"""Shows methods of `Table` that are derived from functions, and dataclasses, in the API reference.
 
 `create_tag = member(create_tag)` looks like an attribute in the source. Its signature and docstring
-are those of the function, without the table argument.
+are those of the function, without the table argument. `keytide.base.dataclass` is shown like the
+decorator of the standard library.
 """
 
 from __future__ import annotations
@@ -11,6 +12,19 @@ from typing import Any
 import griffe
 
 MAKERS = ("member", "member_with_result")
+
+
+DATACLASS = "keytide.base.dataclass.dataclass"
+
+
+class Dataclasses(griffe.Extension):
+    """Lets classes with Keytide's own decorator be dataclasses."""
+
+    def on_module_members(self, *, mod: griffe.Module, **_: Any) -> None:
+        """Name the decorator of the standard library in a module that imports Keytide's."""
+        found = mod.members.get("dataclass")
+        if isinstance(found, griffe.Alias) and found.target_path == DATACLASS:
+            found.target_path = "dataclasses.dataclass"
 
 
 class VerbsAsMethods(griffe.Extension):

@@ -103,3 +103,9 @@ def test_methods_that_are_made_of_verbs_are_in_the_reference() -> None:
         if f'id="keytide.lake.table.Table.{name}"' not in table
     ]
     assert missing == []
+
+
+def test_results_are_shown_as_dataclasses() -> None:
+    results = (SITE / "api/results.html").read_text()
+    _, _, written = results.partition('<h2 id="keytide.commit.transaction.WriteResult"')
+    assert "doc-label-dataclass" in written.partition("</h2>")[0]

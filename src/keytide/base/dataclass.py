@@ -12,28 +12,35 @@ import dataclasses
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, FrozenInstanceError, asdict, field, fields, replace
+from dataclasses import (
+    MISSING,
+    Field,
+    FrozenInstanceError,
+    asdict,
+    dataclass,
+    field,
+    fields,
+    replace,
+)
 from functools import partial
 from operator import attrgetter
 from reprlib import recursive_repr
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __all__ = ["Field", "asdict", "dataclass", "field", "fields", "replace"]
 
-if TYPE_CHECKING:
-    from dataclasses import dataclass as dataclass
-else:
 
-    def dataclass(
-        made: type | None = None, /, *, frozen: bool = False, slots: bool = False, **options: Any
-    ) -> Any:
-        """`dataclasses.dataclass`. For a `frozen` class without `slots`, it takes a third of the
-        time.
-        """
-        if not frozen or slots:
-            return dataclasses.dataclass(made, frozen=frozen, slots=slots, **options)
-        decorate = partial(_frozen, **options)
-        return decorate if made is None else decorate(made)
+def _dataclass(
+    made: type | None = None, /, *, frozen: bool = False, slots: bool = False, **options: Any
+) -> Any:
+    """`dataclasses.dataclass`. A `frozen` class without `slots` takes a third of the time."""
+    if not frozen or slots:
+        return dataclasses.dataclass(made, frozen=frozen, slots=slots, **options)
+    return partial(_frozen, **options) if made is None else _frozen(made, **options)
+
+
+# Type checkers, and tools that read the source, see the decorator of the standard library.
+globals()["dataclass"] = _dataclass
 
 
 _REGISTERING = threading.local()
