@@ -120,6 +120,32 @@ def test_those_that_come_later_are_written_after_a_commit_failed(
         assert threads.submit(held.write, 4).result(SECONDS).rows == 4
 
 
+def test_write_that_is_given_up_holds_up_nobody(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stops = threading.Event()
+
+    class Stopped(threading.Event):
+        """The wait of one thread, which Ctrl-C ends when it has to write for others."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            super().wait(timeout)
+            if not stops.is_set():
+                stops.set()
+                raise StoppedError
+            return True
+
+    monkeypatch.setattr("keytide.catalogs.group_commits.Event", Stopped)
+    with ThreadPoolExecutor(8) as threads:
+        _, stopped, third, fourth = begun(held, threads, 1, 2, 3, 4)
+        held.may_end.set()
+        with pytest.raises(StoppedError):
+            stopped.result(SECONDS)
+        assert [each.result(SECONDS).rows for each in (third, fourth)] == [3, 4]
+    assert held.commits == [[1], [3, 4]]
+    assert held.groups._waiting == {}
+
+
 def test_write_within_a_write_to_the_same_table_waits_for_nobody(held: Held) -> None:
     def within(given: Sequence[int]) -> Sequence[Outcome]:
         return [held.write(each + 1) for each in given]

@@ -12,8 +12,8 @@ others a repetition, so that eight threads write less per second than one.
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from threading import Event, Lock, get_ident
 from typing import Any, TypeAlias
 
 from keytide.base.dataclass import dataclass, field
@@ -35,15 +35,17 @@ class _Write:
     """A write that waits: its rows, and what becomes of it."""
 
     data: Any
-    is_told: threading.Event = field(default_factory=threading.Event)
+    is_told: Event = field(default_factory=lambda: Event())
     """Set once the write has an outcome, or has to write for a group."""
     group: Sequence[_Write] = ()
     """The writes that this one's thread has to do, itself among them. Empty for the others."""
+    is_over: bool = False
+    """Whether its thread has handed on what came later."""
     outcome: Outcome | None = None
 
 
 class GroupCommits:
-    """The writes of a process that wait for another one to the same table, by its address.
+    """The writes of a process that wait for another one to the same table, by its place.
 
     Safe to share between threads.
     """
@@ -53,59 +55,60 @@ class GroupCommits:
 
     def forget(self) -> None:
         """Start again without writes, because a fork does not copy threads."""
-        self._lock = threading.Lock()
-        self._waiting: dict[str, list[_Write]] = {}
+        self._lock = Lock()
+        self._waiting: dict[Hashable, list[_Write]] = {}
         """What waits, for each table to which a thread writes at the moment."""
-        self._writers: dict[str, int] = {}
+        self._writers: dict[Hashable, int] = {}
         """Which thread that is."""
 
     def write(
-        self, uri: str, data: Any, commit: Callable[[Sequence[Any]], Sequence[Outcome]]
+        self, place: Hashable, data: Any, commit: Callable[[Sequence[Any]], Sequence[Outcome]]
     ) -> WriteResult:
-        """The result of writing `data`, alone or with what others write to the table at `uri`.
+        """The result of writing `data`, alone or with what others write to the table at `place`.
 
         `commit` writes several data and returns what became of each. Raises its errors, and the
         error of this write. Raises `DataError` if another thread was stopped while it wrote `data`.
         """
         own, is_within = _Write(data), False
         with self._lock:
-            if uri not in self._waiting:
-                self._waiting[uri], own.group = [], [own]
-            elif self._writers.get(uri) == threading.get_ident():
+            if place not in self._waiting:
+                self._waiting[place], own.group = [], [own]
+            elif self._writers.get(place) == get_ident():
                 is_within = True  # it must not wait for itself
             else:
-                self._waiting[uri].append(own)
-        if is_within:
-            (own.outcome,) = commit([data])
-        elif not own.group:
-            self._wait(uri, own)
-        if own.group:
-            self._write_group(uri, own.group, commit)
+                self._waiting[place].append(own)
+        try:
+            if is_within:
+                (own.outcome,) = commit([data])
+            elif not own.group:
+                own.is_told.wait()
+            if own.group:
+                self._write_group(place, own.group, commit)
+        except BaseException:  # Ctrl-C
+            self._leave(place, own)
+            raise
         if isinstance(own.outcome, WriteResult):
             return own.outcome
         raise own.outcome or DataError(
-            f"{uri}: the thread that wrote these rows for this one was stopped, so it is unknown "
+            "the thread that wrote these rows together with its own was stopped, so it is unknown "
             "whether they are written; read the table before you write them again"
         )
 
-    def _wait(self, uri: str, own: _Write) -> None:
-        try:
-            own.is_told.wait()
-        except BaseException:  # Ctrl-C
-            with self._lock:
-                if own in self._waiting.get(uri, ()):
-                    self._waiting[uri].remove(own)
-                elif own.group and not own.outcome:
-                    self._hand_on(uri, [each for each in own.group if each is not own])
-            raise
+    def _leave(self, place: Hashable, own: _Write) -> None:
+        """Give up a write. Those that its thread would have to write are written by another."""
+        with self._lock:
+            if own in self._waiting.get(place, ()):
+                self._waiting[place].remove(own)
+            elif own.group and not own.is_over:
+                self._hand_on(place, [each for each in own.group if each is not own])
 
     def _write_group(
         self,
-        uri: str,
+        place: Hashable,
         group: Sequence[_Write],
         commit: Callable[[Sequence[Any]], Sequence[Outcome]],
     ) -> None:
-        self._writers[uri] = threading.get_ident()
+        self._writers[place] = get_ident()
         try:
             outcomes = commit([write.data for write in group])
             for write, outcome in zip(group, outcomes, strict=True):
@@ -117,16 +120,17 @@ class GroupCommits:
             for write in group[1:]:
                 write.is_told.set()
             with self._lock:
-                self._writers.pop(uri, None)
-                self._hand_on(uri, [])
+                group[0].is_over = True
+                self._writers.pop(place, None)
+                self._hand_on(place, [])
 
-    def _hand_on(self, uri: str, first: list[_Write]) -> None:
+    def _hand_on(self, place: Hashable, first: list[_Write]) -> None:
         """Let the next of the waiting writes begin. Those of `first` come before the others."""
-        waiting = [*first, *self._waiting[uri]]
+        waiting = [*first, *self._waiting[place]]
         if not waiting:
-            del self._waiting[uri]
+            del self._waiting[place]
             return
-        group, self._waiting[uri] = waiting[:_TOGETHER_MAX], waiting[_TOGETHER_MAX:]
+        group, self._waiting[place] = waiting[:_TOGETHER_MAX], waiting[_TOGETHER_MAX:]
         group[0].group = group
         group[0].is_told.set()
 

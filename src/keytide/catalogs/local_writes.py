@@ -79,7 +79,9 @@ def append(
     if not can_be_read_again:
         return _append(table.pinned(), data, author, fitting)
     if author is None and fitting is _unchanged:
-        return GROUPS.write(table.uri, data, partial(_append_each, table))
+        # Only with writes that have the same credentials, and commit at the same place.
+        place = table.uri, table.store, type(table.metadata.commits)
+        return GROUPS.write(place, data, partial(_append_each, table))
     return as_expected(table, partial(_append, data=data, author=author, fitting=fitting))
 
 
