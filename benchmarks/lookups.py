@@ -7,7 +7,7 @@ key a bloom filter.
 
     python benchmarks/lookups.py
     python benchmarks/lookups.py --filters
-    python benchmarks/lookups.py --rows 1000000 10000000 --keys 100
+    python benchmarks/lookups.py --rows 1000000 10000000 --keys 100 --warm 1000
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ TABLE = "bench.t"
 RUNS = 10
 LOAD_ROWS = 10_000_000
 FILTERS = {"file-index.bloom-filter.columns": "id", "file-index.bloom-filter.id.fpp": "0.01"}
-GET_MS_MAX = 5.0
+GET_MS_MAX = 1.5
+GET_P95_MS_MAX = 4.0
+GET_MANY_MS_MAX = 15.0
+"""Of a thousand keys."""
 GROWTH_MAX = 1.5
 
 
@@ -53,7 +56,7 @@ def main() -> None:
     load_average = os.getloadavg()[0]
     import_lazily_loaded()
     costs = [measure(rows, arguments) for rows in arguments.rows]
-    headings = ["rows", "first get", "get", "get, p90", f"get_many({arguments.keys})"]
+    headings = ["rows", "first get", "get", "get, p95", f"get_many({arguments.keys})"]
     print(f"\nMilliseconds of lookups, medians, {RUNS} overlapping runs:\n")
     print_table(headings, [_cells(cost) for cost in costs])
     print()
@@ -67,7 +70,7 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", nargs="+", type=int, default=[1_000_000, 10_000_000, 100_000_000])
-    parser.add_argument("--keys", type=int, default=10, help="keys of one get_many")
+    parser.add_argument("--keys", type=int, default=1000, help="keys of one get_many")
     parser.add_argument("--warm", type=int, default=50, help="lookups before those measured")
     parser.add_argument("--repeat", type=int, default=200)
     parser.add_argument("--filters", action="store_true", help="give the key a bloom filter")
@@ -131,9 +134,14 @@ def _rows(ids: np.ndarray, seed: int) -> pa.Table:
 
 def findings(costs: list[Cost]) -> Iterator[str]:
     for cost in costs:
-        found = median(cost.get)
-        verdict = "pass" if found <= GET_MS_MAX else "FAIL"
-        yield f"get at {cost.rows:,} rows: {found:.1f} ms (at most {GET_MS_MAX} ms): {verdict}"
+        found = {
+            "get": (median(cost.get), GET_MS_MAX),
+            "get, p95": (_p95(cost.get), GET_P95_MS_MAX),
+            "get_many": (median(cost.get_many), GET_MANY_MS_MAX),
+        }
+        for name, (ms, most) in found.items():
+            verdict = "pass" if ms <= most else "FAIL"
+            yield f"{name} at {cost.rows:,} rows: {ms:.2f} ms (at most {most} ms): {verdict}"
     for small, large in itertools.pairwise(costs):
         ratio = median(large.get) / median(small.get)
         verdict = "pass" if ratio <= GROWTH_MAX else "FAIL"
@@ -144,9 +152,12 @@ def findings(costs: list[Cost]) -> Iterator[str]:
 
 
 def _cells(cost: Cost) -> list[str]:
-    p90 = quantiles(cost.get, n=10)[-1]
-    figures = (cost.first, median(cost.get), p90, median(cost.get_many))
-    return [f"{cost.rows:,}", *(f"{figure:.1f}" for figure in figures)]
+    figures = (cost.first, median(cost.get), _p95(cost.get), median(cost.get_many))
+    return [f"{cost.rows:,}", *(f"{figure:.2f}" for figure in figures)]
+
+
+def _p95(milliseconds: list[float]) -> float:
+    return quantiles(milliseconds, n=20)[-1]
 
 
 if __name__ == "__main__":
