@@ -32,7 +32,7 @@ class CannotShareError(Exception):
 
 @dataclass(eq=False)
 class _Write:
-    """A write that waits: its rows, and what becomes of it."""
+    """A write that waits: its rows, and its outcome."""
 
     data: Any
     is_told: Event = field(default_factory=lambda: Event())
@@ -66,7 +66,7 @@ class GroupCommits:
     ) -> WriteResult:
         """The result of writing `data`, alone or with what others write to the table at `place`.
 
-        `commit` writes several data and returns what became of each. Raises its errors, and the
+        `commit` writes several data and returns the outcome of each. Raises its errors, and the
         error of this write. Raises `DataError` if another thread was stopped while it wrote `data`.
         """
         own, is_within = _Write(data), False

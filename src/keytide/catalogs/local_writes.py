@@ -86,7 +86,7 @@ def append(
 
 
 def _append_each(table: StoredTable, given: Sequence[Any]) -> Sequence[Outcome]:
-    """What became of each of several writes: in one commit if they can share one."""
+    """The outcomes of several writes, in one commit if they can share one."""
     if len(given) > 1:
         # Refused before anything is written. Then each is written alone, so that the others are not
         # refused with it.
@@ -106,7 +106,7 @@ def _outcome(table: StoredTable, data: Any) -> Outcome:
 def _append_together(table: PinnedTable, given: Sequence[Any]) -> Sequence[WriteResult]:
     """Append the rows of several writes in one commit, with the result of each.
 
-    Raises `CannotShareError`, with nothing written, if their results could not be told apart.
+    Raises `CannotShareError`, with nothing written, if the result of each could not be computed.
     """
     view = writable_view(table)
     parts = [to_arrow_table(data, view.schema, table.name) for data in given]

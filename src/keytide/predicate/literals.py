@@ -203,7 +203,7 @@ POINTS_MAX = 1 << 20
 """With more values, hashing every combination takes longer than reading files without them."""
 
 
-# The bits of whole numbers, without the sign.
+# The bits of integers, without the sign.
 _BITS = {"TINYINT": 7, "SMALLINT": 15, "INT": 31, "BIGINT": 63}
 
 
