@@ -16,8 +16,8 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
     "modules": 361,
-    "code_lines": 75_277,
-    "import_lines": 7_695,
+    "code_lines": 75_288,
+    "import_lines": 7_704,
     "functions": 6_720,
     "longest_function": 49,
     "one_liners_percent": 29,
@@ -32,7 +32,7 @@ MEDIANS = {"lines_of_a_module": 315.0, "lines_of_a_function": 4}
 
 WAYS = {
     # At most so many modules, functions, and jumps between modules.
-    "upsert": (54, 513, 348),
+    "upsert": (54, 513, 349),
     "scan": (33, 211, 144),
     "get": (26, 130, 87),
     "DELETE": (81, 801, 638),
@@ -45,7 +45,7 @@ WAYS = {
     "changes": (41, 295, 224),
     "why": (40, 306, 209),
     "external scan": (35, 206, 128),
-    "upsert and publish": (80, 934, 772),
+    "upsert and publish": (80, 934, 773),
 }
 
 

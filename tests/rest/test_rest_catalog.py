@@ -162,7 +162,8 @@ def test_commit_is_found_below_that_of_another_writer(service: Service, table: k
 
     def overtake() -> None:
         service.trouble = lambda method, path: None
-        put(other, {9: 9})
+        # With a user of its own, as if it were another process: it waits for no thread of this one.
+        other.write([{"k": 9, "v": 9}], commit_user="other", commit_identifier=1)
 
     service.trouble = lose_and_overtake
     put(table, {2: 2})

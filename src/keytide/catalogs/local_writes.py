@@ -78,7 +78,8 @@ def append(
     can_be_read_again = isinstance(data, held) or type(data).__module__.startswith("pandas.")
     if not can_be_read_again:
         return _append(table.pinned(), data, author, fitting)
-    if author is None and fitting is _unchanged:
+    is_live = not isinstance(table, PinnedTable)
+    if is_live and author is None and fitting is _unchanged:
         # Only with writes that have the same credentials, and commit at the same place.
         place = table.uri, table.store, type(table.metadata.commits)
         return GROUPS.write(place, data, partial(_append_each, table))
