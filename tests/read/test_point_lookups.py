@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from hypothesis import strategies as st
 import keytide as kt
 from keytide.definition.schema_evolution import AddColumn, RenameColumn
 from keytide.read import requests, scan
+from keytide.read.lookup_files import LOOKUP_FILES
+from keytide.read.point_lookups import point_lookups
+from new_tables import fields_of
 
 TABLES: dict[str, tuple[list[str], list[str], dict[str, str]]] = {
     "the newest version wins": (["k", "s"], [], {"bucket": "2"}),
@@ -157,3 +161,41 @@ def test_lookup_after_another_process_wrote_sees_its_row(tmp_path: Path) -> None
     kt.connect(tmp_path).table("t").write([{**NULLS, "k": 1, "s": "b"}])
     assert table.get(1)["s"] == "b"
     assert pickle.loads(pickle.dumps(table)).get(1)["s"] == "b"
+
+
+def test_file_that_is_read_often_is_mapped_and_shows_what_it_showed(tmp_path: Path) -> None:
+    """Its row groups are too large for the cache, so each lookup would read it."""
+    table = kt.connect(tmp_path).create_table(
+        "t",
+        fields_of("k INT NOT NULL, v STRING"),
+        ["k"],
+        options={"lookup.cache-max-memory-size": "1 mb"},
+    )
+    rows = {k: f"{k} " + "x" * 300 for k in range(0, 10_000, 2)}
+    table.write([{"k": k, "v": v} for k, v in rows.items()])
+    table.write([{"k": 4, "v": "later"}])
+    rows[4] = "later"
+
+    def check() -> None:
+        for k in (0, 1, 4, 5_000, 9_998, 9_999, -1):
+            found = table.get(k)
+            assert (found and found["v"]) == rows.get(k)
+
+    def mapped() -> set[str]:
+        lookups = point_lookups(table.stored.newest_state(table.table_schema))
+        assert lookups is not None
+        sections = [s for bucket in lookups.buckets.values() for s in bucket.sections.values()]  # type: ignore[union-attr]
+        return {name for s in sections for name, each in s.mapped.items() if each.rows}
+
+    began = time.monotonic()
+    while not mapped():
+        check()
+        assert time.monotonic() - began < 60
+    check()
+    LOOKUP_FILES.__init__()  # type: ignore[misc]  # as if its time had passed
+    check()
+    table.write([{"k": 0, "v": "newest"}])
+    rows[0] = "newest"
+    check()
+    table.compact(full=True)
+    check()

@@ -129,6 +129,11 @@ class PartitionLookupFiles:
         wanted = rows.select(self.columns)
         LOOKUP_FILES.keep(self._key(file), [wanted], bounds_of(self.view.options))
 
+    def create(self, file: PlannedFile, rows_max: int) -> None:
+        """Create a lookup file from a stored data file, in steps of about `rows_max` rows."""
+        versions = (batch.rows for batch in self._stored.of_run((file.as_stored(),), rows_max))
+        LOOKUP_FILES.keep(self._key(file), versions, bounds_of(self.view.options))
+
     def forget(self, file: PlannedFile) -> None:
         """Drop the lookup file of a data file that is no longer looked up."""
         LOOKUP_FILES.forget(self._key(file))

@@ -9,7 +9,10 @@ returns what a scan with the key as its condition returns, which the tests hold 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import compress
+from threading import Thread
 from typing import Any
 
 import polars as pl
@@ -18,18 +21,29 @@ import pyarrow as pa
 from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import cached_property, refuse_forked_child
 from keytide.base.row_kind import RowKind
+from keytide.errors import DataError
 from keytide.format import paths
 from keytide.format.arrow import in_python, polars_type, to_arrow
 from keytide.format.binary_row import encode_rows
 from keytide.format.bucket import bucket_ids
 from keytide.format.cache import HashedOnce
-from keytide.format.data_file import VALUE_KIND, FileReader, Key, KeyedFile, Place, row_at
+from keytide.format.data_file import (
+    VALUE_KIND,
+    FileReader,
+    Key,
+    KeyedFile,
+    Place,
+    SortedRows,
+    row_at,
+)
 from keytide.format.index_files import IndexFile, living_among
 from keytide.format.manifest_entry import Entries, Identity, ManifestEntry
 from keytide.key_index.indexed_keys import hash_keys
 from keytide.predicate.literals import has_one_spelling
 from keytide.predicate.predicate import Comparison
 from keytide.read.current_rows import IndexedBucket
+from keytide.read.lookup import PartitionLookupFiles
+from keytide.read.lookup_files import LookupFile
 from keytide.read.merged_versions import Lifetime, Rows
 from keytide.read.plan import vector_places
 from keytide.read.pruning import has_index, matching_filters
@@ -43,6 +57,8 @@ from keytide.types import Field, arrow_schema
 
 # With more combinations of overlapping files than this, they are prepared again.
 _COMBINATIONS_MAX = 1000
+# So many rows of a file are decoded at a time for its lookup file.
+_STEP_ROWS = 1 << 20
 # Values of these types are the same objects from Polars as from Arrow.
 _ALIKE = ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "CHAR", "VARCHAR")
 
@@ -225,6 +241,8 @@ class _KeyedSection:
     """The files by name, in which keys are searched."""
     newest_decides: bool
     """Whether the newest version of a key is its row."""
+    mapped: dict[str, _Mapped] = field(default_factory=dict)
+    """The lookup files of files that are read often."""
 
     @classmethod
     def of(
@@ -247,7 +265,7 @@ class _KeyedSection:
         """The row of a key. None if it has none."""
         found: dict[Identity, Place] = {}
         for file in reversed(self._files_with(key)):
-            place = self.files[file.meta.file_name].find(key)
+            place = self._place_in(file, key)
             if place is not None:
                 found[file.entry.identity] = place
                 if self.newest_decides:
@@ -257,6 +275,25 @@ class _KeyedSection:
         lone = next(iter(found.values()), None)
         is_add = lone is not None and RowKind(lone.rows.item(lone.position, VALUE_KIND)).is_add
         return lone if is_add else None
+
+    def _place_in(self, file: PlannedFile, key: Key) -> Place | None:
+        """The version of a key in a file.
+
+        If lookups have decoded as many groups as the file has, a thread creates a lookup file, from
+        which nothing needs to be decoded. So at most twice as much is decoded as was needed.
+        """
+        keyed = self.files[file.meta.file_name]
+        if keyed.is_read_often:
+            name, lookup_files = file.meta.file_name, self._lookup_files
+            if name not in self.mapped:
+                self.mapped[name] = _Mapped()
+                create = partial(_create, lookup_files, file)
+                # The end of the process does not wait for it.
+                Thread(target=create, name=f"keytide-lookup-{name}", daemon=True).start()
+            mapped = self.mapped[name].rows_of(lookup_files.existing(file), keyed.key)
+            if mapped is not None:
+                return mapped.find(key)
+        return keyed.find(key)
 
     def _files_with(self, key: Key) -> Sequence[PlannedFile]:
         """The files that may have a key, oldest first."""
@@ -284,8 +321,34 @@ class _KeyedSection:
         return next((Place(frame, 0) for frame in shown if frame.height), None)
 
     @cached_property
+    def _lookup_files(self) -> PartitionLookupFiles:
+        return PartitionLookupFiles.whole(self.state.view, self.partition)
+
+    @cached_property
     def _has_filters(self) -> bool:
         return any(has_index(file.entry) for file in self.section.files)
+
+
+@dataclass
+class _Mapped:
+    """A lookup file, and its rows as they are searched."""
+
+    file: LookupFile | None = None
+    rows: SortedRows | None = None
+
+    def rows_of(self, file: LookupFile | None, key: HashedOnce) -> SortedRows | None:
+        """The rows of the present lookup file. None if there is none, or it cannot be searched."""
+        if file is not self.file:
+            # Two threads may do so, and come to the same result.
+            self.rows = None if file is None else SortedRows.of(file.frames, key)
+            self.file = file
+        return self.rows
+
+
+def _create(lookup_files: PartitionLookupFiles, file: PlannedFile) -> None:
+    with suppress(DataError):  # the lookup that reads the data file raises the error
+        if lookup_files.existing(file) is None:
+            lookup_files.create(file, _STEP_ROWS)
 
 
 # -- buckets with a key index ----------------------------------------------------------------------

@@ -290,6 +290,12 @@ class KeyedFile:
     reader: FileReader
     key: HashedOnce
 
+    @property
+    def is_read_often(self) -> bool:
+        """Whether lookups read more often from the file than it has groups. Raises like `find`."""
+        reads: list[int] | None = FILES.find((*self.reader.version, "reads"))
+        return reads is not None and reads[0] > reads[1]
+
     def is_searchable(self) -> bool:
         """Whether rows can be found by key: the file is local, and the ends of its groups are
         known.
@@ -312,6 +318,8 @@ class KeyedFile:
                 continue
             span = group.offset, group.rows
             cached: _CachedRows | None = FILES.find((*version, "rows", group.offset, reader.shape))
+            if cached is None or not cached.rows.height:
+                self._count(version, len(groups))
             if cached is None and group.is_dense:
                 cached = _group(reader, version, span, groups[-1].end)
             if cached is not None and cached.rows.height:
@@ -330,12 +338,50 @@ class KeyedFile:
             return Place(reader.read(group.offset + place[0], 1), 0)
         return None
 
+    def _count(self, version: tuple[Hashable, ...], groups: int) -> None:
+        key = (*version, "reads")
+        reads: list[int] | None = FILES.find(key)
+        if reads is None:
+            reads = [0, groups]
+            FILES.keep(key, reads, _NUMBER_BYTES, self.reader.kept_bytes_max)
+        reads[0] += 1  # how many exactly does not matter
+
     def _in_unsorted(self, group: _Group, key: Key) -> tuple[int, int] | None:
         names = _names(self.key)
         rows = self.reader.read(group.offset, group.rows)
         alike = (pl.col(name) == value for name, value in zip(names, key, strict=True))
         found = rows.select(pl.arg_where(pl.all_horizontal(alike))).to_series()
         return (found[0], found[0] + 1) if len(found) else None
+
+
+@dataclass(frozen=True)
+class SortedRows:
+    """Finds the row of a key in frames of sorted rows, which follow each other in key order."""
+
+    frames: Sequence[pl.DataFrame]
+    columns: Sequence[tuple[Sequence[Any], ...]]
+    lasts: Sequence[Any]
+    """The last value of the first key column in each frame."""
+
+    @classmethod
+    def of(cls, frames: Sequence[pl.DataFrame], key: HashedOnce) -> SortedRows | None:
+        """None if the rows are not sorted, or a key is NULL."""
+        filled = [frame for frame in frames if frame.height]
+        columns = [_searchable(frame.select(_names(key))) for frame in filled]
+        if not all(columns):
+            return None
+        return cls(filled, columns, [each[0][-1] for each in columns])
+
+    def find(self, key: Key) -> Place | None:
+        """The row of a key. None if there is none."""
+        number = bisect_left(self.lasts, key[0])
+        # Keys of several columns can have the same first value in several frames.
+        while number < len(self.frames) and self.columns[number][0][0] <= key[0]:
+            place = _place(self.columns[number], key)
+            if place is not None:
+                return Place(self.frames[number], place[0])
+            number += 1
+        return None
 
 
 def row_at(reader: FileReader, position: int) -> Place:
