@@ -159,7 +159,16 @@ def test_class_of_the_standard_library_may_derive_from_one_if_it_is_frozen() -> 
 
         z: int = 3
 
+    @dataclass(frozen=True)
+    class Fourth(Third):
+        """With one more, and the decorator of Keytide."""
+
+        w: int = 4
+
     assert repr(Third(1)).endswith("Third(x=1, y=[], z=3)")
+    assert repr(Fourth(1, w=5)).endswith("Fourth(x=1, y=[], z=3, w=5)")
+    with pytest.raises(FrozenInstanceError):
+        Fourth(1).w = 3  # type: ignore[misc]
     assert dataclasses.replace(Third(1), x=2) == Third(2)
     with pytest.raises(TypeError, match="cannot inherit non-frozen dataclass from a frozen one"):
 

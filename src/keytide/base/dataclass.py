@@ -63,6 +63,11 @@ class _Params:
 
 
 def _frozen(made: type, *, eq: bool = True, repr: bool = True, kw_only: bool = False) -> type:
+    parameters = [vars(base).get("__dataclass_params__") for base in made.__mro__[1:]]
+    if any(each.frozen for each in parameters if not isinstance(each, _Params | None)):
+        # Derived from a frozen class of the standard library.
+        plain = dataclasses.dataclass(frozen=True, eq=eq, repr=repr, kw_only=kw_only)
+        return plain(made)
     own = dict(vars(made))
     # Registers the fields, and creates no functions.
     _REGISTERING.fields = True
