@@ -16,9 +16,9 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
     "modules": 361,
-    "code_lines": 75_288,
-    "import_lines": 7_704,
-    "functions": 6_720,
+    "code_lines": 75_369,
+    "import_lines": 7_719,
+    "functions": 6_726,
     "longest_function": 49,
     "one_liners_percent": 29,
     "used_once_percent": 41,
@@ -34,7 +34,7 @@ WAYS = {
     # At most so many modules, functions, and jumps between modules.
     "upsert": (54, 513, 349),
     "scan": (33, 211, 144),
-    "get": (26, 130, 87),
+    "get": (26, 132, 90),
     "DELETE": (81, 801, 638),
     "DELETE in SQL": (100, 911, 737),
     "MERGE in SQL": (105, 966, 781),

@@ -84,7 +84,8 @@ def _frozen(made: type, *, eq: bool = True, repr: bool = True, kw_only: bool = F
     if repr:
         functions["__repr__"] = _text(every)
     if eq:
-        functions |= {"__eq__": _equality(every), "__hash__": _hash(every)}
+        hashed = _members([f.name for f in every if (f.compare if f.hash is None else f.hash)])
+        functions |= {"__eq__": _equality(every), "__hash__": lambda self: hash(hashed(self))}
     for name in ("__setattr__", "__delattr__"):
         if name in own:
             raise TypeError(f"Cannot overwrite attribute {name} in class {made.__name__}")
@@ -161,11 +162,6 @@ def _equality(every: Sequence[Field[Any]]) -> Callable[[Any, Any], bool]:
         return bool(members(self) == members(other))
 
     return equals
-
-
-def _hash(every: Sequence[Field[Any]]) -> Callable[[Any], int]:
-    members = _members([f.name for f in every if (f.compare if f.hash is None else f.hash)])
-    return lambda self: hash(members(self))
 
 
 def _members(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:

@@ -85,7 +85,11 @@ class GroupCommits:
             if own.group:
                 self._write_group(place, own.group, commit)
         except BaseException:  # Ctrl-C
-            self._leave(place, own)
+            with self._lock:
+                if own in self._waiting.get(place, ()):
+                    self._waiting[place].remove(own)
+                elif own.group and not own.is_over:  # another thread writes for the others
+                    self._hand_on(place, [each for each in own.group if each is not own])
             raise
         if isinstance(own.outcome, WriteResult):
             return own.outcome
@@ -93,14 +97,6 @@ class GroupCommits:
             "the thread that wrote these rows together with its own was stopped, so it is unknown "
             "whether they are written; read the table before you write them again"
         )
-
-    def _leave(self, place: Hashable, own: _Write) -> None:
-        """Give up a write. Those that its thread would have to write are written by another."""
-        with self._lock:
-            if own in self._waiting.get(place, ()):
-                self._waiting[place].remove(own)
-            elif own.group and not own.is_over:
-                self._hand_on(place, [each for each in own.group if each is not own])
 
     def _write_group(
         self,

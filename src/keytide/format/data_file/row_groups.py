@@ -319,7 +319,11 @@ class KeyedFile:
             span = group.offset, group.rows
             cached: _CachedRows | None = FILES.find((*version, "rows", group.offset, reader.shape))
             if cached is None or not cached.rows.height:
-                self._count(version, len(groups))
+                counts: list[int] | None = FILES.find((*version, "reads"))
+                if counts is None:
+                    counts = [0, len(groups)]
+                    FILES.keep((*version, "reads"), counts, _NUMBER_BYTES, reader.kept_bytes_max)
+                counts[0] += 1  # how many exactly does not matter
             if cached is None and group.is_dense:
                 cached = _group(reader, version, span, groups[-1].end)
             if cached is not None and cached.rows.height:
@@ -337,14 +341,6 @@ class KeyedFile:
                 return Place(cached.rows, place[0])
             return Place(reader.read(group.offset + place[0], 1), 0)
         return None
-
-    def _count(self, version: tuple[Hashable, ...], groups: int) -> None:
-        key = (*version, "reads")
-        reads: list[int] | None = FILES.find(key)
-        if reads is None:
-            reads = [0, groups]
-            FILES.keep(key, reads, _NUMBER_BYTES, self.reader.kept_bytes_max)
-        reads[0] += 1  # how many exactly does not matter
 
     def _in_unsorted(self, group: _Group, key: Key) -> tuple[int, int] | None:
         names = _names(self.key)
