@@ -16,9 +16,9 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
     "modules": 361,
-    "code_lines": 75_369,
-    "import_lines": 7_719,
-    "functions": 6_726,
+    "code_lines": 75_377,
+    "import_lines": 7_720,
+    "functions": 6_727,
     "longest_function": 49,
     "one_liners_percent": 29,
     "used_once_percent": 41,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -277,6 +279,20 @@ def test_a_failure_behind_a_writer_is_a_warning_at_the_next_call(
     table.close()  # warns no more
     assert kinds(table) == "WWWWc"
     assert by_key(table) == expected(3)
+
+
+def test_a_table_whose_folder_somebody_deleted_needs_no_warning(
+    warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def delete(table: Any, *_: Any) -> Any:
+        shutil.rmtree(table.uri)
+        raise DataError("a file is missing")
+
+    table = table_in(warehouse)
+    monkeypatch.setattr(background, "compact_due", delete)
+    with warnings.catch_warnings(action="error"):
+        upsert(table, 0, 1, 2)
+        table.close()
 
 
 def test_a_panic_behind_a_writer_is_a_warning_and_later_writes_compact(

@@ -15,11 +15,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from keytide.base.arguments import warn_caller
 from keytide.base.dataclass import dataclass, replace
 from keytide.compaction.compact import Planner, compact_due
+from keytide.errors import KeytideError, NotFoundError
 from keytide.format.paths import BRANCH_MARK
 from keytide.maintenance.expiry import expire_due
 from keytide.maintenance.partition_expiry import PartitionAge, expire_partitions
@@ -341,10 +342,7 @@ class BackgroundCompactions:
             try:
                 due.compact()
             except BaseException as error:  # a panic in a Rust library is not an Exception
-                table.failure = (
-                    f"table {due.table.name}: the rows are written, but the background "
-                    f"compaction failed. A later write or Table.compact will do it: {error}"
-                )
+                table.failure = _warning(due.table, error)
             with self._lock:
                 table.is_under_way, table.compactions = False, table.compactions + 1
                 self._lock.notify_all()
@@ -360,6 +358,19 @@ class BackgroundCompactions:
                 del self._tables[uri]
         if failure is not None:
             warn_caller(failure)
+
+
+def _warning(table: StoredTable, error: BaseException) -> str | None:
+    """The warning of a failure. None if somebody has deleted the table, so nothing can be done."""
+    with suppress(KeytideError):
+        try:
+            table.metadata.newest_schema()
+        except NotFoundError:
+            return None
+    return (
+        f"table {table.name}: the rows are written, but the background compaction failed. A later "
+        f"write or Table.compact will do it: {error}"
+    )
 
 
 BACKGROUND = BackgroundCompactions()
