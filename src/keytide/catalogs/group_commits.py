@@ -21,6 +21,7 @@ from keytide.commit.transaction import WriteResult
 from keytide.errors import DataError
 
 Outcome: TypeAlias = "WriteResult | Exception"
+Place: TypeAlias = "tuple[Hashable, ...]"
 
 # A commit with more writes would make the first of them wait longer than they gain.
 _TOGETHER_MAX = 64
@@ -56,15 +57,17 @@ class GroupCommits:
     def forget(self) -> None:
         """Start again without writes, because a fork does not copy threads."""
         self._lock = Lock()
-        self._waiting: dict[Hashable, list[_Write]] = {}
+        self._waiting: dict[Place, list[_Write]] = {}
         """What waits, for each table to which a thread writes at the moment."""
-        self._writers: dict[Hashable, int] = {}
+        self._writers: dict[Place, int] = {}
         """Which thread that is."""
 
     def write(
-        self, place: Hashable, data: Any, commit: Callable[[Sequence[Any]], Sequence[Outcome]]
+        self, place: Place, data: Any, commit: Callable[[Sequence[Any]], Sequence[Outcome]]
     ) -> WriteResult:
         """The result of writing `data`, alone or with what others write to the table at `place`.
+
+        The address of the table is the first member of its place.
 
         `commit` writes several data and returns the outcome of each. Raises its errors, and the
         error of this write. Raises `DataError` if another thread was stopped while it wrote `data`.
@@ -94,13 +97,13 @@ class GroupCommits:
         if isinstance(own.outcome, WriteResult):
             return own.outcome
         raise own.outcome or DataError(
-            "the thread that wrote these rows together with its own was stopped, so it is unknown "
-            "whether they are written; read the table before you write them again"
+            f"{place[0]}: the thread that wrote these rows with its own was stopped, so it is "
+            "unknown whether they are written; read the table before you write them again"
         )
 
     def _write_group(
         self,
-        place: Hashable,
+        place: Place,
         group: Sequence[_Write],
         commit: Callable[[Sequence[Any]], Sequence[Outcome]],
     ) -> None:
@@ -120,7 +123,7 @@ class GroupCommits:
                 self._writers.pop(place, None)
                 self._hand_on(place, [])
 
-    def _hand_on(self, place: Hashable, first: list[_Write]) -> None:
+    def _hand_on(self, place: Place, first: list[_Write]) -> None:
         """Let the next of the waiting writes begin. Those of `first` come before the others."""
         waiting = [*first, *self._waiting[place]]
         if not waiting:

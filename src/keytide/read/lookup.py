@@ -129,9 +129,9 @@ class PartitionLookupFiles:
         wanted = rows.select(self.columns)
         LOOKUP_FILES.keep(self._key(file), [wanted], bounds_of(self.view.options))
 
-    def create(self, file: PlannedFile, rows_max: int) -> None:
-        """Create a lookup file from a stored data file, in steps of about `rows_max` rows."""
-        versions = (batch.rows for batch in self._stored.of_run((file.as_stored(),), rows_max))
+    def create(self, file: PlannedFile) -> None:
+        """Create a lookup file from a stored data file."""
+        versions = (batch.rows for batch in self._stored.of_run((file.as_stored(),), _STEP_ROWS))
         LOOKUP_FILES.keep(self._key(file), versions, bounds_of(self.view.options))
 
     def forget(self, file: PlannedFile) -> None:

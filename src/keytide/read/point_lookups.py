@@ -57,8 +57,6 @@ from keytide.types import Field, arrow_schema
 
 # With more combinations of overlapping files than this, they are prepared again.
 _COMBINATIONS_MAX = 1000
-# So many rows of a file are decoded at a time for its lookup file.
-_STEP_ROWS = 1 << 20
 # Values of these types are the same objects from Polars as from Arrow.
 _ALIKE = ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "CHAR", "VARCHAR")
 
@@ -348,7 +346,7 @@ class _Mapped:
 def _create(lookup_files: PartitionLookupFiles, file: PlannedFile) -> None:
     with suppress(DataError):  # the lookup that reads the data file raises the error
         if lookup_files.existing(file) is None:
-            lookup_files.create(file, _STEP_ROWS)
+            lookup_files.create(file)
 
 
 # -- buckets with a key index ----------------------------------------------------------------------
