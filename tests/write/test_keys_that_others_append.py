@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given, settings
 
 import keytide as kt
-from another_engine import append_as_another_engine
+from another_engine import (
+    append_as_another_engine,
+    compact_as_another_engine,
+    overwrite_as_another_engine,
+)
 from key_indexes import assert_index_is_that_of_the_rows
 from key_lives import KEYS, SCHEMA, TABLES, Model, act, steps, table_of
 from keytide.read.scan import Scan
@@ -51,7 +55,7 @@ def test_one_row_of_a_key_in_any_life_with_another_engine(
     for step, given_rows in life:
         before = model.rows
         snapshot = table.metadata.latest_snapshot_id() or 0
-        act(table, model, step, given_rows, append_as_another_engine)
+        act(table, model, step, given_rows, append_as_another_engine, compact_as_another_engine)
         assert_is(table, model)
         assert step != "append" or not table.verify().findings
         now = table.metadata.latest_snapshot_id() or 0
@@ -78,6 +82,38 @@ def replayed(rows: dict[int, dict[str, object]], changes: pa.Table) -> dict[int,
             assert row["k"] not in now
             now[row["k"]] = row
     return dict(sorted(now.items()))
+
+
+@pytest.mark.filterwarnings("ignore:.*is rebuilt from its rows:keytide.KeytideWarning")
+@pytest.mark.parametrize("writes", [1, 2])
+def test_rows_of_an_overwrite_are_not_compared_with_what_was_there_before(writes: int) -> None:
+    table, model = new_table({"sequence.field": "s"}), Model({"sequence.field": "s"})
+    for _ in range(writes):
+        table.write(table_of([model.row(1, 3), model.row(2, 3)]))
+    old = model.row(1, 1)
+    overwrite_as_another_engine(table, table_of([old]))
+    assert [*table.scan()] == [old]
+    table.write(table_of([model.row(1, 0), new := model.row(2, 0)]))
+    assert [*table.scan()] == [old, new]
+
+
+@pytest.mark.filterwarnings("ignore:.*is rebuilt from its rows:keytide.KeytideWarning")
+def test_a_key_stays_deleted_after_each_rebuild_when_no_file_says_so() -> None:
+    table, model = new_table({"sequence.field": "s"}), Model({"sequence.field": "s"})
+    table.write(table_of([model.row(1, 2)]))
+    table.write(table_of([model.row(1, 3)], kind="-D"))
+    for number in range(3):
+        compact_as_another_engine(table)
+        append_as_another_engine(table, table_of([model.row(1, 2), kept := model.row(2, number)]))
+        assert [*table.scan()] == [kept]
+        table.write(table_of([model.row(1, 1)]))
+        table.write(table_of([model.row(1, 2)]))
+        assert [*table.scan()] == [kept]
+        assert table.get(1) is None
+        assert [*table.scan(skip_upsert_delete=True)] == [kept]
+        assert not table.verify().findings
+    table.write(table_of([back := model.row(1, 3)]))
+    assert rows_by_key(table.scan().to_arrow()) == {1: back, 2: kept}
 
 
 def test_nothing_is_published_until_keys_are_settled() -> None:

@@ -498,7 +498,8 @@ class Head:
 
     `function` is the hash function of keys, and `compared` the unit of the comparison numbers.
     `mark` is the largest number so far. `next_number` is for the next file: numbers are not reused,
-    so an entry of a removed file is recognized.
+    so an entry of a removed file is recognized. `rowless` is in place of the number of a file in
+    the entries of keys that are deleted although no row says so, because another engine removed it.
     """
 
     function: str
@@ -507,11 +508,20 @@ class Head:
     compared: str = ""
     mark: int = NOTHING
     next_number: int = 0
+    rowless: int | None = None
 
     @cached_property
     def numbers(self) -> npt.NDArray[np.int64]:
-        """The numbers of the files."""
-        return np.array([file.number for file in self.files], np.int64)
+        """The numbers in entries that count: those of the files, and `rowless`."""
+        rowless = () if self.rowless is None else (self.rowless,)
+        return np.array([*(file.number for file in self.files), *rowless], np.int64)
+
+    def with_row(self, entries: Entries) -> npt.NDArray[np.bool_]:
+        """Which of some entries that count name a stored row."""
+        if self.rowless is None:
+            return np.ones(len(entries), np.bool_)
+        stored: npt.NDArray[np.bool_] = entries.files != self.rowless
+        return stored
 
     def about(
         self, files: Sequence[IndexedFile], entries: Entries, before: Entries, seen: Numbers
@@ -557,6 +567,7 @@ class Head:
                 said["compared"],
                 said["mark"],
                 said["next_number"],
+                said.get("rowless"),  # missing in heads of earlier releases
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DataError(f"{path}: the key index is damaged ({error})") from error

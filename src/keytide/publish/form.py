@@ -77,7 +77,7 @@ def content_of(table: StoredTable, snapshot: Snapshot) -> Content | str:
     Its columns are those of its time, as in time travel. Raises `DataError` like other reads.
     """
     state = table.state(table.metadata.schema(snapshot.schema_id), snapshot)
-    for (_, bucket), _, _ in unsettled_buckets(state):
+    for (_, bucket), _ in unsettled_buckets(state):
         return (
             f"another engine added files to bucket {bucket}, and no write has settled yet which of "
             "their rows replace others; the next write into the bucket does"

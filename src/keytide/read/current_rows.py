@@ -154,10 +154,10 @@ class IndexedBucket:
         except (DataError, UnsupportedError):
             return None
         names = {file.number: file.name for file in index.head.files}
-        numbers = entries.files[is_known]
-        if not names.keys() >= {*np.unique(numbers).tolist()}:
+        entries = entries.take(np.flatnonzero(is_known & index.head.with_row(entries)))
+        if not names.keys() >= {*np.unique(entries.files).tolist()}:
             return None
-        places = by_name(numbers, entries.positions[is_known], names)
+        places = by_name(entries.files, entries.positions, names)
         # An index that refers to rows that do not exist is damaged.
         is_sound = all(at[-1] < self.rows.get(name, 0) for name, at in places.items())
         return places if is_sound else None

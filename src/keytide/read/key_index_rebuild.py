@@ -6,12 +6,16 @@ process.
 
 Other engines append rows to a table with a key index and replace none, so a key can have several
 live rows until the next write into its bucket. Readers see the row that this write will keep.
+
+Other engines also compact the table, and remove the rows of deleted keys. What the earlier index
+knows of these keys is kept, so that they stay deleted.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -22,17 +26,23 @@ from keytide.base.dataclass import dataclass, replace
 from keytide.base.row_kind import RowKind
 from keytide.errors import DataError, UnsupportedError
 from keytide.format import paths
+from keytide.format.arrow import polars_schema
 from keytide.format.cache import METADATA
 from keytide.format.index_files import IndexFile
-from keytide.format.manifest_entry import ManifestEntry
+from keytide.format.manifest_entry import FileSource, ManifestEntry
 from keytide.key_index.indexed_keys import NOTHING, Entries, KeyHashes, Numbers, newest_of_each
-from keytide.key_index.sorted_runs import Head, IndexedFile, Run, write_run
+from keytide.key_index.sorted_runs import DamagedRunError, Head, IndexedFile, Run, write_run
 from keytide.predicate.row_expression import with_tombstones
 from keytide.read.current_rows import Flags, by_name, exact, hashes_of, place_numbers, split_places
 from keytide.read.merged_versions import rows_in
 from keytide.read.runs import StoredVersions
 from keytide.read.sections import PlannedFile
-from keytide.snapshot.bucket_key_index import KeyIndex, key_files_by_bucket, load_head
+from keytide.snapshot.bucket_key_index import (
+    KeyIndex,
+    key_files_by_bucket,
+    load_head,
+    load_key_index,
+)
 from keytide.snapshot.live_files import (
     BucketId,
     DeadRows,
@@ -69,32 +79,36 @@ def settled_bucket(
     view: TableView,
     entries: Iterable[ManifestEntry],
     dead: DeadRows,
-    known: Collection[str] | None = None,
+    before: KeyIndex | None = None,
 ) -> SettledBucket:
-    """The index of a bucket, built from its rows alone. The next commit stores its run.
+    """The index of a bucket, built from its rows. The next commit stores its run.
 
-    `known` are the files that an index described, all if None. In them, the current row of a key is
-    its live row. If there is none, it is the dead row with the largest comparison value, and the
-    last one on a tie. If several producers have their own columns, a row that was current is in no
-    column behind earlier rows of its key. So the last of these rows has the largest value in each
-    column, and late rows have smaller values in their columns.
+    `before` is the earlier index. In the files that it describes, all if it is None, the current
+    row of a key is its live row. If there is none, it is the dead row with the largest comparison
+    value, and the last one on a tie. If several producers have their own columns, a row that was
+    current is in no column behind earlier rows of its key. So the last of these rows has the
+    largest value in each column, and late rows have smaller values in their columns.
 
     Other engines wrote the other files, and replaced no rows. Their rows count as if they had
     arrived in a write, in the order of the files: they replace the current row of their key, delete
-    it, or are late.
+    it, or are late. If the row that was current is in no file any more, a key without a row stays
+    deleted, if entries contain the comparison values.
     """
     oldest_first = sorted(entries, key=lambda e: (e.file.min_sequence_number, e.file.file_name))
+    removed = _RemovedRows.of(view, before, oldest_first, dead)
+    known = None if before is None else frozenset(before.names().values())
     rows = _Rows(view, tuple(oldest_first), dead, known)
     rows_max = max(_ROWS_MIN, view.options.read_memory_bytes // _ROW_BYTES)
-    parts = -(-sum(entry.file.row_count for entry in oldest_first) // rows_max)
-    marks, dies = [NOTHING], [np.empty(0, np.int64)]
+    parts = -(-(len(removed) + sum(e.file.row_count for e in oldest_first)) // rows_max)
+    marks, dies = [removed.mark], [np.empty(0, np.int64)]
 
     def current() -> Iterator[Entries]:
         # A part of the keys at a time, in the order of the hashes.
         for part in range(parts):
             found = [*rows.of_keys(part, parts)]
-            if found:
-                piece = _piece(view, _RowEntries.together(found))
+            gone = removed.of_keys(part, parts)
+            if found or len(gone):
+                piece = _piece(view, gone, _RowEntries.together([rows.none, *found]))
                 marks.append(piece.greatest)
                 dies.append(piece.dies)
                 yield piece.current
@@ -115,7 +129,13 @@ def settled_bucket(
         IndexedFile(n, file.file_name, file.row_count, after.count(file.file_name), 0)
         for n, file in enumerate(entry.file for entry in oldest_first)
     )
-    head = replace(bare_head(view), files=files, mark=max(marks), next_number=len(files))
+    head = replace(
+        bare_head(view),
+        files=files,
+        mark=max(marks),
+        next_number=removed.rowless + 1,
+        rowless=removed.rowless if len(removed) else None,
+    )
     return SettledBucket(KeyIndex(head, (run,) if len(run) else ()).with_counts(), after)
 
 
@@ -155,22 +175,95 @@ class _RowEntries:
         )
 
 
-def _piece(view: TableView, rows: _RowEntries) -> _Piece:
-    every = rows.entries
-    freshness = view.comparison.numbers(rows.compared)
-    order = np.lexsort((np.arange(len(every)), *freshness[::-1], rows.lives))
-    current = newest_of_each(every.take(order[rows.is_known[order]]))
+def _piece(view: TableView, gone: Entries, rows: _RowEntries) -> _Piece:
+    """`gone` are entries of removed rows, which came before all others, and no longer live."""
+    every, none = Entries.together([gone, rows.entries]), np.zeros(len(gone), np.bool_)
+    lives = np.concatenate([none, rows.lives])
+    is_known = np.concatenate([~none, rows.is_known])
+    deletes = np.concatenate([none, rows.deletes])
+    numbers = view.comparison.numbers(rows.compared)
+    freshness = np.hstack([np.tile(gone.comparisons, (len(numbers), 1)), numbers])
+    order = np.lexsort((np.arange(len(every)), *freshness[::-1], lives))
+    current = newest_of_each(every.take(order[is_known[order]]))
     places = place_numbers(every.files, every.positions)
-    if not rows.is_known.all():
+    if not is_known.all():
         is_of_known = np.isin(places, place_numbers(current.files, current.positions))
-        comes = np.flatnonzero(is_of_known | ~rows.is_known)
+        comes = np.flatnonzero(is_of_known | ~is_known)
         fresh = freshness[:, comes]
         before = largest_before(every.hashes.take(comes), fresh)
         is_late = np.any((fresh < before) & view.comparison.compared_columns(fresh), axis=0)
         current = newest_of_each(every.take(comes[~is_late]))
     stays = np.isin(places, place_numbers(current.files, current.positions))
-    dies = rows.lives & (~stays | (rows.deletes & ~rows.is_known))
+    dies = lives & (~stays | (deletes & ~is_known))
     return _Piece(current, int(every.comparisons.max(initial=NOTHING)), places[dies])
+
+
+@dataclass(frozen=True)
+class _RemovedRows:
+    """What an earlier index knows of the keys whose current rows are in no file any more.
+
+    `removed` are the file numbers in their entries. In the new index, they get the number
+    `rowless`. `mark` is the largest comparison value that the bucket had received.
+    """
+
+    rowless: int
+    before: KeyIndex | None = None
+    removed: frozenset[int] = frozenset()
+    mark: int = NOTHING
+
+    @classmethod
+    def of(
+        cls,
+        view: TableView,
+        before: KeyIndex | None,
+        entries: Sequence[ManifestEntry],
+        dead: DeadRows,
+    ) -> _RemovedRows:
+        """The rows that are not in the files of `entries`.
+
+        There are none if the earlier index does not contain comparable values, and none if the
+        files were not compacted but overwritten, because what was there before is not compared.
+        """
+        none, is_comparable = cls(len(entries)), view.comparison.is_in_index
+        if before is None or not view.comparison.fields or not is_comparable:
+            return none
+        head, expected = before.head, bare_head(view)
+        if (head.function, head.compared) != (expected.function, expected.compared):
+            return none
+        files, known = {e.file.file_name for e in entries}, {file.name for file in head.files}
+        removed = [file for file in head.files if file.name not in files]
+
+        # Engines that compact record it in the new file, which is missing if no row was left, and
+        # remove the vectors of the old files. One that overwrites either removes the index or
+        # leaves these vectors behind.
+        is_compacted = any(file.dead for file in removed) or any(
+            e.file.file_source == FileSource.COMPACT
+            for e in entries
+            if e.file.file_name not in known
+        )
+        if removed and (not is_compacted or any(file.name in dead.vectors for file in removed)):
+            return none
+        numbers = {file.number for file in removed}
+        numbers |= set() if head.rowless is None else {head.rowless}
+        return cls(len(entries), before, frozenset(numbers), head.mark)
+
+    def __len__(self) -> int:
+        """At least their number."""
+        if self.before is None or not self.removed:
+            return 0
+        return sum(map(len, (*self.before.runs, self.before.pending)))
+
+    def of_keys(self, part: int, parts: int) -> Entries:
+        """The entries of the keys whose hashes are in one part of all hashes, in their order."""
+        if self.before is None or not self.removed:
+            return Entries.none()
+        low, high = (-(-(n << 32) // parts) << 32 for n in (part, part + 1))
+        try:
+            every = self.before.between(low, high if part + 1 < parts else None)
+        except DamagedRunError:
+            return Entries.none()  # the rows have to do, as if there had been no index
+        own = every.take(np.flatnonzero(np.isin(every.files, [*self.removed])))
+        return replace(own, files=np.full(len(own), self.rowless), positions=np.arange(len(own)))
 
 
 @dataclass(frozen=True)
@@ -220,6 +313,14 @@ class _Rows:
                 start += rows.height
 
     @property
+    def none(self) -> _RowEntries:
+        """No rows."""
+        nothing = np.empty(0, np.bool_)
+        fields = self.view.comparison.fields
+        compared = exact(pl.DataFrame(schema=polars_schema(fields)), fields)
+        return _RowEntries(Entries.none(), nothing, nothing, nothing, compared)
+
+    @property
     def _marks(self) -> tuple[str, ...]:
         options = self.view.options
         name = options.tombstone_key[0] if options.tombstone_key else options.delete_record_column
@@ -263,19 +364,17 @@ def settled_state(state: TableState) -> TableState:
     if not found:
         return state
     vectors = vector_files_by_bucket(state.vector_files)
-    buckets = {bucket for bucket, _, _ in found}
+    heads, buckets = key_files_by_bucket(state.key_files), {bucket for bucket, _ in found}
     kept = [file for file in state.vector_files if (file.partition, file.bucket) not in buckets]
     new = [
-        _settled(state.view, bucket, entries, known, vectors.get(bucket, ()))
-        for bucket, entries, known in found
+        _settled(state.view, bucket, entries, heads.get(bucket), vectors.get(bucket, ()))
+        for bucket, entries in found
     ]
     return replace(state, vector_files=(*kept, *new))
 
 
-def unsettled_buckets(
-    state: TableState,
-) -> Iterator[tuple[BucketId, Sequence[ManifestEntry], frozenset[str]]]:
-    """The buckets with files that their index does not cover, their files, and those covered."""
+def unsettled_buckets(state: TableState) -> Iterator[tuple[BucketId, Sequence[ManifestEntry]]]:
+    """The buckets with files that their index does not cover, and all their files."""
     if not state.view.kind.has_key_index:
         return
     by_bucket: dict[BucketId, list[ManifestEntry]] = {}
@@ -289,7 +388,7 @@ def unsettled_buckets(
     for bucket, entries in by_bucket.items():
         known = covered[heads[bucket].file_name] if bucket in heads else frozenset()
         if any(e.file.file_name not in known for e in entries):
-            yield bucket, entries, known
+            yield bucket, entries
 
 
 def _covered_by(view: TableView, head: IndexFile) -> frozenset[str]:
@@ -305,13 +404,18 @@ def _settled(
     view: TableView,
     bucket: BucketId,
     entries: Sequence[ManifestEntry],
-    known: frozenset[str],
+    head: IndexFile | None,
     vectors: tuple[IndexFile, ...],
 ) -> IndexFile:
     def load() -> tuple[IndexFile, int]:
         dead = load_dead_rows(view.store, vectors, view.name)
-        held = memory_vectors(bucket, settled_bucket(view, entries, dead, known).dead)
+        before = KeyIndex(bare_head(view))
+        if head is not None:
+            with suppress(DataError, UnsupportedError):
+                before = load_key_index(view.store, head, view.options.lookup_cache_bytes_max)
+        held = memory_vectors(bucket, settled_bucket(view, entries, dead, before).dead)
         return held, _HELD_BYTES + held.file_size
 
-    names = (*(e.file.file_name for e in entries), *(file.file_name for file in vectors))
-    return METADATA.load((view.store.uri_of(""), view.schema.id, bucket, known, names), load)
+    files = (*(e.file.file_name for e in entries), *(file.file_name for file in vectors))
+    of_index = None if head is None else head.file_name
+    return METADATA.load((view.store.uri_of(""), view.schema.id, bucket, of_index, files), load)

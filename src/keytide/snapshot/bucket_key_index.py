@@ -3,7 +3,7 @@
 A snapshot names one index file for each bucket, the head. It says which data files the index covers
 and which runs it consists of. The current row of a key is the row with which it was last written,
 in the order of the table. If that row is dead, the key is deleted. The entry stays, because late
-rows may need it.
+rows may need it, even if another engine removes the row.
 
 For lookups, the metadata of an index is read once and cached, and so are runs. From runs on local
 disk, a lookup reads only the pages that it touches. From large remote runs, it fetches only the
@@ -30,7 +30,7 @@ from keytide.errors import DataError, UnsupportedError
 from keytide.format import paths
 from keytide.format.cache import FILES, METADATA, version_of
 from keytide.format.index_files import KEY_INDEX, IndexFile, VectorRange
-from keytide.key_index.indexed_keys import Entries, KeyHashes, Numbers
+from keytide.key_index.indexed_keys import Entries, KeyHashes, Numbers, newest_of_each
 from keytide.key_index.sorted_runs import (
     TAIL_BYTES,
     Block,
@@ -159,10 +159,19 @@ class KeyIndex:
         """
         return (without_gone(piece, self.head) for piece in merged([*self.runs, self.pending]))
 
+    def between(self, low: int, high: int | None) -> Entries:
+        """The latest entry of each key with a head from `low` up to, but not including, `high`.
+
+        They include entries of files that were removed since then.
+        """
+        parts = (*self.runs, self.pending)
+        return newest_of_each(Entries.together([part.between(low, high) for part in parts]))
+
     def rows(self) -> dict[str, BitMap64]:
         """The positions of all entries by data file, in the order of the file numbers."""
         found = {file.number: BitMap64() for file in self.head.files}
-        for piece in self.pieces():
+        for every in self.pieces():
+            piece = every.take(np.flatnonzero(self.head.with_row(every)))
             order = np.argsort(piece.files, kind="stable")
             numbers, starts = np.unique(piece.files[order], return_index=True)
             for number, positions in zip(

@@ -27,7 +27,7 @@ from keytide.snapshot.state import TableView
 class Current:
     """The current row of each key, including deleted ones.
 
-    `at` says which of `rows` is the current row for each arriving row, -1 if its key is new. `rows`
+    `at` says which of `rows` is the current row for each arriving row, -1 without one. `rows`
     have the needed columns, or none if the index contains enough. `lives` says which of `rows` are
     live.
     """

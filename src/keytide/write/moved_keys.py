@@ -228,8 +228,8 @@ class Bucket:
             f"table {view.name}: the key index of bucket {bucket[1]} is rebuilt from its rows: "
             f"{reason}"
         )
-        known = {file.name for file in self.index.head.files} if has_read_head else None
-        found = settled_bucket(view, self.entries.values(), self.dead, known)
+        before = self.index if has_read_head else None
+        found = settled_bucket(view, self.entries.values(), self.dead, before)
         return replace(self, index=found.index, dead=found.dead)
 
     def current(
@@ -239,7 +239,7 @@ class Bucket:
 
         `known` are the results of the index.
         """
-        is_known, entries = known
+        is_known, entries = known[0] & self.index.head.with_row(known[1]), known[1]
         columns = tuple(names)
         if not columns:
             at = np.where(is_known, np.arange(len(entries)), -1)
@@ -262,7 +262,7 @@ class Bucket:
     def lives(self, known: tuple[Flags, Entries]) -> Flags:
         """Which keys have a row. `known` are the results of the index."""
         is_known, entries = known
-        lives: Flags = is_known.copy()
+        lives: Flags = is_known & self.index.head.with_row(entries)
         for number, name in self.index.names().items():
             own = np.flatnonzero(is_known & (entries.files == number))
             lives[own] = ~np.isin(entries.positions[own], self.dead.of(name))
@@ -297,7 +297,7 @@ def arrivals_of(
     both = pa.concat_tables([own, exact(current.rows, comparison.fields)])
     fresh, of_current = np.split(comparison.numbers(both), [rows.height], axis=1)
     stored = np.full_like(fresh, NOTHING)
-    stored[:, is_known] = of_current[:, current.at[is_known]]
+    stored[:, current.is_known] = of_current[:, current.at[current.is_known]]
     return Arrivals(
         rows, hashes, entries, current, fresh, stored, comparison.compared_columns(fresh), floor
     )
