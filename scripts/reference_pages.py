@@ -38,7 +38,7 @@ from reference_words import (  # noqa: E402  # after the path is set
 import keytide as kt  # noqa: E402  # after the path is set
 from keytide import errors  # noqa: E402  # after the path is set
 from keytide.catalogs.system_tables import SYSTEM_TABLES, system_table  # noqa: E402  # after the path is set
-from keytide.cli.main import app  # noqa: E402  # after the path is set
+from keytide.cli.main import app, load_command  # noqa: E402  # after the path is set
 from keytide.sql.procedures import PROCEDURES  # noqa: E402  # after the path is set
 
 __all__ = ["PAGES", "write_pages"]
@@ -52,6 +52,7 @@ _NOTE = "<!-- Written by `python scripts/reference_pages.py`; edit the source in
 def cli_page() -> str:
     """Every command with its arguments and options."""
     group: Any = typer.main.get_command(app)
+    group.commands = {name: load_command(name) for name in group.commands}
     commands = dict(_commands(group, "keytide"))
     rows = [
         f"| [`{name}`](#{_anchor(name)}) | {_lines(command)[0]} |"

@@ -1,9 +1,9 @@
 """The entry point of the `keytide` command. It starts `keytide.cli.main`.
 
-Importing the libraries takes a second, which is most of the time of a small command. If Ctrl-C
-interrupts the import, the process ends immediately with the exit code of an interrupted command and
-without a traceback. This file is outside of the package, because importing the package's commands
-imports the libraries.
+Importing the libraries of a command takes most of its time, if it has little to do. If Ctrl-C
+interrupts an import, the process ends immediately with the exit code of an interrupted command and
+without a traceback. This file is outside of the package, because importing the package takes time,
+too.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["main"]
+__all__ = ["importing", "main"]
 
 _INTERRUPTED = 128 + signal.SIGINT
 
@@ -21,13 +23,21 @@ _INTERRUPTED = 128 + signal.SIGINT
 def main() -> None:
     """Run the command line and exit."""
     _open_closed_streams()
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # whoever set another one means it
-        signal.signal(signal.SIGINT, _leave)
-    from keytide.cli.main import main as run
-
-    signal.signal(signal.SIGINT, before)
+    with importing():
+        from keytide.cli.main import main as run
     run()
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """In the meantime, Ctrl-C ends the process."""
+    before = signal.getsignal(signal.SIGINT)
+    is_default = before is signal.default_int_handler  # whoever set another one means it
+    if is_default:
+        signal.signal(signal.SIGINT, _leave)
+    yield
+    if is_default:
+        signal.signal(signal.SIGINT, before)
 
 
 def _open_closed_streams() -> None:

@@ -119,7 +119,7 @@ def make_sketches():
 
 
 def show_lake():
-    from keytide.cli.main import ui
+    from keytide.cli.sql_and_ui import ui
 
     ui(folder)
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-import typer
 from typer.testing import CliRunner
 
 import keytide as kt
+from command_line import commands
 from keytide.base.record import Record
 from keytide.cli.main import app
 from keytide.sql.procedures import PROCEDURES
@@ -28,17 +28,11 @@ METHODS = {name: call for name, call in inspect.getmembers(kt.Table, inspect.isf
            if name[0] != "_"}  # fmt: skip
 
 
-def commands(of: typer.Typer, before: str = "") -> Iterator[tuple[str, Callable[..., Any]]]:
-    for each in of.registered_commands:
-        assert each.callback is not None
-        yield before + (each.name or each.callback.__name__.replace("_", "-")), each.callback
-    for group in of.registered_groups:
-        yield from commands(group.typer_instance, f"{group.typer_instance.info.name} ")
-
+COMMANDS = {" ".join(words): each.callback.__wrapped__ for words, each in commands().items()}
 
 FACES: Mapping[Face, Callable[..., Any]] = {
     Face(where, name): call
-    for where, calls in (("python", METHODS), ("sql", PROCEDURES), ("cli", dict(commands(app))))
+    for where, calls in (("python", METHODS), ("sql", PROCEDURES), ("cli", COMMANDS))
     for name, call in calls.items()
 }
 

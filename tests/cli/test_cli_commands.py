@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,21 +17,13 @@ import pytest
 from typer.main import get_command
 
 import keytide as kt
-from keytide.cli.main import app
+from command_line import commands
+from keytide.cli.main import app, load_command
 
 Run = Callable[..., Any]
 
 
-def commands(group: Any, *before: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The commands of a group and of those in it, by the words that call them."""
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands(command, *before, name)
-        else:
-            yield (*before, name), command
-
-
-COMMANDS = dict(commands(get_command(app)))
+COMMANDS = commands()
 
 
 def json_lines(text: str) -> list[dict[str, Any]]:
@@ -242,8 +236,6 @@ def test_debug_shows_where_error_comes_from(run: Run, orders: kt.Table, warehous
 def raise_of(run: Run, *arguments: str) -> None:
     from typer.testing import CliRunner
 
-    from keytide.cli.main import app
-
     CliRunner().invoke(app, list(arguments), catch_exceptions=False)
 
 
@@ -369,6 +361,25 @@ def test_explain_reads_no_data(run: Run, orders: kt.Table, warehouse: str) -> No
 def test_version_and_help_exit_with_0(run: Run) -> None:
     assert run("--version").out == f"keytide {kt.__version__}\n"
     assert run("--help").code == 0
+
+
+def test_list_of_commands_shows_the_short_help_of_each() -> None:
+    listed = {
+        name: found.get_short_help_str(200) for name, found in get_command(app).commands.items()
+    }
+    assert listed == {name: load_command(name).get_short_help_str(200) for name in listed}
+
+
+def test_list_of_commands_loads_none_of_them() -> None:
+    code = (
+        "import sys\n"
+        "from keytide.cli.main import app\n"
+        "try: app(['--help'])\n"
+        "except SystemExit: print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Commands:" in done.stdout
+    assert not {"polars", "pyarrow", "numpy", "duckdb", "rich"} & {*done.stderr.split()}
 
 
 @pytest.mark.one_in(14)

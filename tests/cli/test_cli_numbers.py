@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
-import typer
 from typer.testing import CliRunner
 
 import keytide as kt
+from command_line import commands
 from keytide.cli.main import app
 
 NUMBERS = ["-1", "0", "2147483648", "9223372036854775807", "9223372036854775808", "1" + "0" * 39,
@@ -19,15 +16,7 @@ OTHERS = {"key": "1", "name": "x", "consumer_id": "c", "branch": "b", "source": 
 SERVES = {"ui"}
 
 
-def commands(group: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands(command, (*before, name))
-        elif name not in SERVES:
-            yield (*before, name), command
-
-
-COMMANDS = dict(commands(typer.main.get_command(app)))
+COMMANDS = {path: command for path, command in commands().items() if path[-1] not in SERVES}
 ASKED = [
     (path, parameter.name)
     for path, command in COMMANDS.items()

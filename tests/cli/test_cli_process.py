@@ -70,7 +70,7 @@ def test_ctrl_c_while_libraries_are_loaded_is_quiet(
     )
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{SOURCE}")
     with subprocess.Popen(
-        SHELL_COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*SHELL_COMMAND, "ls"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "loading\n"

@@ -20,9 +20,10 @@ from typer.testing import CliRunner
 
 import keytide as kt
 from conftest import Ran
-from keytide.cli.main import app, run_text
+from keytide.cli.main import app
 from keytide.cli.output import Format
 from keytide.cli.prompt import Names, run_prompt
+from keytide.cli.sql_and_ui import run_text
 
 
 def lines(text: str) -> list[dict[str, object]]:

@@ -8,13 +8,12 @@ from itertools import chain
 from typing import Any
 
 import pytest
-import typer
 
+from command_line import whole_command_line
 from consoles import commands
-from keytide.cli.main import app
 from pages import PAGES, README, blocks_of
 
-GROUP: Any = typer.main.get_command(app)
+GROUP: Any = whole_command_line()
 INLINE = re.compile(r"(?<!`)`(keytide [^`\n]+)`(?!`)")
 
 

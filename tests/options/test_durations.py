@@ -9,15 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-import click
 import pyarrow as pa
 import pytest
-import typer
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import keytide as kt
+from command_line import commands
 from keytide.catalogs.system_tables import system_table
 from keytide.cli.main import app
 from keytide.definition.schema_evolution import SetOption
@@ -105,17 +104,11 @@ def test_durations_are_found_by_every_door() -> None:
 
 def in_commands() -> list[tuple[str, str]]:
     return [
-        (command, option.opts[0])
-        for command, found in commands(typer.main.get_command(app))
+        (" ".join(words), option.opts[0])
+        for words, found in commands().items()
         for option in found.params
         if re.search(r"retained|expiration|duration|seconds", option.opts[0])
     ]
-
-
-def commands(group: click.Command, path: str = "") -> Iterator[tuple[str, click.Command]]:
-    for name, found in getattr(group, "commands", {}).items():
-        yield f"{path}{name}", found
-        yield from commands(found, f"{path}{name} ")
 
 
 # -- arguments -------------------------------------------------------------------------------------

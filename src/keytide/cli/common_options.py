@@ -17,7 +17,6 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import wraps
 from pathlib import Path
 from typing import (
@@ -26,13 +25,13 @@ from typing import (
     Any,
     Concatenate,
     ParamSpec,
-    TypedDict,
     TypeVar,
     get_args,
 )
 
 import typer
 
+from keytide.cli.command_group import CACHE_ARGUMENTS, CacheArguments
 from keytide.cli.output import TABLE_ROWS, Format, TrackedThreads, note
 from keytide.compaction.compact import local_runner
 from keytide.errors import InvalidError, KeytideError, NotFoundError, SetupError
@@ -150,17 +149,6 @@ def names(text: str | None) -> tuple[str, ...]:
 
 
 # -- the cache of the command line -----------------------------------------------------------------
-
-
-class CacheArguments(TypedDict):
-    """Arguments of `connect` and `open_table`."""
-
-    cache: str | None
-    cache_bytes: str | None
-
-
-CACHE_ARGUMENTS: ContextVar[CacheArguments] = ContextVar("cache")
-"""What the command line sets for the next command."""
 
 
 def cache_arguments() -> CacheArguments:

@@ -1,196 +1,73 @@
-"""The command `keytide`, with the commands that run SQL and show a lake in a browser.
+"""The command `keytide`: its commands, each with a short help and the room that it is in.
 
-Data goes to standard output and everything else to standard error. The exit code is 0 for success,
-1 for a problem (an error, or a missing row), 2 for wrong usage and 130 after Ctrl-C. A reader that
-stops early (`| head`) is not an error. SQL comes from an argument, a file, a pipe, or a prompt.
+Loading every command takes longer than a small one runs. So lists of commands show what is written
+here, and a room is loaded when one of its commands is called.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
-from contextlib import suppress
-from pathlib import Path
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 import keytide
-from keytide.base.process import require
-from keytide.base.text import counted
-from keytide.cli import maintenance
-from keytide.cli.common_options import (
-    CACHE_ARGUMENTS,
-    FormatOption,
-    Limit,
-    Warehouse,
-    cache_arguments,
-    required_warehouse,
+from keytide.cli.command_group import CACHE_ARGUMENTS, CommandGroup, run
+from keytide_command import importing
+
+_COMMANDS = (
+    ("ls", "inspection", "List the tables of a warehouse or of one database."),
+    ("describe", "inspection", "Show the columns, keys, options and size of a table."),
+    ("scan", "inspection", "Read the rows of a table, one merged row per key."),
+    ("get", "inspection", "Look up the row of one key."),
+    ("why", "inspection", "Explain how the row of a key was merged."),
+    ("snapshots", "inspection", "List the snapshots of a table, latest first."),
+    ("history", "inspection", "List what each commit did to a table, latest first."),
+    ("rollback", "maintenance", "Roll a table back to a snapshot, a tag or a time."),
+    ("restore", "maintenance", "Restore an earlier state in a new commit."),
+    ("expire", "maintenance", "Expire old snapshots and delete unused files."),
+    ("expire-partitions", "maintenance", "Drop the expired partitions of a table."),
+    ("orphans", "maintenance", "List the orphan files of a table, or delete them."),
+    ("publish", "maintenance", "Publish a table as Delta Lake or Apache Iceberg."),
+    ("purge-files", "maintenance", "Delete all rows and the history of a table."),
+    ("rewrite-file-index", "maintenance", "Create missing bloom filters of a table's files."),
+    ("explain", "inspection", "Show the plan of a scan without reading data."),
+    ("compact", "maintenance", "Merge the files of a table into fewer, larger ones."),
+    ("convert", "maintenance", "Convert a table between merge on read and a key index."),
+    ("verify", "maintenance", "Check everything that is stored for a table."),
+    ("doctor", "maintenance", "Check the health of a table and recommend maintenance."),
+    ("upsert-estimate", "maintenance", "Estimate the size of a key index."),
+    ("sql", "sql_and_ui", "Run SQL statements on the tables of a warehouse."),
+    ("ingest", "feeds", "Load change data into a table."),
+    ("lag", "feeds", "Show how far a table is behind its Kafka topics."),
+    ("ui", "sql_and_ui", "Show a warehouse in the browser."),
+    ("tag", "tags_and_branches", "Manage tags: named snapshots that do not expire."),
+    ("consumer", "tags_and_branches", "Manage consumers: stored positions of readers."),
+    ("branch", "tags_and_branches", "Manage the branches of a table."),
 )
-from keytide.cli.feeds import ingest, lag
-from keytide.cli.inspection import describe, explain, get, history, ls, scan, snapshots, why
-from keytide.cli.output import Format, note, unwritable, write_rows
-from keytide.cli.tags_and_branches import branch, consumer, tag
-from keytide.errors import InvalidError, KeytideError
-from keytide.lake.lake import Lake
-from keytide.lake.opening import connect
-
-# -- `keytide sql`: statements from an argument, a file, a pipe, or a prompt -----------------------
+"""The name, the room and the short help of each command, in the order of `keytide --help`."""
 
 
-def sql(
-    text: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[TEXT]",
-            help="Statements separated by semicolons; default: from --file, standard input, or "
-            "an interactive prompt at a terminal.",
-            show_default=False,
-        ),
-    ] = None,
-    warehouse: Warehouse = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(help="Read the statements from a file.", exists=True, dir_okay=False),
-    ] = None,
-    limit: Limit = None,
-    format: FormatOption = Format.TABLE,
-    allow_external_files: Annotated[
-        bool,
-        typer.Option(
-            "--allow-external-files",
-            help="Allow queries to read files outside the warehouse, such as read_csv('a.csv').",
-        ),
-    ] = False,
-) -> None:
-    """Run SQL statements on the tables of a warehouse.
-
-    Each statement is atomic. If a statement fails, the run stops, and the statements before it
-    remain committed. If the text cannot be parsed, no statement runs.
-
-    Example: keytide sql -w /data/lake "SELECT status, count(*) FROM shop.orders GROUP BY status"
-    """
-    if text is not None and file is not None:
-        raise typer.BadParameter("use either TEXT or --file, not both")
-    address = required_warehouse(warehouse)
-    lake = connect(address, allow_external_files=allow_external_files, **cache_arguments())
-    if file is not None:
-        try:
-            text = file.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise InvalidError(f"{file} is not UTF-8 text; save it as UTF-8 ({error})") from error
-        except OSError as error:
-            raise InvalidError(f"{file} cannot be read: {error}") from error
-    if text is None and sys.stdin.isatty():
-        from keytide.cli.prompt import run_prompt  # most runs do not need these libraries
-
-        run_prompt(lake, lambda typed, shown: run_text(lake, typed, shown, limit), format)
-        return
-    run_text(lake, sys.stdin.read() if text is None else text, format, limit)
+def load_command(name: str) -> Any:
+    """A command, or a group of commands, as the library for command lines has it."""
+    rooms = {command: room for command, room, _ in _COMMANDS}
+    with importing():
+        found = getattr(import_module(f"keytide.cli.{rooms[name]}"), name.replace("-", "_"))
+    alone = typer.Typer(rich_markup_mode=None)
+    if isinstance(found, typer.Typer):
+        alone.add_typer(found)
+    else:
+        alone.command()(found)
+    return typer.main.get_group(alone).commands[name]
 
 
-def run_text(lake: Lake, text: str, format: Format, limit: int | None) -> None:
-    """Run statements and write the result of each."""
-    for result in lake.sql_results(text):
-        rows = result.to_arrow()
-        if rows.num_columns:
-            write_rows(rows.to_batches(), rows.schema, format, limit)
-        else:
-            note(f"{counted(result.row_count, 'row')} changed" if result.row_count else "done")
+class _Commands(CommandGroup):
+    """Lists names and short helps. Only a called command is loaded."""
 
-
-# -- `keytide ui`: a lake in a browser -------------------------------------------------------------
-
-
-_PORT = 7411
-
-
-def ui(
-    warehouse: Warehouse = None,
-    host: Annotated[
-        str,
-        typer.Option(help="Address to listen on. By default, only this machine can open the page."),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 selects a free port.")
-    ] = _PORT,
-    allow_changes: Annotated[
-        bool,
-        typer.Option(
-            "--allow-changes",
-            help="Also allow compaction, tags, rollback and SQL statements that change tables.",
-        ),
-    ] = False,
-    query_timeout: Annotated[
-        float,
-        typer.Option(
-            min=0, metavar="SECONDS", help="How long a query can run; 0 for no time limit."
-        ),
-    ] = 60,
-    open_browser: Annotated[
-        bool, typer.Option("--open", help="Open the page in a browser.")
-    ] = False,
-) -> None:
-    """Show a warehouse in the browser.
-
-    The page shows tables, snapshots, files, changes and SQL. Prints the address of the page, which
-    contains a secret token, and runs until Ctrl-C. The page is read-only unless you set
-    --allow-changes.
-
-    Example: keytide ui -w /data/lake --open
-    """
-    for library in ("starlette", "uvicorn", "jinja2"):
-        require(library, "ui", "keytide ui")
-    from keytide.ui.server import is_loopback, serve  # these libraries were checked above
-
-    lake = connect(required_warehouse(warehouse), **cache_arguments())
-    if not is_loopback(host):
-        note(
-            f"warning: the page is reachable from other machines at {host}. The token and all "
-            "data are sent unencrypted; use a proxy with TLS"
-        )
-    serve(
-        lake, host, port, allows_changes=allow_changes, opens=open_browser,
-        query_seconds_max=query_timeout or None, tell=typer.echo,
-    )  # fmt: skip
-
-
-# -- the command `keytide`, and its exit codes -----------------------------------------------------
-
-
-_INTERRUPTED = 128 + signal.SIGINT
-"""The exit code of a command that Ctrl-C ended."""
-
-
-class _Commands(TyperGroup):
-    """The group of commands. Every error is written as one line, with an exit code."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:  # the reader has stopped
-            _discard_output()
-            raise typer.Exit(0) from None
-        except KeyboardInterrupt as error:
-            typer.echo("stopped", err=True)
-            raise typer.Exit(_INTERRUPTED) from error
-        except KeytideError as error:
-            self._report(ctx, str(error), error)
-        except Exception as error:
-            if hasattr(error, "exit_code"):  # wrong usage, which typer reports
-                raise
-            message = f"unexpected {type(error).__name__}: {error} (use --debug for the traceback)"
-            self._report(ctx, message, error)
-
-    def _report(self, ctx: Any, message: str, error: Exception) -> None:
-        if ctx.params.get("debug"):
-            raise error
-        is_pointing = message.endswith("^")  # at a position of a SQL text, shown below the message
-        shown = message if is_pointing else " ".join(message.split())
-        typer.echo(f"error: {shown}", err=True)
-        raise typer.Exit(1) from error
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The called command, its name and its arguments. Shells also complete its options."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, listed if name is None else load_command(name), rest
 
 
 app = typer.Typer(
@@ -241,41 +118,17 @@ def _keytide(
     CACHE_ARGUMENTS.set({"cache": cache, "cache_bytes": cache_bytes})
 
 
-for _command in (
-    ls, describe, scan, get, why, snapshots, history, maintenance.rollback, maintenance.restore,
-    maintenance.expire, maintenance.expire_partitions, maintenance.orphans, maintenance.publish,
-    maintenance.purge_files, maintenance.rewrite_file_index, explain, maintenance.compact,
-    maintenance.convert, maintenance.verify, maintenance.doctor, maintenance.upsert_estimate, sql,
-    ingest, lag, ui,
-):  # fmt: skip
-    app.command()(_command)
-app.add_typer(tag)
-app.add_typer(consumer)
-app.add_typer(branch)
+def _entry() -> None:
+    """A command in lists."""
+
+
+for _name, _, _short_help in _COMMANDS:
+    app.command(_name, help=_short_help)(_entry)
 
 
 def main() -> None:
     """Run the command line and exit."""
-    try:
-        try:
-            app(prog_name="keytide")
-        finally:
-            sys.stdout.flush()
-    except KeyboardInterrupt:  # between commands: before one is found, or after it
-        raise SystemExit(_INTERRUPTED) from None
-    except BrokenPipeError:
-        _discard_output()
-        raise SystemExit(0) from None
-    except OSError as error:  # of output that is no result of a command, such as --help
-        _discard_output()
-        with suppress(OSError):
-            typer.echo(f"error: {unwritable(error)}", err=True)
-        raise SystemExit(1) from None
-
-
-def _discard_output() -> None:
-    """Discard the rest of the buffers, also at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    run(app)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ from keytide.base.text import (
     json_lines,
     visible,
 )
+from keytide.cli.command_group import unwritable
 from keytide.errors import DataError
 from keytide.read.fallback import FallbackScan
 from keytide.read.scan import Scan
@@ -333,14 +334,6 @@ def records(rows: pa.Table) -> list[dict[str, Any]]:
     """Rows as parts of a JSON document."""
     lines = b"".join(json_lines(batch) for batch in rows.to_batches())
     return [json.loads(line) for line in lines.splitlines()]
-
-
-def unwritable(error: OSError) -> str:
-    """What to say if standard output cannot be written."""
-    return (
-        f"standard output cannot be written: {error.strerror or error}; what the command changed "
-        "is stored: write its output to a place with room"
-    )
 
 
 def note(message: str) -> None:
