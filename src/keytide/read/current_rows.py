@@ -34,7 +34,12 @@ from keytide.predicate.literals import has_one_spelling
 from keytide.predicate.predicate import Predicate
 from keytide.read.pruning import pinned_columns
 from keytide.read.sections import decoded
-from keytide.snapshot.bucket_key_index import key_files_by_bucket, open_keys, why_not_covered
+from keytide.snapshot.bucket_key_index import (
+    StoredKeys,
+    key_files_by_bucket,
+    open_keys,
+    why_not_covered,
+)
 from keytide.snapshot.live_files import BucketId, load_dead_rows, vector_files_by_bucket
 from keytide.snapshot.state import TableView
 from keytide.types import Field, arrow_schema
@@ -107,20 +112,23 @@ def current_rows(
         rows.setdefault(place, {})[entry.file.file_name] = entry.file.row_count
     buckets = [
         IndexedBucket(
-            view, (partition, bucket), total, counts, vectors.get((partition, bucket), ())
+            view,
+            (partition, bucket),
+            total,
+            counts,
+            vectors.get((partition, bucket), ()),
+            heads.get((partition, bucket)),
         )
         for (partition, bucket, total), counts in rows.items()
     ]
     if keys.num_rows > sum(sum(bucket.rows.values()) for bucket in buckets):
         return None  # reading every row takes no longer
     asked = _keys_by_bucket(view, buckets, keys)
-    known = [bucket for bucket in buckets if bucket.id in heads]
+    known = [bucket for bucket in buckets if bucket.head is not None]
     if known and view.store.local_path(paths.INDEX_DIR) is None:
         sized = ((*view.data_file(entry), entry.file.file_size) for entry in files)
         begin_footers(sized, view.options.lookup_cache_bytes_max)
-    calls = [
-        partial(bucket.look_up, heads[bucket.id], hashes, asked[bucket.id]) for bucket in known
-    ]
+    calls = [partial(bucket.look_up, hashes, asked[bucket.id]) for bucket in known]
     found = zip(known, view.store.together(calls), strict=True)
     indexed = {bucket.id: places for bucket, places in found if places is not None}
     if not indexed:
@@ -131,24 +139,20 @@ def current_rows(
 
 @dataclass(frozen=True)
 class IndexedBucket:
-    """A bucket with all of its live files and its deletion vectors."""
+    """A bucket with all of its live files, its deletion vectors, and the head of its index."""
 
     view: TableView
     id: BucketId
     total: int
     rows: Mapping[str, int]
     vector_files: tuple[IndexFile, ...]
+    head: IndexFile | None
 
-    def look_up(
-        self, head: IndexFile, hashes: KeyHashes, asked: slice | Positions
-    ) -> dict[str, Positions] | None:
+    def look_up(self, hashes: KeyHashes, asked: slice | Positions) -> dict[str, Positions] | None:
         """The positions of the keys' rows. None if the index cannot be used."""
-        options = self.view.options
         try:
-            index = open_keys(self.view.store, head, options.lookup_cache_bytes_max)
-            if index.head.function != options.upsert_hash_function:
-                return None
-            if why_not_covered(index.head, self.rows, self._dead) is not None:
+            index = self._index
+            if index is None:
                 return None
             is_known, entries = index.find(hashes.take(asked))
         except (DataError, UnsupportedError):
@@ -161,6 +165,17 @@ class IndexedBucket:
         # An index that refers to rows that do not exist is damaged.
         is_sound = all(at[-1] < self.rows.get(name, 0) for name, at in places.items())
         return places if is_sound else None
+
+    @cached_property
+    def _index(self) -> StoredKeys | None:
+        """The index, if it belongs to the files. Raises the errors of `open_keys`."""
+        options = self.view.options
+        if self.head is None:
+            return None
+        index = open_keys(self.view.store, self.head, options.lookup_cache_bytes_max)
+        is_usable = index.head.function == options.upsert_hash_function
+        is_usable = is_usable and why_not_covered(index.head, self.rows, self._dead) is None
+        return index if is_usable else None
 
     @cached_property
     def _dead(self) -> dict[str, int]:

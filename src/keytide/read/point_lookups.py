@@ -36,7 +36,7 @@ from keytide.format.data_file import (
     SortedRows,
     row_at,
 )
-from keytide.format.index_files import IndexFile, living_among
+from keytide.format.index_files import living_among
 from keytide.format.manifest_entry import Entries, Identity, ManifestEntry
 from keytide.key_index.indexed_keys import hash_keys
 from keytide.predicate.literals import has_one_spelling
@@ -358,7 +358,6 @@ class _IndexedBucket:
 
     state: TableState
     bucket: IndexedBucket
-    head: IndexFile
     files: Mapping[str, PlannedFile]
     """The files by name."""
     readers: Mapping[str, FileReader]
@@ -380,9 +379,9 @@ class _IndexedBucket:
         ]
         stored = StoredVersions(view, bucket[0], (*view.schema.names, VALUE_KIND))
         rows = {name: f.meta.row_count for name, f in zip(names, planned, strict=True)}
-        found = IndexedBucket(view, bucket, files[0].total_buckets, rows, vector_files)
+        found = IndexedBucket(view, bucket, files[0].total_buckets, rows, vector_files, head)
         readers = {n: stored.reader(f.as_stored()) for n, f in zip(names, planned, strict=True)}
-        return cls(state, found, head, dict(zip(names, planned, strict=True)), readers)
+        return cls(state, found, dict(zip(names, planned, strict=True)), readers)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -396,7 +395,7 @@ class _IndexedBucket:
         columns = [_column(f, value) for f, value in zip(fields, key, strict=True)]
         keys = pa.table(columns, names=list(self.key))
         hashes = hash_keys(keys, fields, view.options.upsert_hash_function)
-        places = self.bucket.look_up(self.head, hashes, slice(None))
+        places = self.bucket.look_up(hashes, slice(None))
         if places is None:
             raise NotPreparedError
         for name, positions in places.items():
