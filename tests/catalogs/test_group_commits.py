@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import keytide as kt
 from keytide.catalogs import local_writes
-from keytide.catalogs.group_commits import GroupCommits, Outcome
+from keytide.catalogs.local_writes import GroupCommits, Outcome
 from new_tables import empty_table
 from table_rows import by_key, lines
 
@@ -135,7 +135,7 @@ def test_write_that_is_given_up_holds_up_nobody(
                 raise StoppedError
             return True
 
-    monkeypatch.setattr("keytide.catalogs.group_commits.Event", Stopped)
+    monkeypatch.setattr("keytide.catalogs.local_writes.Event", Stopped)
     with ThreadPoolExecutor(8) as threads:
         _, stopped, third, fourth = begun(held, threads, 1, 2, 3, 4)
         held.may_end.set()
