@@ -36,7 +36,7 @@ from report import print_table
 from workload import SCHEMA
 
 import keytide as kt
-from keytide.commit.author import Author
+from keytide.commit.change import Author
 from keytide.commit.change import Change
 from keytide.commit.committer import Committed, Committer
 from keytide.format.manifest_entry import ManifestEntry

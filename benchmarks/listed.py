@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import keytide as kt
-from keytide.commit.author import Author
+from keytide.commit.change import Author
 from keytide.commit.change import Change
 from keytide.commit.committer import Committed, Committer
 from keytide.format.manifest_entry import ManifestEntry

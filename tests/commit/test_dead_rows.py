@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap, BitMap64
 
 import keytide as kt
-from keytide.commit.author import Author
-from keytide.commit.change import Change
+from keytide.commit.change import Author, Change
 from keytide.commit.committer import Committer
 from keytide.commit.conflicts import Conflict
 from keytide.format.index_files import IndexFile

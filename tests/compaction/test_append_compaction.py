@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.commit.author import Author
-from keytide.commit.change import Change
+from keytide.commit.change import Author, Change
 from keytide.compaction.append_tables import pack_tasks
 from keytide.format.manifest_entry import ManifestEntry
 from keytide.format.snapshot import CommitKind

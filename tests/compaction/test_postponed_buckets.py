@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.commit.author import Author
-from keytide.commit.change import Change
+from keytide.commit.change import Author, Change
 from keytide.commit.committer import Committed, Committer
 from keytide.definition.schema_evolution import SetOption
 from keytide.format import paths

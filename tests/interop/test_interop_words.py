@@ -17,8 +17,7 @@ from interop_values import field
 from java_judge import JavaPaimon
 
 import keytide as kt
-from keytide.commit.author import Author
-from keytide.commit.change import Change
+from keytide.commit.change import Author, Change
 from keytide.format import paths
 from keytide.format.checksum import SEAL_KEY
 from keytide.format.file_index import BLOOM_FILTER

@@ -13,8 +13,7 @@ import pytest
 
 import keytide as kt
 from gate_doors import READING, ROWS, WRITING
-from keytide.commit.author import Author
-from keytide.commit.change import Change
+from keytide.commit.change import Author, Change
 from keytide.format import paths
 from keytide.format.manifest_entry import FileKind
 from keytide.format.snapshot import CommitKind

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import keytide as kt
-from keytide.commit.author import Author
+from keytide.commit.change import Author
 from keytide.commit.transaction import Transaction
 from keytide.errors import DataError, InvalidError
 from keytide.spark.capacity import TASKS_PER_SLOT

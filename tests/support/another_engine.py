@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 import keytide as kt
-from keytide.commit.author import Author
+from keytide.commit.change import Author
 from keytide.commit.transaction import Transaction
 from keytide.compaction.append_tables import BucketRewrite
 from keytide.format.manifest_entry import FileKind

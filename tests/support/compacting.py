@@ -9,8 +9,7 @@ from uuid import uuid4
 import polars as pl
 
 import keytide as kt
-from keytide.commit.author import Author
-from keytide.commit.change import Change
+from keytide.commit.change import Author, Change
 from keytide.compaction import compact as compaction
 from keytide.compaction.strategy import Unit, sorted_runs
 from keytide.format.arrow import to_arrow

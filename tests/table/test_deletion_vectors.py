@@ -16,7 +16,7 @@ import keytide as kt
 from copies import copies_of
 from engine_histories import ENGINES, history, made, row_bags, write
 from keytide.catalogs.local_writes import append
-from keytide.commit.author import Author
+from keytide.commit.change import Author
 from keytide.compaction import compact as compaction
 from keytide.compaction.strategy import Unit, sorted_runs
 from keytide.definition.schema_evolution import RemoveOption, SetOption

@@ -20,8 +20,7 @@ from pyroaring import BitMap
 from tests.table.test_samples import EXPECTED, SAMPLES, open_sample
 
 import keytide as kt
-from keytide.commit.author import Author
-from keytide.commit.change import Change
+from keytide.commit.change import Author, Change
 from keytide.format.index_files import write_vectors
 from keytide.format.manifest_entry import DataFileMeta, FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind, Snapshot

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import keytide as kt
-from keytide.commit.author import Author
-from keytide.commit.change import Change
+from keytide.commit.change import Author, Change
 from keytide.options import TableOptions
 from keytide.write.bucket_writer import SequenceBase
 from keytide.write.input_rows import to_arrow_table

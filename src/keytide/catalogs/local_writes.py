@@ -32,7 +32,7 @@ from keytide.base.dataclass import dataclass, field
 from keytide.base.row_kind import ROW_KIND
 from keytide.catalogs.schema_changes import alter_as_needed
 from keytide.catalogs.warehouse import Warehouse
-from keytide.commit.author import Author
+from keytide.commit.change import Author
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.compaction.bulk_load import raise_replacement
 from keytide.definition.schema_evolution import SchemaChange, growth

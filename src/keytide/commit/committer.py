@@ -41,8 +41,7 @@ from typing import TypeAlias
 
 from keytide.base.dataclass import dataclass, replace
 from keytide.base.text import counted
-from keytide.commit.author import current_progress
-from keytide.commit.change import Change, MovedKeys, moved_keys, new_data_files
+from keytide.commit.change import Change, MovedKeys, current_progress, moved_keys, new_data_files
 from keytide.commit.conflicts import Conflict, Decision, Restamp, decide
 from keytide.commit.snapshot_files import (
     NewSnapshot,

@@ -14,8 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from keytide.base.dataclass import dataclass
 from keytide.base.process import cached_property
 from keytide.base.record import Record
-from keytide.commit.author import Author
-from keytide.commit.change import new_data_files
+from keytide.commit.change import Author, new_data_files
 from keytide.commit.committer import Committed
 from keytide.commit.conflicts import Conflict
 from keytide.commit.snapshot_files import wall_clock_ms

@@ -17,7 +17,7 @@ from keytide.catalogs import local_writes
 from keytide.catalogs.catalog import Catalog
 from keytide.catalogs.local_writes import extended_for, extended_table
 from keytide.catalogs.schema_changes import alter_table
-from keytide.commit.author import Author
+from keytide.commit.change import Author
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.definition.schema_evolution import SetOption, growth
 from keytide.errors import NotFoundError

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from keytide.base.dataclass import dataclass, replace
 from keytide.base.row_kind import ROW_KIND, RowKind
 from keytide.catalogs.local_writes import extended_table
-from keytide.commit.author import Author
+from keytide.commit.change import Author
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.compaction.bulk_load import raise_replacement
 from keytide.compaction.row_buffer import piled

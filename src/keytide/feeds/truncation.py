@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from keytide.base.dataclass import dataclass
 from keytide.base.process import scratch
-from keytide.commit.author import Progress, current_progress
+from keytide.commit.change import Progress, current_progress
 from keytide.commit.transaction import Transaction
 from keytide.errors import ConflictError, DataError, InvalidError
 from keytide.format.arrow import from_arrow

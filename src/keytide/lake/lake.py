@@ -14,7 +14,7 @@ from keytide.base import record
 from keytide.base.arguments import checked, shown
 from keytide.catalogs.catalog import DEFAULT_DATABASE, SYSTEM_DATABASE, NewTable, fields_of
 from keytide.catalogs.local_writes import fill
-from keytide.commit.author import Author
+from keytide.commit.change import Author
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.definition.kind import is_external
 from keytide.dml.adbc import adbc_connector

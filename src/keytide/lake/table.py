@@ -15,7 +15,7 @@ from keytide.catalogs.local_writes import extended_for
 from keytide.catalogs.schema_changes import add_constraint, alter_table, drop_constraint
 from keytide.changes.change_scan import changes_of
 from keytide.changes.follower import Pace, follow, start_of
-from keytide.commit.author import Author
+from keytide.commit.change import Author
 from keytide.commit.transaction import WriteResult
 from keytide.compaction.compact import CompactionResult
 from keytide.definition.schema_evolution import SchemaChange

@@ -23,8 +23,7 @@ from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import side_by_side
 from keytide.base.record import Record
 from keytide.base.text import Moment, epoch_ms
-from keytide.commit.author import Author
-from keytide.commit.change import RestoredFiles, moved_files
+from keytide.commit.change import Author, RestoredFiles, moved_files
 from keytide.commit.transaction import Transaction
 from keytide.definition.kind import kind_of
 from keytide.definition.option_changes import refuse_changes

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from keytide.base.dataclass import dataclass
-from keytide.commit.author import Author
+from keytide.commit.change import Author
 from keytide.commit.transaction import Transaction
 from keytide.compaction.compact import (
     FULL_COMPACTION,

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.row_kind import ROW_KIND, RowKind
 from keytide.catalogs.catalog import Catalog
-from keytide.commit.author import Author
+from keytide.commit.change import Author
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.errors import InvalidError
 from keytide.feeds.flow import Flow, FlowRequest, flow_target, refuse_stream_settings

@@ -33,7 +33,7 @@ from keytide.base.process import cached_property
 from keytide.base.row_kind import ROW_KIND
 from keytide.changes.change_scan import Changes, changes_of, full_rows
 from keytide.changes.follower import Start, StoredPosition, start_of
-from keytide.commit.author import Author
+from keytide.commit.change import Author
 from keytide.commit.transaction import (
     Transaction,
     discard,

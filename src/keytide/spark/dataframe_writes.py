@@ -31,7 +31,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from keytide.base.dataclass import dataclass, replace
 from keytide.base.row_kind import ROW_KIND
 from keytide.catalogs.local_writes import extended_table, feed
-from keytide.commit.author import Author
+from keytide.commit.change import Author
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.compaction.bulk_load import raise_replacement
 from keytide.definition.schema_evolution import growth

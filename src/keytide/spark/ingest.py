@@ -23,7 +23,7 @@ from keytide.base.process import scratch
 from keytide.catalogs.catalog import Catalog, NewTable
 from keytide.catalogs.local_writes import extended_table
 from keytide.catalogs.warehouse import FolderWarehouse
-from keytide.commit.author import Author
+from keytide.commit.change import Author
 from keytide.commit.transaction import Transaction
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.feeds.apply import ChangeCounts, ChangeWriter, WrittenChanges, adapt_to_table

@@ -30,7 +30,7 @@ from keytide.base.arguments import check_spark_session
 from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import cached_property
 from keytide.catalogs.catalog import Catalog
-from keytide.commit.author import Author
+from keytide.commit.change import Author
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.dml.attachments import AttachedCatalog
 from keytide.dml.engine import EngineLimits

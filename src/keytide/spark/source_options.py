@@ -8,7 +8,7 @@ from keytide.base.dataclass import dataclass, field, replace
 from keytide.catalogs.catalog import open_stored
 from keytide.catalogs.warehouse import cache_folder
 from keytide.changes.change_scan import Changes, changes_of
-from keytide.commit.author import Author
+from keytide.commit.change import Author
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
 from keytide.options import keys
 from keytide.predicate.condition import predicate_of

@@ -14,7 +14,7 @@ from keytide.base.text import counted
 from keytide.catalogs.catalog import NewTable
 from keytide.catalogs.local_writes import truncate
 from keytide.catalogs.schema_changes import add_constraint, alter_table, drop_constraint
-from keytide.commit.author import Author
+from keytide.commit.change import Author
 from keytide.commit.transaction import WriteResult, warn_of_errors
 from keytide.definition.schema_evolution import ChangeComment
 from keytide.dml.attachments import AttachedCatalog, table_of

@@ -10,7 +10,7 @@ import pyarrow as pa
 from keytide.base.dataclass import dataclass, field
 from keytide.catalogs.catalog import Catalog
 from keytide.catalogs.local_writes import append, fill, overwrite
-from keytide.commit.author import Author
+from keytide.commit.change import Author
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.dml.engine import EngineLimits
 from keytide.feeds.auto_cdc import apply_events

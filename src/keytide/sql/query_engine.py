@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from keytide.catalogs.catalog import Catalog
-from keytide.commit.author import Author
+from keytide.commit.change import Author
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.dml.engine import EngineLimits, Host, MergeHost
 from keytide.feeds.flow import FlowRequest

@@ -27,7 +27,7 @@ from keytide.base.process import side_by_side
 from keytide.catalogs.catalog import Catalog
 from keytide.catalogs.local_writes import extended_table
 from keytide.catalogs.warehouse import FolderWarehouse
-from keytide.commit.author import Author
+from keytide.commit.change import Author
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError
 from keytide.feeds.apply import ChangeWriter, WrittenChanges, adapt_to_table
 from keytide.feeds.dead_letters import TOPIC_LETTER_COLUMNS, TopicDeadLetters

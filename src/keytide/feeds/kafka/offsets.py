@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from keytide.base.dataclass import dataclass
-from keytide.commit.author import Progress, current_progress
+from keytide.commit.change import Progress, current_progress
 from keytide.errors import DataError
 from keytide.snapshot.stored_table import StoredTable
 
