@@ -25,7 +25,6 @@ from keytide.dml.engine import DeleteRows, SplitResult, UpdateRows, change_rows
 from keytide.dml.spi import Connector, ConnectorSession
 from keytide.format.arrow import from_arrow
 from keytide.predicate.condition import predicate_of
-from keytide.predicate.matching import row_filter
 from keytide.predicate.predicate import (
     And,
     Comparison,
@@ -37,6 +36,7 @@ from keytide.predicate.predicate import (
     Predicate,
     conjunction,
     conjuncts,
+    row_filter,
 )
 from keytide.sql.local_engine import LocalEngine
 from keytide.sql.local_row_changes import LocalRowHost

@@ -22,7 +22,6 @@ import keytide as kt
 from keytide.format.arrow import from_arrow
 from keytide.predicate.condition import predicate_of, text_of
 from keytide.predicate.literals import array_of
-from keytide.predicate.matching import may_match, row_filter
 from keytide.predicate.predicate import (
     And,
     Comparison,
@@ -32,6 +31,8 @@ from keytide.predicate.predicate import (
     Not,
     Or,
     Predicate,
+    may_match,
+    row_filter,
 )
 from keytide.sql.cursor import parse_tree, tokenize
 from keytide.sql.pushdown import exact_predicate, pushed_predicate

@@ -21,7 +21,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iceberg_tables import create
-from keytide.predicate.matching import row_filter
 from keytide.predicate.predicate import (
     Comparison,
     In,
@@ -31,6 +30,7 @@ from keytide.predicate.predicate import (
     conjunction,
     disjunction,
     negation,
+    row_filter,
 )
 from keytide.sources import database, delta, iceberg
 from keytide.sources.source import PinnedSource

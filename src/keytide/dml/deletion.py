@@ -30,8 +30,7 @@ from keytide.dml.row_statements import CallTarget, Target, run_on_latest
 from keytide.dml.spi import ROW_ID, ColumnHandle, Isolation, UpdatablePageSource
 from keytide.format.arrow import from_arrow
 from keytide.predicate.condition import Condition, predicate_of
-from keytide.predicate.matching import row_filter
-from keytide.predicate.predicate import Predicate, columns_of
+from keytide.predicate.predicate import Predicate, columns_of, row_filter
 from keytide.types import Field
 
 HostFor: TypeAlias = Callable[[Predicate | None, Sequence[Field], EngineLimits], Host]

@@ -227,7 +227,7 @@ class ConnectorMetadata(ABC):
         """A handle for at least all rows that match every term, and the terms that remain.
 
         A term is a tree of `keytide.predicate.predicate`, with values of the columns' types.
-        `keytide.predicate.matching` defines its meaning. Other rows can still be returned,
+        `keytide.predicate.predicate` defines its meaning. Other rows can still be returned,
         unless no term remains.
         """
         return table, terms

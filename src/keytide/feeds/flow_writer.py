@@ -48,8 +48,7 @@ from keytide.maintenance.writes import writing
 from keytide.merge.order import IS_ADD
 from keytide.options import TableOptions
 from keytide.predicate.condition import predicate_of
-from keytide.predicate.matching import row_filter
-from keytide.predicate.predicate import Predicate, columns_of
+from keytide.predicate.predicate import Predicate, columns_of, row_filter
 from keytide.read.lookup import newest_versions
 from keytide.read.scan import ReadTask, Scan
 from keytide.snapshot.live_files import BucketId

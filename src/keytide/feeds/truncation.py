@@ -22,8 +22,14 @@ from keytide.format.arrow import from_arrow
 from keytide.format.snapshot import Snapshot
 from keytide.merge.order import MergeOrder
 from keytide.predicate.literals import scalar_of_text
-from keytide.predicate.matching import row_filter
-from keytide.predicate.predicate import Comparison, Predicate, conjunction, disjunction, plain
+from keytide.predicate.predicate import (
+    Comparison,
+    Predicate,
+    conjunction,
+    disjunction,
+    plain,
+    row_filter,
+)
 from keytide.predicate.value_columns import stored_column
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable

@@ -29,7 +29,6 @@ from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, keys
 from keytide.predicate.arrow_expression import read_arrow_expression
 from keytide.predicate.literals import Literal, comparison, equalities, known_values, literal_of
-from keytide.predicate.matching import row_filter
 from keytide.predicate.predicate import (
     DEPTH_MAX,
     And,
@@ -44,6 +43,7 @@ from keytide.predicate.predicate import (
     conjunction,
     disjunction,
     negation,
+    row_filter,
 )
 from keytide.predicate.row_expression import RowExpression, row_expression
 from keytide.predicate.where import field_of, parse_where, read_expression

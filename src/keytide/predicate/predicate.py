@@ -1,18 +1,31 @@
-"""Row predicates: small frozen trees, created by a few functions that keep them flat.
+"""Row predicates: small frozen trees, and their evaluation on rows and on the bounds of files.
 
-`matching` evaluates them, and `text` formats them. Chains of AND and of OR are one node each, so
-the depth of a tree is the number of alternations.
+A few functions create the trees and keep them flat. Chains of AND and of OR are one node each, so
+the depth of a tree is the number of alternations. `condition` reads and formats them.
+
+`row_filter` evaluates a predicate on rows with SQL's three-valued logic. `may_match` evaluates it
+on statistics: whether a file whose columns are between a minimum and a maximum can contain a
+matching row. `may_match` never returns false incorrectly, and unknown bounds mean true.
+
+Values compare as in primary keys (docs/semantics.md): NaN is the largest value and equals itself,
+-0.0 equals 0.0, and CHAR compares without trailing blanks.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Container, Iterable, Sequence
+from operator import and_, or_
+from typing import Any, TypeAlias, TypeVar
 
+import polars as pl
 import pyarrow as pa
 
 from keytide.base.dataclass import dataclass
+from keytide.format.arrow import polars_schema
+from keytide.types import Field
+
+# -- the trees -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -174,3 +187,182 @@ def _with_one_list(terms: list[Predicate], operator: str) -> tuple[Predicate, ..
                 listed = In(column, distinct)
                 merged.append(listed if operator == "=" else Not(listed))
     return tuple(merged)
+
+
+# -- evaluation ------------------------------------------------------------------------------------
+
+
+T = TypeVar("T")
+
+
+def row_filter(predicate: Predicate, fields: Sequence[Field]) -> pl.Expr:
+    """The predicate over rows. `filter` drops rows for which it is unknown."""
+    columns = _Columns.of(fields)
+
+    def build(node: Predicate) -> pl.Expr:
+        if isinstance(node, Comparison):
+            return _COMPARE[node.operator](columns.compared(node.column), columns.literal(node))
+        if isinstance(node, In):
+            return columns.compared(node.column).is_in(columns.values(node).implode())
+        if isinstance(node, IsNull):
+            return pl.col(node.column).is_null()
+        if isinstance(node, Like):
+            wildcards = {"%": ".*", "_": "."}
+            parts = (
+                wildcards[character]
+                if is_wildcard
+                else ("\\" + character if character in r"\.+*?()|[]{}^$#&-~" else character)
+                for character, is_wildcard in like_parts(node.pattern)
+            )
+            return pl.col(node.column).str.contains("(?s)^" + "".join(parts) + "$")
+        if isinstance(node, Not):
+            return ~build(node.term)
+        operator = and_ if isinstance(node, And) else or_
+        return balanced(operator, [build(term) for term in node.terms])
+
+    return build(predicate)
+
+
+def may_match(predicate: Predicate, fields: Sequence[Field]) -> pl.Expr:
+    """Over a frame with `<column>.min`, `.max`, `.nulls` and `rows`: whether any row can match.
+
+    True for columns without statistics, and for terms that bounds cannot decide.
+    """
+    columns = _Columns.of(fields)
+
+    def build(node: Predicate) -> pl.Expr:
+        if isinstance(node, And | Or):
+            operator = and_ if isinstance(node, And) else or_
+            return balanced(operator, [build(term) for term in node.terms])
+        if isinstance(node, Not):
+            negated = _negated(node.term)
+            return pl.lit(value=True) if negated is None else build(negated)
+        if isinstance(node, IsNull):
+            return (pl.col(f"{node.column}.nulls") > 0).fill_null(value=True)
+        if isinstance(node, Like):
+            prefix = _like_prefix(node.pattern)
+            if not prefix:
+                return pl.lit(value=True)
+            lower = Comparison(node.column, ">=", prefix)
+            last = ord(prefix[-1])
+            if last >= 0xD7FF:  # the next code point may not exist, and the lower bound suffices
+                return build(lower)
+            upper = Comparison(node.column, "<", prefix[:-1] + chr(last + 1))
+            return build(And((lower, upper)))
+        low, high = columns.low(node.column), pl.col(f"{node.column}.max")
+        if isinstance(node, In):
+            values = pl.lit(columns.values(node).sort())
+            below = values.search_sorted(low, side="left")
+            possible = values.search_sorted(high, side="right") > below
+            possible = pl.when(low.is_null() | high.is_null()).then(None).otherwise(possible)
+        else:
+            possible = _within(node, columns)
+        has_values = (pl.col(f"{node.column}.nulls") < pl.col("rows")).fill_null(value=True)
+        return possible.fill_null(value=True) & has_values
+
+    return build(predicate)
+
+
+def bounds_tell_of(predicate: Predicate) -> bool:
+    """Whether there are any bounds for which `may_match` is false."""
+    if isinstance(predicate, And | Or):
+        parts = map(bounds_tell_of, predicate.terms)
+        return any(parts) if isinstance(predicate, And) else all(parts)
+    if isinstance(predicate, Not):
+        negated = _negated(predicate.term)
+        return negated is not None and bounds_tell_of(negated)
+    return not isinstance(predicate, Like) or bool(_like_prefix(predicate.pattern))
+
+
+def balanced(operator: Callable[[T, T], T], terms: Sequence[T]) -> T:
+    """Terms combined by an associative operator into a tree that is as flat as possible."""
+    # Recursive code would overflow the stack on a chain of thousands of terms.
+    while len(terms) > 1:
+        pairs = zip(terms[::2], terms[1::2], strict=False)
+        terms = [*(operator(a, b) for a, b in pairs), *terms[len(terms) // 2 * 2 :]]
+    return terms[0]
+
+
+def like_parts(pattern: str) -> list[tuple[str, bool]]:
+    """The characters of a LIKE pattern, and whether each is a wildcard."""
+    parts = []
+    characters = iter(pattern)
+    for character in characters:
+        if character == "\\":
+            parts.append((next(characters, "\\"), False))
+        else:
+            parts.append((character, character in "%_"))
+    return parts
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Columns and literals, prepared so that Polars compares them correctly."""
+
+    types: pl.Schema
+    padded: frozenset[str]
+    """The CHAR columns, which compare without trailing blanks."""
+
+    @classmethod
+    def of(cls, fields: Sequence[Field]) -> _Columns:
+        chars = (f.name for f in fields if f.type.root == "CHAR")
+        return cls(polars_schema(fields), frozenset(chars))
+
+    def compared(self, name: str) -> pl.Expr:
+        return pl.col(name).str.strip_chars_end(" ") if name in self.padded else pl.col(name)
+
+    def literal(self, node: Comparison) -> pl.Expr:
+        value = node.value.rstrip(" ") if node.column in self.padded else node.value
+        return pl.lit(value, dtype=self.types[node.column])
+
+    def values(self, node: In) -> pl.Series:
+        values = pl.Series(node.values, dtype=self.types[node.column])
+        return values.str.strip_chars_end(" ") if node.column in self.padded else values
+
+    def low(self, name: str) -> pl.Expr:
+        low = pl.col(f"{name}.min")
+        if name in self.padded:
+            # "a\n" is lower than "a ", but without trailing blanks it is higher. Up to here, both
+            # orders agree.
+            return low.str.replace(r"(?s)[\x00-\x20].*$", "")
+        return low
+
+
+def _within(node: Comparison, columns: _Columns) -> pl.Expr:
+    value = columns.literal(node)
+    low, high = columns.low(node.column), pl.col(f"{node.column}.max")
+    if node.operator == "=":
+        return (low <= value) & (high >= value)
+    if node.operator == "!=":
+        # Only a file in which every value is this one has no other value.
+        return ~((pl.col(f"{node.column}.min") == value) & (high == value))
+    return _COMPARE[node.operator](low if node.operator in ("<", "<=") else high, value)
+
+
+_COMPARE: dict[str, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
+    "=": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+_NEGATED = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+
+
+def _negated(term: Predicate) -> Predicate | None:
+    if isinstance(term, Comparison):
+        return Comparison(term.column, _NEGATED[term.operator], term.value)
+    if isinstance(term, Not):
+        return term.term
+    if isinstance(term, Or):
+        return conjunction(map(negation, term.terms))
+    if isinstance(term, And):
+        return disjunction(map(negation, term.terms))
+    return None
+
+
+def _like_prefix(pattern: str) -> str:
+    parts = like_parts(pattern)
+    end = next((i for i, (_, is_wildcard) in enumerate(parts) if is_wildcard), len(parts))
+    return "".join(character for character, _ in parts[:end])

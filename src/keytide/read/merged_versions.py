@@ -33,7 +33,6 @@ from keytide.merge.layers import (
 )
 from keytide.merge.order import IS_ADD
 from keytide.merge.windows import SIDE_BY_SIDE, Together
-from keytide.predicate.matching import row_filter
 from keytide.predicate.predicate import (
     Comparison,
     IsNull,
@@ -43,6 +42,7 @@ from keytide.predicate.predicate import (
     conjuncts,
     disjunction,
     equal_values,
+    row_filter,
     without_columns,
 )
 from keytide.read.runs import (

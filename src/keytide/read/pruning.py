@@ -39,8 +39,16 @@ from keytide.format.schema import TableSchema
 from keytide.merge.engines import engine_class
 from keytide.options import TableOptions
 from keytide.predicate.literals import POINTS_MAX, spellings
-from keytide.predicate.matching import bounds_tell_of, may_match, row_filter
-from keytide.predicate.predicate import Predicate, columns_of, conjunction, conjuncts, equal_values
+from keytide.predicate.predicate import (
+    Predicate,
+    bounds_tell_of,
+    columns_of,
+    conjunction,
+    conjuncts,
+    equal_values,
+    may_match,
+    row_filter,
+)
 from keytide.read.sections import BucketPlan, Section, decoded, key_bounds, value_bounds
 from keytide.snapshot.state import TableView
 from keytide.store import Store

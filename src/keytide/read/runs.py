@@ -49,8 +49,7 @@ from keytide.format.manifest_entry import Identity
 from keytide.merge.layers import with_keys
 from keytide.merge.windows import SIDE_BY_SIDE, Batch, Together, key_windows
 from keytide.options import TableOptions
-from keytide.predicate.matching import may_match, row_filter
-from keytide.predicate.predicate import Predicate, columns_of
+from keytide.predicate.predicate import Predicate, columns_of, may_match, row_filter
 from keytide.read.lookup_files import Bounds
 from keytide.read.plan import pinned_keys
 from keytide.read.sections import PlannedFile, Run, Section, is_out_of_order, with_unknowns

@@ -21,8 +21,7 @@ from keytide.base.dataclass import dataclass
 from keytide.base.process import cached_property
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError, UnsupportedError
 from keytide.format.cache import METADATA
-from keytide.predicate.matching import row_filter
-from keytide.predicate.predicate import Predicate, columns_of, conjunction, conjuncts
+from keytide.predicate.predicate import Predicate, columns_of, conjunction, conjuncts, row_filter
 from keytide.predicate.value_columns import stored_column
 from keytide.sources.files import FileFacts, FileFormat, ParquetFiles
 from keytide.sources.parquet import POSITION, ParquetPart

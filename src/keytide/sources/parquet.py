@@ -25,8 +25,13 @@ from keytide.base.dataclass import dataclass
 from keytide.base.process import scratch, side_by_side
 from keytide.errors import DataError, InvalidError, KeytideError, UnsupportedError
 from keytide.format.arrow import from_arrow
-from keytide.predicate.matching import may_match, row_filter
-from keytide.predicate.predicate import Predicate, columns_of, without_columns
+from keytide.predicate.predicate import (
+    Predicate,
+    columns_of,
+    may_match,
+    row_filter,
+    without_columns,
+)
 from keytide.sources.source import SourcePart
 from keytide.store.interface import Store
 from keytide.types import Field, type_from_arrow

@@ -20,8 +20,7 @@ from keytide.errors import DataError, InvalidError
 from keytide.format.arrow import from_arrow
 from keytide.merge.layers import with_keys
 from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, VALUE_KIND
-from keytide.predicate.matching import row_filter
-from keytide.predicate.predicate import Predicate, columns_of
+from keytide.predicate.predicate import Predicate, columns_of, row_filter
 from keytide.predicate.row_expression import with_tombstones
 from keytide.predicate.value_columns import key_column, stored_column
 from keytide.snapshot.state import TableView

@@ -43,8 +43,17 @@ from keytide.format.arrow import to_arrow
 from keytide.format.binary_row import header_size_bytes
 from keytide.format.bucket import SEED, bucket_ids
 from keytide.options import keys
-from keytide.predicate.matching import balanced, like_parts
-from keytide.predicate.predicate import And, Comparison, In, IsNull, Like, Not, Predicate
+from keytide.predicate.predicate import (
+    And,
+    Comparison,
+    In,
+    IsNull,
+    Like,
+    Not,
+    Predicate,
+    balanced,
+    like_parts,
+)
 from keytide.predicate.value_columns import as_key, convert_column
 from keytide.snapshot.live_files import LiveFiles
 from keytide.snapshot.state import TableView

@@ -22,8 +22,7 @@ from keytide.format.schema import TableSchema
 from keytide.options import keys
 from keytide.predicate.condition import Condition, predicate_of
 from keytide.predicate.literals import key_value, scalar_of_text
-from keytide.predicate.matching import row_filter
-from keytide.predicate.predicate import Predicate
+from keytide.predicate.predicate import Predicate, row_filter
 from keytide.snapshot.state import TableView
 from keytide.types import Field
 
