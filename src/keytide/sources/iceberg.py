@@ -51,8 +51,8 @@ from keytide.sources.parquet import (
     reading,
 )
 from keytide.sources.source import Place
+from keytide.store import open_store
 from keytide.store.interface import Store
-from keytide.store.open import open_store
 
 # -- data files and delete files -------------------------------------------------------------------
 
