@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from keytide.format.checksum import byte_ranges
-from keytide.format.data_file.parquet_footer import read_footer
+from keytide.format.data_file.parquet import read_footer
 
 FLIPS = 1_000  # of each process
 

@@ -13,7 +13,7 @@ from far import FarClient, far_away
 from keytide.catalogs import local_writes
 from keytide.commit.transaction import Transaction
 from keytide.errors import DataError
-from keytide.format.data_file.parquet_footer import remote_file
+from keytide.format.data_file.parquet import remote_file
 from keytide.snapshot.lineage import last_seen
 from keytide.store import ObjectStore
 from keytide.store.interface import Uploads

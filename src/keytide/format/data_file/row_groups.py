@@ -25,7 +25,7 @@ import polars as pl
 
 from keytide.base.dataclass import dataclass, field, replace
 from keytide.format.cache import FILES, HashedOnce
-from keytide.format.data_file.parquet_footer import WHOLE_BYTES_MAX
+from keytide.format.data_file.parquet import WHOLE_BYTES_MAX
 from keytide.format.data_file.reader import FileReader, Span, format_of, read_side_by_side, spans_of
 from keytide.format.index_files import living_among
 from keytide.store import Store
