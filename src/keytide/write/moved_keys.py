@@ -46,7 +46,7 @@ from keytide.snapshot.bucket_key_index import KeyIndex, load_key_index, why_not_
 from keytide.snapshot.live_files import BucketId, DeadRows, load_dead_rows
 from keytide.snapshot.state import TableView
 from keytide.types import arrow_schema
-from keytide.write.late_rows import Arrivals, Current
+from keytide.write.arrivals import Arrivals, Current
 from keytide.write.layout import (
     BucketSplit,
     DynamicLayout,

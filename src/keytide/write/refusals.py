@@ -29,8 +29,8 @@ from keytide.options import keys
 from keytide.predicate.condition import constraints_of
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
+from keytide.write.arrivals import as_deletes, row_merger
 from keytide.write.input_rows import Rows, forbidden_nulls, ignored_kinds
-from keytide.write.row_merging import as_deletes, row_merger
 
 # -- CHECK constraints -----------------------------------------------------------------------------
 

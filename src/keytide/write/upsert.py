@@ -32,14 +32,20 @@ from keytide.read.current_rows import by_name, exact
 from keytide.snapshot.bucket_key_index import NewKeys, key_files_by_bucket
 from keytide.snapshot.live_files import BucketId, BucketIndex, DeadRows, vector_files_by_bucket
 from keytide.snapshot.state import TableState, TableView
+from keytide.write.arrivals import (
+    Arrivals,
+    RowsToStore,
+    judge,
+    merged_rows,
+    refuse_too_old,
+    unmerged_rows,
+)
 from keytide.write.bucket_writer import BucketWriter, SequenceBase
 from keytide.write.input_rows import Rows, complete_rows, typed_rows
-from keytide.write.late_rows import Arrivals, RowsToStore, judge, refuse_too_old, unmerged_rows
 from keytide.write.layout import BucketBatch, Placing
 from keytide.write.moved_keys import Bucket, arrivals_of, load_bucket, places_of
 from keytide.write.partition_spec import PartitionSpec
 from keytide.write.refusals import refuse_unmergeable, without_errors
-from keytide.write.row_merging import merged_rows
 from keytide.write.task import Order, TaskResult, WriteTask, layout_of, tie_columns
 
 # -- upserts ---------------------------------------------------------------------------------------
