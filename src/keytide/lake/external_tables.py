@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from keytide.base.arguments import checked
 from keytide.base.dataclass import dataclass
-from keytide.definition.external import format_of, given_options, location_of
 from keytide.definition.kind import is_external, refuse_external
 from keytide.dml.attachments import AttachedCatalog
 from keytide.dml.engine import Changed
@@ -25,6 +24,7 @@ from keytide.predicate.condition import Condition
 from keytide.snapshot.stored_table import PinnedTable
 from keytide.sources.external_definitions import refresh_external
 from keytide.sources.federated import FederatedTables
+from keytide.sources.source import format_of, given_options, location_of
 from keytide.sources.source_state import PinnedExternal, pin_external
 from keytide.write.input_rows import to_arrow_table
 

@@ -21,7 +21,17 @@ from keytide.base.record import Record
 from keytide.catalogs.catalog import Catalog, NewTable, fields_of
 from keytide.commit.transaction import Transaction
 from keytide.compaction.bulk_load import fill_lowest_level
-from keytide.definition.external import (
+from keytide.errors import ConflictError, InvalidError, KeytideError
+from keytide.format import paths
+from keytide.format.schema import TableSchema
+from keytide.options import TableOptions, keys, stored_names
+from keytide.predicate.value_columns import convert_column
+from keytide.snapshot.stored_table import PinnedTable
+from keytide.sources.parquet import read_in_order
+from keytide.sources.source import (
+    PinnedSource,
+    Place,
+    Source,
     checked_options,
     external_schema,
     is_read_on_demand,
@@ -32,14 +42,6 @@ from keytide.definition.external import (
     split_options,
     with_fields,
 )
-from keytide.errors import ConflictError, InvalidError, KeytideError
-from keytide.format import paths
-from keytide.format.schema import TableSchema
-from keytide.options import TableOptions, keys, stored_names
-from keytide.predicate.value_columns import convert_column
-from keytide.snapshot.stored_table import PinnedTable
-from keytide.sources.parquet import read_in_order
-from keytide.sources.source import PinnedSource, Place, Source
 from keytide.sources.source_state import format_named, open_source, pin_external, source_of
 from keytide.store import Store, created
 from keytide.types import Field, arrow_schema

@@ -25,7 +25,6 @@ from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.row_kind import ROW_KIND
 from keytide.catalogs.catalog import fields_of
 from keytide.definition.checks import check_dml_watermark
-from keytide.definition.external import external_schema, refuse_secret, refuse_secret_options
 from keytide.dml.fragments import Spool, read_fragments
 from keytide.dml.keyed_table import Versions, refuse_existing_keys, row_id_of, structs_of
 from keytide.dml.own_tables import ChangedByKey, TableSource, WholeRowsMetadata
@@ -52,7 +51,13 @@ from keytide.snapshot.state import TableView
 from keytide.sources.appends import Appender, Rows
 from keytide.sources.external_definitions import check_ties
 from keytide.sources.scan import ExternalHandle, ExternalMetadata, ExternalSplits, merged_pages
-from keytide.sources.source import AppendableSource, Place
+from keytide.sources.source import (
+    AppendableSource,
+    Place,
+    external_schema,
+    refuse_secret,
+    refuse_secret_options,
+)
 from keytide.sources.source_state import ExternalFormat, PinnedExternal, format_named
 from keytide.sources.version_merge import SourceMerge
 from keytide.sources.versions import SourceVersions

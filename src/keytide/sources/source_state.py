@@ -11,7 +11,6 @@ from typing import Any
 
 from keytide.base.arguments import shown
 from keytide.base.dataclass import dataclass, replace
-from keytide.definition.external import format_of, is_read_on_demand, location_of, source_options
 from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
@@ -23,7 +22,15 @@ from keytide.sources.appends import Appender
 from keytide.sources.files import CsvFiles, JsonFiles, ParquetFiles
 from keytide.sources.folder import open_folder
 from keytide.sources.parquet import source_condition
-from keytide.sources.source import PinnedSource, Place, Source
+from keytide.sources.source import (
+    PinnedSource,
+    Place,
+    Source,
+    format_of,
+    is_read_on_demand,
+    location_of,
+    source_options,
+)
 from keytide.sources.versions import SourceVersions, numbers_of
 from keytide.store import Store
 

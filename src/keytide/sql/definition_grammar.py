@@ -17,7 +17,6 @@ import pyarrow as pa
 from sqlglot import Token, TokenType, exp
 
 from keytide.base.dataclass import dataclass, field
-from keytide.definition.external import refuse_secret, refuse_secret_options
 from keytide.definition.schema_evolution import (
     AddColumn,
     After,
@@ -36,6 +35,7 @@ from keytide.definition.schema_evolution import (
 from keytide.errors import InvalidError
 from keytide.options import keys
 from keytide.options.keys import key_of
+from keytide.sources.source import refuse_secret, refuse_secret_options
 from keytide.sql.cursor import Cursor, parse_tree, tokenize
 from keytide.sql.statements import CreateExternalTable, CreateTable, Query
 from keytide.types import DataType, Field, parse_sql_type

@@ -32,11 +32,11 @@ from keytide.base.arguments import shown
 from keytide.base.dataclass import dataclass
 from keytide.base.text import counted
 from keytide.catalogs.catalog import Catalog
-from keytide.definition.external import refuse_secret
 from keytide.errors import InvalidError
 from keytide.options import stored_names
 from keytide.read.measurement import ScanMeasure
 from keytide.sources.external_definitions import is_named_in_catalog
+from keytide.sources.source import refuse_secret
 from keytide.sql.cursor import Keytide, SparkText, error_at, tokenize
 from keytide.store import is_inside
 

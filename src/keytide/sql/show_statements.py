@@ -15,7 +15,6 @@ from sqlglot import exp
 from keytide.base.text import counted, moment_text
 from keytide.catalogs.system_tables import system_table
 from keytide.catalogs.warehouse import StoredView
-from keytide.definition.external import format_of, given_options, is_read_on_demand, location_of
 from keytide.definition.kind import is_external
 from keytide.dml.attachments import AttachedCatalog, attached_tables, entry_of, table_of, target_of
 from keytide.dml.spi import ConnectorSession
@@ -23,6 +22,7 @@ from keytide.errors import AlreadyExistsError, InvalidError, NotFoundError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions, keys
 from keytide.options.keys import key_of
+from keytide.sources.source import format_of, given_options, is_read_on_demand, location_of
 from keytide.sql.from_clause import prepare, with_views
 from keytide.sql.grammar import parse_query
 from keytide.sql.query_engine import Engine

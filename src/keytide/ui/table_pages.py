@@ -19,7 +19,6 @@ from keytide.base.dataclass import dataclass
 from keytide.base.text import is_moment, utc
 from keytide.catalogs.warehouse import StoredView
 from keytide.changes.change_scan import changed_rows, first_changes
-from keytide.definition.external import given_options
 from keytide.definition.kind import require_key
 from keytide.dml.attachments import AttachedCatalog
 from keytide.errors import InvalidError, KeytideError, NotFoundError, UnsupportedError
@@ -36,6 +35,7 @@ from keytide.show.buckets import bucket_picture, levels_bar
 from keytide.show.chart import timeline_picture
 from keytide.show.explanations import Story
 from keytide.snapshot.stored_table import PinnedTable
+from keytide.sources.source import given_options
 from keytide.sql.local_engine import LocalEngine
 from keytide.sql.show_statements import create_statement, describe, view_description, view_statement
 from keytide.ui.http import (
