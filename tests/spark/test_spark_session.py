@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 import keytide as kt
-from keytide.spark.error_translation import keytide_error
+from keytide.spark.error_translation import check_python, keytide_error
 from keytide.spark.sessions import find_java
-from keytide.spark.worker_python import check_python
 
 THIS = "{}.{}".format(*sys.version_info[:2])
 OLD, NEW = 'openjdk version "1.8.0_402"', 'openjdk version "21.0.2" 2024-01-16'

@@ -44,10 +44,9 @@ from keytide.spark.columns import (
     writers_for_rows,
 )
 from keytide.spark.dataframe_writes import add_missing_columns, append, author_in_stream, grow
-from keytide.spark.error_translation import on_driver
+from keytide.spark.error_translation import check_python, on_driver
 from keytide.spark.internals import is_connect, refuse_other_servers, runs_batch_function
 from keytide.spark.runner import Executors, SizedRunner
-from keytide.spark.worker_python import check_python
 from keytide.types import arrow_schema
 from keytide.write.task import TaskResult
 

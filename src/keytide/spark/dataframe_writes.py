@@ -45,13 +45,12 @@ from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import PinnedTable, StoredTable
 from keytide.spark.capacity import bytes_of_rows, work_place
 from keytide.spark.columns import arrow_schema_of, column, constant, distribute, spark_schema
-from keytide.spark.error_translation import on_driver
+from keytide.spark.error_translation import check_python, on_driver
 from keytide.spark.internals import is_connect, runs_batch_function
 from keytide.spark.option_rules import WHERE_REPLACED
 from keytide.spark.read_plans import BinTask
 from keytide.spark.row_batches import BufferedTask, stored_row_bytes
 from keytide.spark.runner import Executors, SizedRunner
-from keytide.spark.worker_python import check_python
 from keytide.types import arrow_schema
 from keytide.write.input_rows import incoming_rows, padded_schema
 from keytide.write.partition_spec import (

@@ -17,9 +17,9 @@ from keytide.dml.engine import RowChange, Sinks, SplitResult, TargetScan, checke
 from keytide.dml.spi import ROW_ID, ColumnHandle, Split, UpdatablePageSource
 from keytide.sources.scan import ExternalHandle
 from keytide.spark.columns import batches_of, spark_schema
+from keytide.spark.error_translation import check_python
 from keytide.spark.external_merge import merged_to_spark
 from keytide.spark.runner import Executors
-from keytide.spark.worker_python import check_python
 from keytide.sql.assignment import stored_values
 from keytide.sql.merged_rows import MatchedRows, MergedRows, PassThrough
 from keytide.types import Field

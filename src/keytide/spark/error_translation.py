@@ -1,4 +1,4 @@
-"""Errors between Spark and Keytide, in both directions.
+"""Errors between Spark and Keytide, in both directions, and the Python in which tasks run.
 
 - Spark reports an error of a task or of the data source as the last line of a traceback of
   thousands of characters. Here it becomes an error that is both of Keytide's class and of Spark's,
@@ -10,16 +10,21 @@
   missing feature or an internal error. The error says what does run.
 - Later columns of a SELECT can refer to names that it gives to earlier ones. Spark calls them
   lateral column aliases. A session can switch them off, and Sail does not have them.
+- The Python of tasks must have the version of this one, and be able to import keytide. A local
+  session is checked before it runs tasks. For a cluster, the errors of its workers are explained.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary
@@ -35,7 +40,6 @@ from keytide.errors import DataError, KeytideError, NotFoundError, SetupError, U
 from keytide.format.data_file import missing_file
 from keytide.snapshot.state import TableView
 from keytide.spark.internals import convert_errors, is_apache_spark, is_connect
-from keytide.spark.worker_python import WAY_OUT
 from keytide.store.interface import storage_error
 from keytide.store.local import HOW_TO_SHARE
 
@@ -107,7 +111,7 @@ def keytide_error(text: str) -> KeytideError | None:
     if not raised:
         unfit = _UNFIT_PYTHON.search(text)
         return (
-            SetupError(f"Spark runs tasks with another Python ({unfit[0]}): {WAY_OUT}")
+            SetupError(f"Spark runs tasks with another Python ({unfit[0]}): {_WAY_OUT}")
             if unfit
             else None
         )
@@ -381,3 +385,71 @@ _SETTING = "spark.sql.lateralColumnAlias.enableImplicitResolution"
 def knows_aliases(spark: SparkSession) -> bool:
     """Whether a column of a SELECT can refer to columns before it."""
     return is_apache_spark(spark) and spark.conf.get(_SETTING, "true") == "true"
+
+
+# -- the Python of tasks ---------------------------------------------------------------------------
+
+
+_WAY_OUT = (
+    "create the session with kt.spark.session(), or set PYSPARK_PYTHON to a Python of the same "
+    "version with keytide installed before you create the session. On a cluster, install keytide "
+    "on every host, or send an environment with spark-submit --archives, and name its Python in "
+    "spark.pyspark.python"
+)
+
+
+_NEEDED = ("keytide", "polars", "pyarrow")
+
+
+_QUESTION = f"""
+import importlib.util, sys
+lacking = [name for name in {_NEEDED} if importlib.util.find_spec(name) is None]
+print("%d.%d" % sys.version_info[:2], *lacking)
+"""
+
+
+_ANSWER_SECONDS_MAX = 60
+
+
+def check_python(spark: Any) -> None:
+    """Raise `SetupError` if tasks would fail in the Python that the session starts for them.
+
+    Checks local sessions only, and each one once. For a cluster, errors of its workers are
+    explained when they occur.
+    """
+    if is_connect(spark) or not spark.sparkContext.master.startswith("local"):
+        return
+    context = spark.sparkContext
+    own_path = spark.conf.get("spark.executorEnv.PYTHONPATH", "")
+    _check(context.pythonExec, own_path)
+
+
+@cache
+def _check(executable: str, path: str) -> None:
+    paths = [path, os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    try:
+        done = subprocess.run(
+            [executable, "-c", _QUESTION],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_ANSWER_SECONDS_MAX,
+            env=environment,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SetupError(
+            f"Spark runs tasks with {executable!r}, which cannot be run ({error}): {_WAY_OUT}"
+        ) from error
+    version, *lacking = done.stdout.split()
+    this = "{}.{}".format(*sys.version_info[:2])
+    if version != this:
+        raise SetupError(
+            f"Spark runs tasks with {executable!r}, which is Python {version}, but this is "
+            f"Python {this}: {_WAY_OUT}"
+        )
+    if lacking:
+        raise SetupError(
+            f"Spark runs tasks with {executable!r}, which cannot import {', '.join(lacking)}: "
+            f"{_WAY_OUT}"
+        )

@@ -35,11 +35,10 @@ from keytide.spark.capacity import (
 )
 from keytide.spark.columns import arrow_schema_of, column, partition_by, spark_schema
 from keytide.spark.dml_tasks import GROUP, MatchingTask, MergeTask, scanned_schema
-from keytide.spark.error_translation import on_driver, reason_of
+from keytide.spark.error_translation import check_python, on_driver, reason_of
 from keytide.spark.internals import is_connect, is_deterministic, known_bytes, planned_bytes
 from keytide.spark.row_changes import DriverWorkers, ExecutorWorkers
 from keytide.spark.runner import Executors
-from keytide.spark.worker_python import check_python
 from keytide.sql.change_queries import Match, MergeQuery
 from keytide.sql.local_row_changes import LocalMergeHost
 from keytide.sql.merged_rows import ROW, PassThrough

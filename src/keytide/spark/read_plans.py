@@ -46,7 +46,7 @@ from keytide.read.scan import FramesTask, ReadTask, Scan, naming_expired
 from keytide.read.sections import PlannedFile, columns_without_nulls
 from keytide.spark.capacity import pack, tasks_for
 from keytide.spark.columns import batch_schema, column, spark_batches, spark_condition, spark_schema
-from keytide.spark.error_translation import install_messages, pin
+from keytide.spark.error_translation import check_python, install_messages, pin
 from keytide.spark.internals import is_connect
 from keytide.spark.runner import Executors
 from keytide.spark.stored_files import (
@@ -56,7 +56,6 @@ from keytide.spark.stored_files import (
     locate_in,
     on_local_disk,
 )
-from keytide.spark.worker_python import check_python
 from keytide.store.interface import Store, storage_error
 from keytide.types import AtomicType, Field, arrow_schema, quoted
 

@@ -35,10 +35,9 @@ from keytide.spark.dml_tasks import (
     WholeTask,
     scanned_schema,
 )
-from keytide.spark.error_translation import on_driver, reason_of
+from keytide.spark.error_translation import check_python, on_driver, reason_of
 from keytide.spark.internals import is_apache_spark
 from keytide.spark.runner import Cluster, Executors
-from keytide.spark.worker_python import check_python
 from keytide.sql.change_queries import RowQuery
 from keytide.sql.merged_rows import PassThrough
 from keytide.tasks import FeedTask

@@ -26,7 +26,7 @@ from keytide.base.arguments import check_spark_session
 from keytide.base.dataclass import dataclass
 from keytide.errors import SetupError
 from keytide.spark.data_source import FORMAT, KeytideSource
-from keytide.spark.error_translation import install_messages
+from keytide.spark.error_translation import check_python, install_messages
 from keytide.spark.internals import (
     mark_streams,
     refuse_unsupported_uses,
@@ -36,7 +36,6 @@ from keytide.spark.internals import (
 )
 from keytide.spark.option_rules import STREAM
 from keytide.spark.session_sql import renew_views
-from keytide.spark.worker_python import check_python
 
 # -- the Java runtime ------------------------------------------------------------------------------
 
