@@ -13,8 +13,7 @@ import pytest
 import keytide as kt
 from keytide.snapshot.stored_table import StoredTable
 from keytide.spark.capacity import temporary_setting
-from keytide.spark.row_batches import counted_batches, stored_row_bytes
-from keytide.spark.runner import Executors
+from keytide.spark.runner import Executors, counted_batches, stored_row_bytes
 from keytide.store import open_store
 
 pytestmark = pytest.mark.spark

@@ -16,7 +16,7 @@ from keytide.errors import DataError, InvalidError
 from keytide.spark.capacity import TASKS_PER_SLOT
 from keytide.spark.columns import tasks_for_rows
 from keytide.spark.error_translation import keytide_error
-from keytide.spark.row_batches import BufferedTask
+from keytide.spark.runner import BufferedTask
 from keytide.tasks import Outcome, collect_results, run_feed_task
 from keytide.write.refusals import writable_view
 from keytide.write.task import RUNS_PER_PART, TaskResult

@@ -76,8 +76,7 @@ from keytide.spark.option_rules import (
     start_of_changes,
 )
 from keytide.spark.read_plans import BinTask, bins_of, bins_of_reads
-from keytide.spark.row_batches import BufferedTask
-from keytide.spark.runner import RowsTask, dump_task, feed_here, rows_here
+from keytide.spark.runner import BufferedTask, RowsTask, dump_task, feed_here, rows_here
 from keytide.spark.source_options import SourceOptions
 from keytide.spark.worker import ignore_broken_pipes, shorten_errors
 from keytide.tasks import Outcome, collect_results

@@ -49,8 +49,7 @@ from keytide.spark.error_translation import check_python, on_driver
 from keytide.spark.internals import is_connect, runs_batch_function
 from keytide.spark.option_rules import WHERE_REPLACED
 from keytide.spark.read_plans import BinTask
-from keytide.spark.row_batches import BufferedTask, stored_row_bytes
-from keytide.spark.runner import Executors, SizedRunner
+from keytide.spark.runner import BufferedTask, Executors, SizedRunner, stored_row_bytes
 from keytide.types import arrow_schema
 from keytide.write.input_rows import incoming_rows, padded_schema
 from keytide.write.partition_spec import (
