@@ -40,11 +40,12 @@ from keytide.compaction.compact import (
     compact_units,
     local_runner,
     memory_of,
+    place_postponed,
     planner_of,
+    postponed_files,
     result_of,
     why_not_compacted,
 )
-from keytide.compaction.postponed_buckets import place_postponed, postponed_files
 from keytide.compaction.rewrite import CompactedBucket
 from keytide.compaction.unmerged_rows import IndexedPackTask, indexed_tasks, picks_of
 from keytide.errors import InvalidError, UnsupportedError

@@ -19,9 +19,9 @@ from keytide.compaction.compact import (
     compact_due,
     compact_in_full,
     local_runner,
+    place_postponed,
     why_not_compacted,
 )
-from keytide.compaction.postponed_buckets import place_postponed
 from keytide.errors import NotFoundError, UnsupportedError
 from keytide.format.manifest_entry import ManifestEntry
 from keytide.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
