@@ -17,9 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keytide.errors import DataError, UnsupportedError
-from keytide.format.data_file.detached_values import whole_variants
+from keytide.format.data_file.detached_values import assembled, whole_variants
 from keytide.format.variant_encoding import keys_of
-from keytide.format.variant_shredding import assembled
 from keytide.types import Field, parse_sql_type
 from variant_model import Encoder, group_of, rebuilt, shredded
 
