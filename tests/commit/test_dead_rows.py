@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from pyroaring import BitMap, BitMap64
 
 import keytide as kt
-from keytide.commit.change import Author, Change
+from keytide.commit.change import Author, Change, Conflict
 from keytide.commit.committer import Committer
-from keytide.commit.conflicts import Conflict
 from keytide.format.index_files import IndexFile
 from keytide.format.snapshot import CommitKind
 from keytide.snapshot.live_files import (

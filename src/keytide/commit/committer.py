@@ -41,8 +41,17 @@ from typing import TypeAlias
 
 from keytide.base.dataclass import dataclass, replace
 from keytide.base.text import counted
-from keytide.commit.change import Change, MovedKeys, current_progress, moved_keys, new_data_files
-from keytide.commit.conflicts import Conflict, Decision, Restamp, decide
+from keytide.commit.change import (
+    Change,
+    Conflict,
+    Decision,
+    MovedKeys,
+    Restamp,
+    current_progress,
+    decide,
+    moved_keys,
+    new_data_files,
+)
 from keytide.commit.snapshot_files import (
     NewSnapshot,
     SnapshotBuilder,

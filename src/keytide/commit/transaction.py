@@ -19,9 +19,8 @@ from keytide.base.arguments import warn_caller
 from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import this_host
 from keytide.base.record import Record
-from keytide.commit.change import Author, Change, Progress, RestoredFiles, new_data_files
+from keytide.commit.change import Author, Change, Conflict, Progress, RestoredFiles, new_data_files
 from keytide.commit.committer import Committed, Committer, Redo
-from keytide.commit.conflicts import Conflict
 from keytide.errors import ConflictError, DataError, SetupError
 from keytide.format.manifest_entry import FileKind, ManifestEntry
 from keytide.format.snapshot import CommitKind, Operation, Snapshot

@@ -23,9 +23,8 @@ from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import cached_property
 from keytide.base.record import Record
 from keytide.base.row_kind import ROW_KIND, RowKind
-from keytide.commit.change import Author, new_data_files
+from keytide.commit.change import Author, Conflict, new_data_files
 from keytide.commit.committer import Committed
-from keytide.commit.conflicts import Conflict
 from keytide.commit.snapshot_files import wall_clock_ms
 from keytide.commit.transaction import Transaction
 from keytide.compaction.changelog import emits_changes

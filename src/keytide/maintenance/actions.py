@@ -22,9 +22,8 @@ from datetime import timedelta
 from keytide.base.dataclass import dataclass, replace
 from keytide.base.record import Record
 from keytide.base.text import Moment, epoch_ms
-from keytide.commit.change import new_data_files
+from keytide.commit.change import Conflict, new_data_files
 from keytide.commit.committer import Committed
-from keytide.commit.conflicts import Conflict
 from keytide.commit.transaction import Transaction
 from keytide.compaction.append_tables import (
     Clustering,

@@ -22,7 +22,7 @@ from functools import partial
 
 from keytide.base.dataclass import dataclass, replace
 from keytide.base.record import Record
-from keytide.commit.conflicts import Conflict
+from keytide.commit.change import Conflict
 from keytide.commit.snapshot_files import MergeRules, pick_all
 from keytide.commit.transaction import Transaction
 from keytide.compaction.compact import local_runner
