@@ -15,37 +15,37 @@ import pytest
 SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
-    "modules": 361,
-    "code_lines": 75_377,
-    "import_lines": 7_720,
+    "modules": 347,
+    "code_lines": 75_368,
+    "import_lines": 7_631,
     "functions": 6_727,
     "longest_function": 49,
     "one_liners_percent": 29,
     "used_once_percent": 41,
-    "lone_modules": 34,
+    "lone_modules": 30,
     "names_in_two_packages": 21,
 }
 """At most so many. A limit falls with its count, and rises only for a new capability."""
 
-MEDIANS = {"lines_of_a_module": 315.0, "lines_of_a_function": 4}
+MEDIANS = {"lines_of_a_module": 336, "lines_of_a_function": 4}
 """At least so many."""
 
 WAYS = {
     # At most so many modules, functions, and jumps between modules.
-    "upsert": (54, 513, 349),
+    "upsert": (51, 513, 345),
     "scan": (33, 211, 144),
     "get": (26, 132, 90),
-    "DELETE": (81, 801, 638),
-    "DELETE in SQL": (100, 911, 737),
-    "MERGE in SQL": (105, 966, 781),
-    "SELECT": (57, 404, 292),
-    "compaction": (60, 576, 416),
-    "auto_cdc": (62, 586, 420),
-    "auto_cdc, histories": (72, 695, 510),
-    "changes": (41, 295, 224),
-    "why": (40, 306, 209),
-    "external scan": (35, 206, 128),
-    "upsert and publish": (80, 934, 773),
+    "DELETE": (77, 801, 635),
+    "DELETE in SQL": (96, 911, 734),
+    "MERGE in SQL": (101, 966, 778),
+    "SELECT": (56, 404, 292),
+    "compaction": (58, 576, 415),
+    "auto_cdc": (60, 586, 418),
+    "auto_cdc, histories": (69, 695, 508),
+    "changes": (40, 295, 224),
+    "why": (39, 306, 209),
+    "external scan": (34, 206, 128),
+    "upsert and publish": (77, 934, 769),
 }
 
 
