@@ -188,7 +188,7 @@ duckdb.connect = partial(_connected, duckdb.connect)
 import keytide as kt  # noqa: E402  # see above
 from keytide.cdc import FeedSpec, SequenceSource, decode  # noqa: E402  # see above
 from keytide.commit.transaction import Transaction  # noqa: E402  # see above
-from keytide.feeds.apply import ChangeWriter, adapt_to_table  # noqa: E402  # see above
+from keytide.feeds.feed_writer import adapt_to_table, change_writer  # noqa: E402  # see above
 from keytide.types import Field, parse_sql_type  # noqa: E402  # see above
 from keytide.write.refusals import writable_view  # noqa: E402  # see above
 
@@ -278,7 +278,7 @@ def apply_changes(table: Any, batch: pa.Array, way: Way) -> None:
     """Decode a batch and write it to a table, like a task of an ingestion."""
     view = writable_view(table.stored)
     with Transaction.begin(table.stored, view) as transaction:
-        writer = ChangeWriter.on(transaction, SPEC)
+        writer = change_writer(transaction)
         with way.followed():
             found = adapt_to_table(decode(batch, SPEC), batch, view)
             written = writer.write(found.rows).written

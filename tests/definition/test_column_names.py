@@ -15,7 +15,7 @@ import pytest
 import keytide as kt
 from keytide.base.process import scratch
 from keytide.definition.schema_evolution import AddColumn, RenameColumn
-from keytide.feeds.apply import count_changes, fill_unavailable
+from keytide.feeds.feed_writer import REASON, PreviousValues, count_changes
 from keytide.format.schema import KEY_PREFIX, SYSTEM_NAMES
 from keytide.merge.order import MergeOrder
 from keytide.types import ArrayType, DataType, RowType
@@ -156,17 +156,18 @@ def test_changes_of_a_feed_may_have_every_name() -> None:
     row = dict.fromkeys(free, 1)
     changes = pl.DataFrame(
         [
-            {**row, "_row_kind": "+U", "_ordinal": 0, "_unavailable": [left_out], left_out: None},
-            {**row, rest[0]: 3, "_row_kind": "+U", "_ordinal": 1, "_unavailable": []},
+            {**row, "_VALUE_KIND": 2, "_ordinal": 0, "_unavailable": [left_out], left_out: None},
+            {**row, rest[0]: 3, "_VALUE_KIND": 2, "_ordinal": 1, "_unavailable": []},
         ],
         schema_overrides={left_out: pl.Int64, "_unavailable": pl.List(pl.String)},
-    )
-    system = {"_SEQUENCE_NUMBER": [0], "_VALUE_KIND": [0], "_row_kind": ["+I"]}
+    ).with_columns(pl.lit(None, pl.Binary).alias("_message"))
+    system = {"_SEQUENCE_NUMBER": [0], "_VALUE_KIND": [0]}
     stored = pl.DataFrame({**{name: [7 if name == left_out else 1] for name in free}, **system})
     stored = stored.with_columns(pl.lit(0, pl.Int64).alias(rest[0]))
-    filled = fill_unavailable(changes, stored, [order], free)
-    assert filled.changes[left_out].to_list() == [7, 1]
-    assert filled.unknown.is_empty()
+    kernel = PreviousValues(order, (order,), tuple(free), tuple(free))
+    filled = kernel.changed(stored, changes)
+    assert filled[left_out].to_list() == [7, 1]
+    assert filled[REASON].to_list() == [None, None]
     assert count_changes(changes, stored, [order]).applied == 2
 
 

@@ -21,7 +21,7 @@ from test_auto_cdc import SCHEMA, Event, Row, as_rows, newest, newest_values
 import keytide as kt
 from keytide.catalogs import local_writes
 from keytide.commit.transaction import Transaction, WriteResult
-from keytide.feeds.truncation import TruncationLookup, retry_after_truncation
+from keytide.feeds.auto_cdc import TruncationLookup, retry_after_truncation
 from table_rows import rows
 
 NO_KEY = -1

@@ -9,8 +9,8 @@ import pytest
 import keytide as kt
 from feeds import Message, batch, feed
 from keytide.cdc import decode
-from keytide.feeds.apply import adapt_to_table
 from keytide.feeds.feed import FeedRequest
+from keytide.feeds.feed_writer import adapt_to_table
 from keytide.feeds.target import feed_target
 from keytide.write.refusals import writable_view
 

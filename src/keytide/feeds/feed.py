@@ -48,6 +48,9 @@ ORDINAL_COLUMN = "_ordinal"
 UNAVAILABLE_COLUMN = "_unavailable"
 MESSAGE_COLUMN = "_message"
 
+OMITTED = "_omitted"
+"""The column of tables that lists the omitted values of a row, NULL without any."""
+
 UNAVAILABLE_VALUE = "__debezium_unavailable_value"
 """Debezium's placeholder for a large value that an update did not change."""
 

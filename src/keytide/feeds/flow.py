@@ -1,4 +1,4 @@
-"""Flows of change events into a table: the request, and the target table.
+"""Flows of change events into a table: the request, the rows of events, and the target table.
 
 The names are those of AUTO CDC in Spark's and Databricks' pipelines. The target is created for a
 flow, or checked.
@@ -12,22 +12,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from keytide.base.arguments import shown
 from keytide.base.dataclass import dataclass, field
 from keytide.base.process import cached_property
-from keytide.base.row_kind import ROW_KIND
+from keytide.base.row_kind import ROW_KIND, RowKind
 from keytide.catalogs.catalog import Catalog, NewTable
 from keytide.catalogs.schema_changes import alter_table
 from keytide.definition.schema_evolution import SetOption
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
+from keytide.feeds.omitted_values import OmittedValues
 from keytide.feeds.scd import DELETED_AT, IGNORED_NULLS, SEQUENCES, History, LatestRow
+from keytide.format.arrow import from_arrow
 from keytide.format.schema import TableSchema
 from keytide.merge.order import order_of
 from keytide.options import TableOptions, keys, stored_names
+from keytide.predicate.condition import predicate_of
+from keytide.predicate.predicate import Predicate, columns_of, row_filter
 from keytide.snapshot.state import TableView
 from keytide.snapshot.stored_table import StoredTable
 from keytide.types import STRING, ArrayType, Field, RowType, type_from_arrow
+from keytide.write.input_rows import parsed_kinds
 
 # -- the request -----------------------------------------------------------------------------------
 
@@ -196,12 +202,11 @@ class Flow:
         by = self.request.sequence_by
         return (name,) if len(by) == 1 else tuple(f"{name}_{column}" for column in by)
 
-    def kernel(self, view: TableView) -> History | LatestRow:
-        """The computation of rows from events, for a target.
-
-        REQUIRES: `reads_first`.
-        """
+    def kernel(self, view: TableView) -> History | LatestRow | OmittedValues:
+        """What computes rows from events and stored rows, for a target."""
         request, columns = self.request, view.schema.names
+        if not self.reads_first:
+            return OmittedValues(view.order, tuple(columns))
         order = order_of(request.keys, view.schema.fields, view.options)
         if not self.keeps_history:
             others = {*request.keys, *order.sequence, SEQUENCES}
@@ -248,6 +253,79 @@ def refuse_stream_settings(name: Any, checkpoint: Any, trigger: Any) -> None:
 
 def _wrong(what: str) -> InvalidError:
     return InvalidError(f"Lake.auto_cdc: {what}")
+
+
+# -- rows of events --------------------------------------------------------------------------------
+
+
+def split_truncates(events: pa.Table, flow: Flow) -> tuple[pa.Table, pa.Table]:
+    """The row events, and the places in the order of the events that truncate the target.
+
+    Raises `InvalidError` if a truncating event has no place, and as `rows_of_events`.
+    """
+    order = list(flow.request.sequence_by)
+    if flow.request.truncates is None:
+        return events, events.select(order).slice(0, 0)
+    truncates = _matching_rows(events, flow.request.truncates, flow)
+    places = events.filter(truncates).select(order)
+    if any(column.null_count for column in places.columns):
+        raise without_place(flow)
+    return events.filter(pc.invert(truncates)), places
+
+
+def without_place(flow: Flow) -> InvalidError:
+    """The error for a truncating event without a place, as nobody can say what precedes it."""
+    return InvalidError(
+        f"Lake.auto_cdc: an event that truncates {flow.request.target} has NULL in "
+        f"{' or '.join(flow.request.sequence_by)}, so its order is unknown; set a value"
+    )
+
+
+def rows_of_events(events: pa.Table, flow: Flow) -> pa.Table:
+    """Convert row events to rows of the flow's target, with `_row_kind` and unconverted values.
+
+    Raises `InvalidError` for NULL or another string as a row kind, and `InvalidError` or
+    `NotFoundError` for a condition that does not match the source.
+    """
+    request = flow.request
+    if ROW_KIND in events.column_names:
+        kinds = parsed_kinds(events[ROW_KIND], ROW_KIND, request.target)
+        # Before images contain no additional information.
+        events = events.filter(pc.not_equal(kinds, int(RowKind.UPDATE_BEFORE)))
+    columns = {name: events.column(name) for name in (*request.keys, *flow.names)}
+    if flow.keeps_history:
+        by = zip(flow.starts, request.sequence_by, strict=True)
+        columns |= {start: events.column(name) for start, name in by}
+
+    if request.deletes is not None:
+        matches = _matching_rows(events, request.deletes, flow)
+        columns[ROW_KIND] = pc.if_else(matches, "-D", "+I")
+    elif ROW_KIND in events.column_names:
+        columns[ROW_KIND] = events[ROW_KIND]
+    else:
+        columns[ROW_KIND] = pa.repeat(pa.scalar("+I"), events.num_rows)
+    return pa.table(columns)
+
+
+def _matching_rows(events: pa.Table, condition: Any, flow: Flow) -> pa.Array:
+    """Which events match a condition. NULL is no match."""
+    predicate, fields = source_condition(condition, flow)
+    columns = {f.name: events.column(f.name).cast(f.type.to_arrow()) for f in fields}
+    frame = from_arrow(pa.table(columns) if columns else events.select([]))
+    return frame.select(row_filter(predicate, fields).fill_null(False)).to_series().to_arrow()
+
+
+def source_condition(condition: Any, flow: Flow) -> tuple[Predicate, list[Field]]:
+    """A condition for deletes or truncates, and the columns of the source that it uses."""
+    known = []
+    for column in flow.source:
+        try:
+            known.append(Field(-1, column.name, type_from_arrow(column.type)))
+        except InvalidError:  # noqa: PERF203  # only a condition about it needs a type
+            continue
+    predicate = predicate_of(condition, known, flow.request.target)
+    asked = columns_of(predicate)
+    return predicate, [field for field in known if field.name in asked]
 
 
 # -- the target table ------------------------------------------------------------------------------

@@ -1,38 +1,44 @@
 """Values that a source omitted, filled from the version of the key before them.
 
-Each row stores where its omitted values come from: the place of the version that had the value, or
-of the delete after which none did. So a version or a delete that arrives late changes exactly what
-it would have changed on time, and the rows do not depend on order or batches. A pure computation
-over frames.
+In a table with the column `OMITTED`, each row stores where its omitted values come from: the place
+of the version that had the value, or of the delete after which none did. So a version or a delete
+that arrives late changes exactly what it would have changed on time, and the rows do not depend on
+order or batches. A table gets the column when the first change omits a value.
+From then on, each batch reads the stored rows of its keys.
+
+The rows are computed over frames.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from keytide.base.dataclass import dataclass
 from keytide.base.process import scratch
 from keytide.base.row_kind import RowKind
-from keytide.feeds.feed import UNAVAILABLE_COLUMN
+from keytide.catalogs.local_writes import extended_table
+from keytide.commit.change import Author
+from keytide.definition.schema_evolution import AddColumn, ChangeColumnNullability, SchemaChange
+from keytide.feeds.feed import OMITTED, UNAVAILABLE_COLUMN
 from keytide.format.data_file import VALUE_KIND
 from keytide.format.schema import TableSchema
 from keytide.merge.order import IS_ADD, MergeOrder
+from keytide.options import TableOptions
+from keytide.snapshot.state import TableView
+from keytide.snapshot.stored_table import PinnedTable
 from keytide.types import STRING, ArrayType, AtomicType, Field, RowType
 
-# -- values that a source omitted, filled from the version of the key before them ------------------
+# -- values with a stored origin -------------------------------------------------------------------
 
-
-OMITTED = "_omitted"
-"""The column of tables that lists the omitted values of a row, NULL without any."""
-
-ROW = scratch("row")
-"""The column that numbers versions: -1 for stored rows, otherwise the order of arrival."""
 
 _NAME, _IS_KNOWN = "name", "is_known"
-_AT, _SOURCE, _IS_MAIN, _GIVES, _DEAD, _VALUE = map(
-    scratch, ("at", "source", "main", "gives", "dead", "value")
+_AT, _ROW, _SOURCE, _IS_MAIN, _GIVES, _DEAD, _VALUE = map(
+    scratch, ("at", "row", "source", "main", "gives", "dead", "value")
 )
 
 
@@ -53,39 +59,33 @@ class OmittedValues:
     order: MergeOrder
     columns: tuple[str, ...]
 
-    @property
-    def given(self) -> tuple[str, ...]:
-        """The columns of events."""
-        return tuple(name for name in self.columns if name != OMITTED)
+    def stored_columns(self, events: pl.DataFrame) -> Sequence[str]:
+        """All columns."""
+        return self.columns
 
     def changed(self, stored: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-        """The rows to write to apply events, in order of arrival. Stored rows are added if an
-        event changes where their values come from.
+        """See `Kernel`. Stored rows are written again if an event changes where their values come
+        from.
         """
-        versions = pl.concat(
-            [
-                stored.select(*self.columns, VALUE_KIND).with_columns(
-                    pl.lit(-1, dtype=pl.Int64).alias(ROW)
-                ),
-                events.select(*self.columns, VALUE_KIND).with_columns(
-                    pl.int_range(pl.len(), dtype=pl.Int64).alias(ROW)
-                ),
-            ]
-        )
-        found = fill_omitted(versions, self.order, self.columns)
         kind = pl.when(IS_ADD).then(int(RowKind.INSERT)).otherwise(int(RowKind.DELETE))
-        return found.select(*self.columns, kind.cast(pl.Int8).alias(VALUE_KIND))
+        before = stored.with_columns(
+            pl.lit(-1, dtype=pl.Int64).alias(_ROW), kind.cast(pl.Int8).alias(VALUE_KIND)
+        )
+        arrived = events.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(_ROW))
+        versions = pl.concat([before, arrived], how="diagonal")
+        found = fill_omitted(versions, self.order, self.columns)
+        return found.select(events.columns)
 
 
 def fill_omitted(versions: pl.DataFrame, order: MergeOrder, columns: Sequence[str]) -> pl.DataFrame:
     """Events with their omitted values filled, and the stored rows that change by them.
 
     `versions` are stored rows, then events in order of arrival, with the columns of the table, the
-    value kind and `ROW`. Events list their omitted columns in `UNAVAILABLE_COLUMN`, stored rows in
+    value kind and `_ROW`. Events list their omitted columns in `UNAVAILABLE_COLUMN`, stored rows in
     `OMITTED`.
     """
     stored_names = pl.col(OMITTED).list.eval(pl.element().struct.field(_NAME))
-    left_out = pl.when(pl.col(ROW) < 0).then(stored_names).otherwise(pl.col(UNAVAILABLE_COLUMN))
+    left_out = pl.when(pl.col(_ROW) < 0).then(stored_names).otherwise(pl.col(UNAVAILABLE_COLUMN))
     left_out = left_out.fill_null([])
     marked = versions.with_columns(
         left_out.alias(_SOURCE), (~IS_ADD).alias(_DEAD), pl.int_range(pl.len()).alias(_AT)
@@ -115,7 +115,7 @@ def fill_omitted(versions: pl.DataFrame, order: MergeOrder, columns: Sequence[st
     for name in names:
         differs |= marked[name].ne_missing(was[name])
     result = marked.with_columns(made.alias(OMITTED))
-    return result.filter((pl.col(ROW) >= 0) | pl.lit(differs)).drop(_SOURCE, _DEAD, _AT)
+    return result.filter((pl.col(_ROW) >= 0) | pl.lit(differs)).drop(_SOURCE, _DEAD, _AT)
 
 
 def _filled(marked: pl.DataFrame, order: MergeOrder, name: str) -> pl.DataFrame:
@@ -125,7 +125,7 @@ def _filled(marked: pl.DataFrame, order: MergeOrder, name: str) -> pl.DataFrame:
         *order.columns,
         pl.col(name).alias(_VALUE),
         _AT,
-        ROW,
+        _ROW,
         pl.lit(value=True).alias(_IS_MAIN),
         is_omitted.alias(_GIVES),
         _DEAD,
@@ -155,7 +155,7 @@ def _filled(marked: pl.DataFrame, order: MergeOrder, name: str) -> pl.DataFrame:
 
 def _origins(marked: pl.DataFrame, order: MergeOrder, name: str) -> pl.DataFrame:
     """The versions that stored rows have one omitted value from, as versions of their own."""
-    stored = marked.filter((pl.col(ROW) < 0) & pl.col(OMITTED).list.len().gt(0))
+    stored = marked.filter((pl.col(_ROW) < 0) & pl.col(OMITTED).list.len().gt(0))
     exploded = stored.explode(OMITTED)
     entry = pl.col(OMITTED).struct
     exploded = exploded.filter(entry.field(_NAME) == name)
@@ -168,8 +168,55 @@ def _origins(marked: pl.DataFrame, order: MergeOrder, name: str) -> pl.DataFrame
         *(entry.field(n).alias(n) for n in order.sequence),
         pl.col(name).alias(_VALUE),
         _AT,
-        ROW,
+        _ROW,
         pl.lit(value=False).alias(_IS_MAIN),
         entry.field(_IS_KNOWN).alias(_GIVES),
         ended.alias(_DEAD),
     )
+
+
+# -- tables with the column `OMITTED` --------------------------------------------------------------
+
+
+def omitted_names(rows: pa.Table) -> list[str]:
+    """The columns that some changes omit. REQUIRES: they have the column for it."""
+    lists = rows[UNAVAILABLE_COLUMN]
+    if not pa.types.is_list(lists.type) or not pa.types.is_string(lists.type.value_type):
+        return []
+    return sorted(name for name in pc.unique(pc.list_flatten(lists)).to_pylist() if name)
+
+
+def with_omitted_column(
+    pinned: PinnedTable, names: Collection[str], author: Author | None = None
+) -> PinnedTable:
+    """The table with the column `OMITTED`, in which the named columns can be NULL.
+
+    A value of a NOT NULL column is unknown until its version arrives. Raises what `extended_table`
+    raises.
+    """
+    if not names:
+        return pinned
+    return extended_table(pinned, partial(_storing, names=names), author=author)
+
+
+def has_omitted_column(view: TableView) -> bool:
+    """Whether a table can store which values of its rows were omitted.
+
+    It must keep the latest row of each key. Other engines merge values in their own ways.
+    """
+    options = view.options
+    keeps_latest = options.merge_engine == TableOptions.parse({}).merge_engine
+    return keeps_latest and not view.kind.has_key_index
+
+
+def _storing(schema: TableSchema, names: Collection[str]) -> list[SchemaChange]:
+    changes: list[SchemaChange] = []
+    if OMITTED not in schema.by_name:
+        sequence = TableOptions.parse(schema.options).sequence_field
+        field = omitted_field(schema, sequence)
+        changes.append(AddColumn((field.name,), field.type))
+    for name in names:
+        field_ = schema.by_name.get(name)
+        if field_ is not None and not field_.type.nullable and name not in schema.primary_keys:
+            changes.append(ChangeColumnNullability((name,), nullable=True))
+    return changes

@@ -40,14 +40,11 @@ from keytide.merge.order import IS_ADD, SEQUENCE_NUMBER, MergeOrder
 Places = npt.NDArray[np.int64]
 
 
-DELETES = scratch("deletes")
-"""The column of events that marks deletes."""
-
 IGNORED_NULLS = "__IGNORED_NULLS"
 """Lists the columns without a value in the last event, in a table that ignores NULLs."""
 
-_OPENS, _HIDDEN, _BEGINS, _STORED, _GOES_ON = map(
-    scratch, ("opens", "hidden", "begins", "stored", "goes-on")
+_DELETES, _OPENS, _HIDDEN, _BEGINS, _STORED, _GOES_ON = map(
+    scratch, ("deletes", "opens", "hidden", "begins", "stored", "goes-on")
 )
 _DEAD = [int(RowKind.DELETE), int(RowKind.UPDATE_BEFORE)]
 
@@ -68,36 +65,24 @@ class History:
     ignores_nulls: bool = False
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        """The columns that identify the row of an event."""
-        return self.order.key
-
-    @property
     def starts(self) -> tuple[str, ...]:
         """The columns that order the events of a key."""
         return self.order.sequence
 
-    @property
-    def given(self) -> tuple[str, ...]:
-        """The columns of events."""
-        return (*self.keys, *self.starts, *self.values)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
+    def stored_columns(self, events: pl.DataFrame) -> tuple[str, ...]:
         """All columns of stored rows, in any order."""
-        return (*self.given, *self.ends, *((IGNORED_NULLS,) if self.ignores_nulls else ()))
+        notes = (IGNORED_NULLS,) if self.ignores_nulls else ()
+        return (*self.order.key, *self.starts, *self.values, *self.ends, *notes)
 
     def changed(self, stored: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
         """The rows to write to add events to the history of their keys.
 
-        `stored` has all rows of these keys, including deleted ones, with `columns` and
-        `_VALUE_KIND`. `events` has `keys`, `starts`, `values` and `DELETES`, in order of arrival.
-        Of events with the same key and start, the last one wins. The result has `columns` and
-        `_VALUE_KIND`, without stored rows that need no change.
+        `events` has the key, `starts` and `values`. Of events with the same key and start, the last
+        one wins. Stored rows that need no change are left out.
         """
-        known = self._events_of(stored)
-        wanted = self._rows_of(pl.concat([known, events.select(known.columns)]))
-        return _differing_rows(wanted, stored, (*self.keys, *self.starts), self.columns)
+        known, marked = self._events_of(stored), events.with_columns((~IS_ADD).alias(_DELETES))
+        wanted = self._rows_of(pl.concat([known, marked.select(known.columns)]))
+        return _differing_rows(wanted, stored, (*self.order.key, *self.starts))
 
     # -- from rows to events --------------------------------------------------------------------
 
@@ -111,23 +96,24 @@ class History:
         deletes = is_dead & pl.col(self.ends[0]).is_null()
         marks = [
             ~is_dead.alias(_OPENS),
-            deletes.alias(DELETES),
+            deletes.alias(_DELETES),
             (is_dead & ends_at_once).alias(_HIDDEN),
         ]
         rows = self.order.sort(stored.with_columns(marks), arrival_decides=True)
         # A row that was deleted in another way is no longer an event, nor are its hidden events.
         before = pl.when(~pl.col(_HIDDEN) | self._is_new_key).then(_OPENS).forward_fill()
-        rows = rows.filter(_OPENS | pl.col(DELETES) | (pl.col(_HIDDEN) & before))
-        events = self._with_own_values(rows).select(*self.given, DELETES)
+        rows = rows.filter(_OPENS | pl.col(_DELETES) | (pl.col(_HIDDEN) & before))
+        events = self._with_own_values(rows)
+        events = events.select(*self.order.key, *self.starts, *self.values, _DELETES)
 
         # Deletes that are no longer stored, but that closed stored intervals.
         ends = rows.filter(pl.col(_OPENS) & pl.col(self.ends[0]).is_not_null())
-        place = [*self.keys, *self.starts]
+        place = [*self.order.key, *self.starts]
         renamed = dict(zip(self.ends, self.starts, strict=True))
-        closed = ends.select(*self.keys, *self.ends).rename(renamed)
+        closed = ends.select(*self.order.key, *self.ends).rename(renamed)
         lost = closed.join(rows.select(place), on=place, how="anti", nulls_equal=True)
         nothing = [pl.lit(None, rows.schema[name]).alias(name) for name in self.values]
-        return pl.concat([events, lost.select(*place, *nothing, pl.lit(True).alias(DELETES))])
+        return pl.concat([events, lost.select(*place, *nothing, pl.lit(True).alias(_DELETES))])
 
     def _with_own_values(self, stored: pl.DataFrame) -> pl.DataFrame:
         rows = stored
@@ -179,14 +165,14 @@ class History:
 
     @property
     def _is_new_key(self) -> pl.Expr:
-        differs = (pl.col(key).ne_missing(pl.col(key).shift(1)) for key in self.keys)
+        differs = (pl.col(key).ne_missing(pl.col(key).shift(1)) for key in self.order.key)
         return pl.any_horizontal(pl.int_range(pl.len()) == 0, *differs)
 
     @staticmethod
     def _ends_of_intervals(events: pl.DataFrame) -> tuple[Places, Places]:
         """The positions of the first and of the last event of each interval, in the same order."""
         intervals = events[_OPENS].cum_sum().to_numpy()
-        updates = np.flatnonzero(~events[DELETES].to_numpy())
+        updates = np.flatnonzero(~events[_DELETES].to_numpy())
         changes = np.diff(intervals[updates]) != 0
         is_first, is_last = np.r_[True, changes], np.r_[changes, True]
         return updates[is_first[: len(updates)]], updates[is_last[: len(updates)]]
@@ -195,10 +181,10 @@ class History:
 
     def _rows_of(self, events: pl.DataFrame) -> pl.DataFrame:
         """The rows of all events of some keys."""
-        place = [*self.keys, *self.starts]
+        place = [*self.order.key, *self.starts]
         events = self.order.sort(events, arrival_decides=True)
         events = events.unique(place, keep="last", maintain_order=True)
-        nothing = (pl.when(~pl.col(DELETES)).then(name) for name in self.values)
+        nothing = (pl.when(~pl.col(_DELETES)).then(name) for name in self.values)
         events = self._marked(events.with_columns(nothing))
         first, last = self._ends_of_intervals(events)
         live, dead = (pl.lit(int(kind), pl.Int8) for kind in (RowKind.INSERT, RowKind.DELETE))
@@ -220,15 +206,16 @@ class History:
         places[last] = first
         own = events.with_columns(events.select(self.values)[pl.Series(places)])
         at_once = (pl.col(s).alias(e) for s, e in zip(self.starts, self.ends, strict=True))
-        hidden = own.filter(~pl.col(DELETES) & ~pl.col(_OPENS)).with_columns(at_once)
+        hidden = own.filter(~pl.col(_DELETES) & ~pl.col(_OPENS)).with_columns(at_once)
         endless = (pl.lit(None, events.schema[end]).alias(end) for end in self.ends)
-        deletes = events.filter(DELETES).with_columns(endless)
+        deletes = events.filter(_DELETES).with_columns(endless)
         frames = (intervals, hidden, deletes)
-        return pl.concat([frame.select(*self.columns, VALUE_KIND) for frame in frames])
+        columns = self.stored_columns(events)
+        return pl.concat([frame.select(*columns, VALUE_KIND) for frame in frames])
 
     def _marked(self, events: pl.DataFrame) -> pl.DataFrame:
         """Events in order, with what they open or close, and the start of the next event."""
-        begins = self._is_new_key | pl.col(DELETES).shift(1).fill_null(True)
+        begins = self._is_new_key | pl.col(_DELETES).shift(1).fill_null(True)
         events = events.with_columns(begins.alias(_BEGINS))
         left = (pl.col(name) for name in self.values)
         if self.ignores_nulls:
@@ -238,7 +225,7 @@ class History:
             c.alias(_of(n)) for c, n in zip(left, self.values, strict=True)
         )
         before = (pl.col(_of(n)).ne_missing(pl.col(_of(n)).shift(1)) for n in self.tracked)
-        opens = ~pl.col(DELETES) & pl.any_horizontal(_BEGINS, *before)
+        opens = ~pl.col(_DELETES) & pl.any_horizontal(_BEGINS, *before)
         goes_on = ~self._is_new_key.shift(-1, fill_value=True)
         ends = (
             pl.when(goes_on).then(pl.col(start).shift(-1)).alias(end)
@@ -267,28 +254,17 @@ class LatestRow:
     values: tuple[str, ...]
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        """The columns that identify the row of an event."""
-        return self.order.key
-
-    @property
     def sequence(self) -> str:
         """The column that orders the events of a key."""
         (sequence,) = self.order.sequence
         return sequence
 
-    @property
-    def given(self) -> tuple[str, ...]:
-        """The columns of events."""
-        return (*self.keys, self.sequence, *self.values)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
+    def stored_columns(self, events: pl.DataFrame) -> tuple[str, ...]:
         """All columns of stored rows, in any order."""
-        return (*self.given, SEQUENCES)
+        return (*self.order.key, self.sequence, *self.values, SEQUENCES)
 
     def changed(self, stored: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-        """The rows to write to apply events. The frames are as in `History.changed`."""
+        """See `Kernel`. Stored rows that need no change are left out."""
         images = self._images(stored, events)
         steps = self._steps(images)
 
@@ -297,11 +273,11 @@ class LatestRow:
         ranks = np.full(len(names) * images.height, -1)
         ranks[steps[_STEP].to_numpy()] = np.arange(steps.height)
         columns = zip(names, np.split(ranks, len(names)), strict=True)
-        found = images.select(self.keys).with_columns(pl.Series(n, own) for n, own in columns)
+        found = images.select(self.order.key).with_columns(pl.Series(n, own) for n, own in columns)
         ranked = found.with_columns(pl.when(pl.col(n) >= 0).then(n) for n in names)
-        newest = ranked.group_by(self.keys, maintain_order=True).max()
+        newest = ranked.group_by(self.order.key, maintain_order=True).max()
         wanted = self._as_rows(newest, images, steps)
-        return _differing_rows(wanted, stored, self.keys, self.columns)
+        return _differing_rows(wanted, stored, self.order.key)
 
     def remaining_rows(self, rows: pl.DataFrame, place: pl.Series) -> pl.DataFrame:
         """Stored rows, without values that precede a place."""
@@ -322,17 +298,17 @@ class LatestRow:
         came, at = pl.col(SEQUENCES).struct, pl.col(self.sequence)
         # A deleted row says only when its key was deleted.
         of_rows = stored.select(
-            *self.keys, *(pl.when(IS_ADD).then(n).alias(n) for n in self.values),
+            *self.order.key, *(pl.when(IS_ADD).then(n).alias(n) for n in self.values),
             *(came.field(n).alias(_of(n)) for n in self.values),
             pl.when(IS_ADD).then(came.field(DELETED_AT)).otherwise(at).alias(DELETED_AT),
-            (~IS_ADD | came.field(DELETED_AT).is_not_null()).alias(DELETES),
+            (~IS_ADD | came.field(DELETED_AT).is_not_null()).alias(_DELETES),
             at.alias(_of(_UPDATED)), IS_ADD.alias(_UPDATED),
         )  # fmt: skip
         of_events = events.select(
-            *self.keys, *(pl.when(~pl.col(DELETES)).then(n).alias(n) for n in self.values),
+            *self.order.key, *(pl.when(IS_ADD).then(n).alias(n) for n in self.values),
             *(at.alias(_of(n)) for n in self.values),
-            at.alias(DELETED_AT), DELETES,
-            at.alias(_of(_UPDATED)), (~pl.col(DELETES)).alias(_UPDATED),
+            at.alias(DELETED_AT), (~IS_ADD).alias(_DELETES),
+            at.alias(_of(_UPDATED)), IS_ADD.alias(_UPDATED),
         )  # fmt: skip
         return pl.concat([of_rows, of_events])
 
@@ -342,7 +318,7 @@ class LatestRow:
         `_STEP` is the place of a statement among all columns of all images.
         """
         said = [
-            (pl.col(DELETED_AT), pl.col(DELETES), RowKind.DELETE),
+            (pl.col(DELETED_AT), pl.col(_DELETES), RowKind.DELETE),
             (pl.col(_of(_UPDATED)), pl.col(_UPDATED), RowKind.INSERT),
             *((pl.col(_of(n)), pl.col(n).is_not_null(), RowKind.INSERT) for n in self.values),
         ]
@@ -370,7 +346,7 @@ class LatestRow:
         last = left.select(pl.max_horizontal(DELETED_AT, _UPDATED)).to_series()
         kind = pl.when(pl.col(_UPDATED) > deleted).then(int(RowKind.INSERT))
         return left.select(
-            *self.keys, place_of.gather(last).alias(self.sequence),
+            *self.order.key, place_of.gather(last).alias(self.sequence),
             *(images[n].gather(row_of.gather(left[n])).alias(n) for n in self.values),
             pl.struct(*at.values()).alias(SEQUENCES),
             kind.otherwise(int(RowKind.DELETE)).cast(pl.Int8).alias(VALUE_KIND),
@@ -382,10 +358,10 @@ def _of(name: str) -> str:
 
 
 def _differing_rows(
-    wanted: pl.DataFrame, stored: pl.DataFrame, place: Sequence[str], columns: Sequence[str]
+    wanted: pl.DataFrame, stored: pl.DataFrame, place: Sequence[str]
 ) -> pl.DataFrame:
     """The rows without those that are stored in the same way at their place."""
-    others = [name for name in (*columns, VALUE_KIND) if name not in place]
+    others = [name for name in wanted.columns if name not in place]
     kept = stored.select(
         *place, *(pl.col(name).alias(_of(name)) for name in others), pl.lit(True).alias(_STORED)
     )
@@ -393,4 +369,4 @@ def _differing_rows(
     differs = pl.any_horizontal(
         pl.col(_STORED).is_null(), *(pl.col(name).ne_missing(pl.col(_of(name))) for name in others)
     )
-    return both.filter(differs).select(*columns, VALUE_KIND)
+    return both.filter(differs).select(wanted.columns)

@@ -17,9 +17,8 @@ from keytide.definition.kind import require_key
 from keytide.definition.schema_evolution import SetOption
 from keytide.errors import InvalidError, NotFoundError
 from keytide.feeds.epochs import Epoch, SequenceSource, epochs_of, extended, parse_epochs
-from keytide.feeds.feed import FeedRequest, FeedSpec
+from keytide.feeds.feed import OMITTED, FeedRequest, FeedSpec
 from keytide.feeds.inference import Sample
-from keytide.feeds.omitted_values import OMITTED
 from keytide.options import TableOptions, keys, stored_names
 from keytide.snapshot.stored_table import StoredTable
 from keytide.types import Field

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -17,20 +16,24 @@ from keytide.catalogs.catalog import Catalog
 from keytide.commit.change import Author
 from keytide.commit.transaction import Transaction, WriteResult
 from keytide.errors import InvalidError
-from keytide.feeds.flow import Flow, FlowRequest, flow_target, refuse_stream_settings
-from keytide.feeds.flow_writer import (
-    EventWriter,
-    combined_result,
-    commit_from_state,
-    source_condition,
-    truncate_up_to,
-    without_place,
-)
-from keytide.feeds.truncation import (
+from keytide.feeds.auto_cdc import (
+    EventTask,
     Truncation,
     TruncationLookup,
+    combined_result,
+    commit_from_state,
     recorded_truncation,
     retry_after_truncation,
+    truncate_up_to,
+)
+from keytide.feeds.feed_writer import FeedWriter
+from keytide.feeds.flow import (
+    Flow,
+    FlowRequest,
+    flow_target,
+    refuse_stream_settings,
+    source_condition,
+    without_place,
 )
 from keytide.snapshot.stored_table import StoredTable
 from keytide.spark.capacity import bytes_of_rows, work_place
@@ -48,7 +51,6 @@ from keytide.spark.error_translation import check_python, on_driver
 from keytide.spark.internals import is_connect, refuse_other_servers, runs_batch_function
 from keytide.spark.runner import Executors, SizedRunner
 from keytide.types import arrow_schema
-from keytide.write.task import TaskResult
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,11 @@ class _Events:
     def write(self, events: DataFrame, author: Author | None) -> WriteResult:
         """Write events in one atomic commit, after a commit that truncates if any event does."""
         events, places = _split_truncates(events, self.flow)
+        rows = _rows(events, self.flow)
+        if not places.num_rows:
+            return self._apply(rows, author)
         truncated = truncate_up_to(self.table, self.flow, places)
-        return combined_result(truncated, self._apply(_rows(events, self.flow), author))
+        return combined_result(truncated, self._apply(rows, author))
 
     def _apply(self, rows: DataFrame, author: Author | None) -> WriteResult:
         if self.flow.reads_first:
@@ -144,7 +149,7 @@ class _Events:
         return retry_after_truncation(self.table, append_rest)
 
     def _write(self, rows: DataFrame, transaction: Transaction) -> None:
-        writer = EventWriter.on(transaction, self.flow)
+        writer = FeedWriter.on(transaction, self.flow.kernel(transaction.view))
         limit = transaction.view.options.driver_work_bytes_max
         events = rows
         if not self.flow.keeps_history:
@@ -152,27 +157,15 @@ class _Events:
         if work_place(rows.sparkSession, limit, bytes_of_rows(rows)).is_driver:
             with on_driver():
                 held = events.toArrow()
-            here = replace(transaction.task_here(writer.task), threads=os.cpu_count() or 1)
-            transaction.collect(replace(writer, task=here).feed([held], 0))
+            task = EventTask.of(writer.here(transaction), self.flow)
+            transaction.collect(task.feed([held], 0))
         else:
             layout = writer.task.layout.for_tasks(writers_for_rows(rows))
             order = order_by_bucket(events)
             placed = replace(writer.task, layout=layout, order=order)
-            task = _PieceWriter(replace(writer, task=placed))
+            task = EventTask.of(replace(writer, task=placed), self.flow)
             shuffled = by_bucket(events, transaction.view, layout.spread)
             Executors().feed(task, shuffled, transaction.collect)
-
-
-@dataclass(frozen=True)
-class _PieceWriter:
-    """A writer of events that arrive in small pieces."""
-
-    writer: EventWriter
-
-    def feed(self, rows: Iterable[pa.Table], number: int) -> TaskResult:
-        """See `EventWriter`."""
-        pieces = list(rows)
-        return self.writer.feed([pa.concat_tables(pieces)] if pieces else [], number)
 
 
 def _split_truncates(events: DataFrame, flow: Flow) -> tuple[DataFrame, pa.Table]:

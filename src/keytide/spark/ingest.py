@@ -26,18 +26,24 @@ from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.commit.change import Author
 from keytide.commit.transaction import Transaction
 from keytide.errors import InvalidError, NotFoundError, UnsupportedError
-from keytide.feeds.apply import ChangeCounts, ChangeWriter, WrittenChanges, adapt_to_table
 from keytide.feeds.decode import decode
 from keytide.feeds.feed import (
+    OMITTED,
     UNAVAILABLE_COLUMN,
     BatchReport,
     FeedRequest,
     FeedSpec,
     IngestReport,
 )
-from keytide.feeds.flow_writer import has_omitted_column, with_omitted_column
+from keytide.feeds.feed_writer import (
+    ChangeCounts,
+    FeedWriter,
+    WrittenChanges,
+    adapt_to_table,
+    change_writer,
+)
 from keytide.feeds.inference import Sample, combined_columns, feed_growth
-from keytide.feeds.omitted_values import OMITTED
+from keytide.feeds.omitted_values import has_omitted_column, with_omitted_column
 from keytide.feeds.target import feed_columns, feed_target
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.bucket import bucket_ids
@@ -334,7 +340,7 @@ class _Ingestion:
         rows = decoded.where(F.col(_BUCKET).isNotNull())
         names = map(column, [*self._spec.rows_schema.names, BLOCK])
         layout = _layout(transaction, decoded)
-        task = _ChangeTask(ChangeWriter.on(transaction, self._spec, layout), blocks)
+        task = _ChangeTask(change_writer(transaction, layout), self._spec.rows_schema, blocks)
 
         def take(part: WrittenChanges) -> None:
             transaction.collect(part.written)
@@ -450,20 +456,20 @@ class _ChangeTask:
     `blocks` are the pieces of files that the messages come from, in the order of the feed.
     """
 
-    writer: ChangeWriter
+    writer: FeedWriter
+    schema: pa.Schema
     blocks: tuple[int, ...]
 
     def feed(self, rows: Iterable[pa.Table], number: int) -> WrittenChanges | None:
         """Write all rows together, in the order of the messages. None if there are no rows.
 
-        Raises what `ChangeWriter.write` raises.
+        Raises what `FeedWriter.write` raises.
         """
         pieces = list(rows)
         if not pieces:
             return None
-        schema = self.writer.spec.rows_schema
-        table = self._in_order(pa.concat_tables(pieces)).cast(batch_schema(schema))
-        return self.writer.write(to_arrow(from_arrow(table), schema))
+        table = self._in_order(pa.concat_tables(pieces)).cast(batch_schema(self.schema))
+        return self.writer.write(to_arrow(from_arrow(table), self.schema))
 
     def _in_order(self, rows: pa.Table) -> pa.Table:
         """The rows in the order of the feed, which also numbers the messages."""

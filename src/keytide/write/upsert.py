@@ -13,7 +13,7 @@ filled in, counted or checked, and no two rows have the same key.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from keytide.base.dataclass import dataclass, field, replace
+from keytide.base.row_kind import RowKind
 from keytide.errors import UnsupportedError
 from keytide.format.index_files import DELETION_VECTORS, KEY_INDEX, IndexFile, IndexKey
 from keytide.format.manifest_entry import ManifestEntry
@@ -28,7 +29,7 @@ from keytide.key_index.indexed_keys import NOTHING, Entries, Numbers, newest_of_
 from keytide.key_index.sorted_runs import DamagedRunError
 from keytide.merge.order import IS_ADD, VALUE_KIND
 from keytide.options import keys
-from keytide.read.current_rows import by_name, exact
+from keytide.read.current_rows import by_name, exact, hashes_of
 from keytide.snapshot.bucket_key_index import NewKeys, key_files_by_bucket
 from keytide.snapshot.live_files import BucketId, BucketIndex, DeadRows, vector_files_by_bucket
 from keytide.snapshot.state import TableState, TableView
@@ -165,6 +166,20 @@ class UpsertTask(WriteTask):
         head, vectors = self.key_files.get(bucket), self.vector_files.get(bucket, ())
         entries = self.entries.get(bucket, ())
         return load_bucket(self.view, bucket, entries, head, vectors, self.confirm)
+
+    def newest_versions(
+        self, bucket: BucketId, keys: pl.DataFrame, columns: Sequence[str]
+    ) -> Iterator[pl.DataFrame]:
+        """The same as `newest_versions` of `read.lookup`, found by the index of a bucket."""
+        on = self.bucket(bucket)
+        found = on.index.find(hashes_of(keys, self.view))
+        names = dict.fromkeys((*columns, *keys.columns))
+        current = on.current(self.view, bucket[0], found, names)
+        kinds = pl.Series(VALUE_KIND, current.lives).replace_strict(
+            {True: int(RowKind.INSERT), False: int(RowKind.DELETE)}, return_dtype=pl.Int8
+        )
+        rows = current.rows.with_columns(kinds)
+        yield rows.join(keys, on=keys.columns, how="semi").select(*columns, VALUE_KIND)
 
     def _bucket(self, bucket: BucketId, made: TaskResult) -> Bucket:
         """A bucket as this task has left it, if it has written to it."""

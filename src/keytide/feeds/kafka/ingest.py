@@ -29,7 +29,6 @@ from keytide.catalogs.local_writes import extended_table
 from keytide.catalogs.warehouse import FolderWarehouse
 from keytide.commit.change import Author
 from keytide.errors import DataError, InvalidError, KeytideError, NotFoundError
-from keytide.feeds.apply import ChangeWriter, WrittenChanges, adapt_to_table
 from keytide.feeds.dead_letters import TOPIC_LETTER_COLUMNS, TopicDeadLetters
 from keytide.feeds.decode import decode
 from keytide.feeds.feed import (
@@ -40,7 +39,7 @@ from keytide.feeds.feed import (
     FeedSpec,
     IngestReport,
 )
-from keytide.feeds.flow_writer import has_omitted_column, omitted_names, with_omitted_column
+from keytide.feeds.feed_writer import WrittenChanges, adapt_to_table, change_writer
 from keytide.feeds.formats import envelope_of
 from keytide.feeds.inference import Sample, feed_growth
 from keytide.feeds.kafka.client import BATCH_BYTES_MAX, MESSAGES_SCHEMA, Client, Consumer, Topic
@@ -52,6 +51,11 @@ from keytide.feeds.kafka.topics import (
     resolve_patterns,
     rows_with_keys,
     topics_by_table,
+)
+from keytide.feeds.omitted_values import (
+    has_omitted_column,
+    omitted_names,
+    with_omitted_column,
 )
 from keytide.feeds.target import feed_columns, feed_target
 from keytide.maintenance.background import BACKGROUND
@@ -353,11 +357,9 @@ class _Run:
             parts: list[WrittenChanges] = []
 
             def write() -> None:
-                # Write the changes as part of a transaction. Raises what `ChangeWriter.write`
-                # raises.
-                writer = ChangeWriter.on(transaction, spec)
-                task = replace(transaction.task_here(writer.task), threads=os.cpu_count() or 1)
-                written = replace(writer, task=task).write(decoded.rows)
+                # Write the changes as part of a transaction. Raises what `FeedWriter.write` raises.
+                writer = change_writer(transaction).here(transaction)
+                written = writer.write(decoded.rows)
                 transaction.collect(written.written)
                 parts[:] = [written]
                 # This happens before the commit. If messages are read again after a crash, storing

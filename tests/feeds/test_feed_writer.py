@@ -5,7 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from keytide.feeds.apply import ChangeCounts, count_changes, fill_unavailable
+from keytide.base.row_kind import RowKind
+from keytide.feeds.feed_writer import REASON, ChangeCounts, PreviousValues, count_changes
 from keytide.merge.order import MergeOrder
 
 ORDER = MergeOrder(key=("k",), sequence=("s",))
@@ -13,22 +14,27 @@ ORDER = MergeOrder(key=("k",), sequence=("s",))
 
 def changes(*rows: tuple[int, int | None, str | None, str, list[str]]) -> pl.DataFrame:
     return pl.DataFrame(
-        [(*row, ordinal) for ordinal, row in enumerate(rows)],
+        [
+            (k, s, v, RowKind.parse(kind), left_out, ordinal, b"")
+            for ordinal, (k, s, v, kind, left_out) in enumerate(rows)
+        ],
         schema={
             "k": pl.Int64,
             "s": pl.Int64,
             "v": pl.String,
-            "_row_kind": pl.String,
+            "_VALUE_KIND": pl.Int8,
             "_unavailable": pl.List(pl.String),
             "_ordinal": pl.Int64,
+            "_message": pl.Binary,
         },
         orient="row",
     )
 
 
 def stored(*rows: tuple[int, int | None, str | None, str]) -> pl.DataFrame:
-    schema = {"k": pl.Int64, "s": pl.Int64, "v": pl.String, "_row_kind": pl.String}
-    return pl.DataFrame(list(rows), schema=schema, orient="row")
+    schema = {"k": pl.Int64, "s": pl.Int64, "v": pl.String, "_VALUE_KIND": pl.Int8}
+    versions = [(*values, RowKind.parse(kind)) for *values, kind in rows]
+    return pl.DataFrame(versions, schema=schema, orient="row")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +118,9 @@ def test_left_out_values_are_those_of_the_version_before(
     values: list[str | None],
     unknown: int,
 ) -> None:
-    filled = fill_unavailable(changes(*batch), stored(*in_table), [ORDER], ["v"])
+    kernel = PreviousValues(ORDER, (ORDER,), ("k", "s", "v"), ("v",))
+    filled = kernel.changed(stored(*in_table), changes(*batch))
 
-    assert filled.changes["v"].to_list() == values
-    assert filled.unknown.height == unknown
+    known = filled.filter(pl.col(REASON).is_null())
+    assert known["v"].to_list() == values
+    assert filled.height - known.height == unknown
