@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
+from keytide.predicate.agreement import agreed_predicate
 from keytide.predicate.condition import text_of
 from keytide.predicate.predicate import conjunction
 from keytide.sql.change_queries import row_query
@@ -152,6 +153,20 @@ def test_terms_that_say_it_all_keep_what_the_engine_alone_keeps(
     alone, _ = outcome(lake, condition, is_pushed=False)
     found = lake.table("t").scan(["k"], where=conjunction(query.target.terms)).to_pylist()
     assert alone is None or sorted(row["k"] for row in found) == alone
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(condition=conditions)
+def test_condition_that_is_a_predicate_keeps_what_the_engine_alone_keeps(
+    lake: kt.Lake, condition: str
+) -> None:
+    table = lake.table("t")
+    predicate = agreed_predicate(condition, table.table_schema.fields)
+    if predicate is None:
+        return
+    alone, _ = outcome(lake, condition, is_pushed=False)
+    found = table.scan(["k"], where=predicate).to_pylist()
+    assert sorted(row["k"] for row in found) == alone
 
 
 @pytest.mark.parametrize(

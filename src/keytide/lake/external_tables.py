@@ -17,7 +17,7 @@ from keytide.dml.engine import Changed
 from keytide.errors import NotFoundError, UnsupportedError
 from keytide.format.schema import TableSchema
 from keytide.lake.foreign_table import ForeignTable
-from keytide.lake.placement import delete_host_of, engine_of
+from keytide.lake.placement import change_rows, engine_of
 from keytide.lake.table import Table, is_spark_dataframe
 from keytide.lake.table_methods import MergeBuilder
 from keytide.predicate.condition import Condition
@@ -214,17 +214,7 @@ class FederatedTable(ForeignTable):
         Raises as `write`, `InvalidError` for a condition that does not parse or cannot run, and
         `UnsupportedError` when the table has no tombstone key.
         """
-        from keytide.dml.deletion import delete_matching
-
-        form, spark = self._form(), self._spark
-        if isinstance(where, str):
-            from keytide.sql.python_calls import delete_where
-
-            return delete_where(
-                form, engine_of(spark, self._catalog.allows_external_files), where, "snapshot"
-            )
-        host_for = delete_host_of(spark)
-        return delete_matching(form, host_for, where, "snapshot", is_local=spark is None)
+        return self._change_rows(None, where)
 
     @checked
     def update(self, set: Mapping[str, Any], where: Condition | None = None) -> Changed:
@@ -233,10 +223,11 @@ class FederatedTable(ForeignTable):
 
         Raises as `delete`, and `InvalidError` for values that do not fit.
         """
-        from keytide.sql.python_calls import update_where
+        return self._change_rows(set, where)
 
-        engine = engine_of(self._spark, self._catalog.allows_external_files)
-        return update_where(self._form(), engine, set, where, "snapshot")
+    def _change_rows(self, values: Mapping[str, Any] | None, where: Condition | None) -> Changed:
+        allows = self._catalog.allows_external_files
+        return change_rows(self._form(), values, where, "snapshot", self._spark, allows)
 
     @checked
     def merge(self, source: Any, on: str) -> MergeBuilder:

@@ -1,12 +1,12 @@
-"""Where the work of a lake runs: queries in DuckDB or on Spark, feeds in this process or on Spark.
+"""Where the work of a lake runs: in this process or on Spark, by an SQL engine or without one.
 
 What a choice needs is imported once it is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from keytide.catalogs.catalog import Catalog
 from keytide.errors import InvalidError, SetupError
@@ -15,9 +15,12 @@ from keytide.errors import InvalidError, SetupError
 
 
 if TYPE_CHECKING:
-    from keytide.dml.deletion import HostFor
+    from keytide.dml.engine import Changed, EngineLimits, Host
+    from keytide.dml.matching_rows import MatchingRows
+    from keytide.dml.row_statements import CallTarget, Target
     from keytide.feeds.feed import BatchReport, FeedRequest, IngestReport
     from keytide.feeds.kafka.ingest import IngestListeners, TablesReport
+    from keytide.predicate.condition import Condition
     from keytide.sql.query_engine import Engine
 
 
@@ -35,19 +38,38 @@ def engine_of(spark: Any, allows_external_files: bool) -> Engine:
     return LocalEngine(allows_external_files)
 
 
-def delete_host_of(spark: Any) -> HostFor:
-    """What makes hosts for a DELETE by a predicate: threads of this process, or a session.
+def change_rows(
+    table: CallTarget,
+    values: Mapping[str, Any] | None,
+    where: Condition | None,
+    isolation: Literal["snapshot", "serializable"],
+    spark: Any,
+    allows_external_files: bool,
+) -> Changed:
+    """Run `Table.update` or, without values, `Table.delete`: in this process or in a session.
 
-    Raises `SetupError` when the extra `spark` is not installed.
+    Raises what they raise, and `SetupError` when the extra `spark` is not installed.
     """
-    from keytide.dml.deletion import PredicateHost
+    from keytide.dml.matching_rows import MatchingRowsHost, change_matching
 
-    if spark is None:
-        return lambda predicate, fields, _: PredicateHost(predicate, fields)
-    from keytide.spark.row_changes import SparkDeleteHost
+    def by_sql(target: Target) -> Changed:
+        from keytide.sql.python_calls import delete_where, update_where
 
-    return lambda predicate, fields, limits: SparkDeleteHost(
-        PredicateHost(predicate, fields), spark, limits.driver_bytes_max
+        engine = engine_of(spark, allows_external_files)
+        if values is not None:
+            return update_where(target, engine, values, where)
+        assert isinstance(where, str)  # anything else is a predicate
+        return delete_where(target, engine, where)
+
+    def host_for(rows: MatchingRows, limits: EngineLimits) -> Host:
+        if spark is None:
+            return MatchingRowsHost(rows)
+        from keytide.spark.row_changes import SparkMatchingRowsHost
+
+        return SparkMatchingRowsHost(rows, spark, limits.driver_bytes_max)
+
+    return change_matching(
+        table, values, where, isolation, host_for, by_sql, is_local=spark is None
     )
 
 

@@ -27,7 +27,7 @@ from keytide.feeds.kafka.topics import KafkaAddress
 from keytide.format.schema import TableSchema
 from keytide.lake.display import Snapshots, picture_of, table_html
 from keytide.lake.foreign_table import ForeignTable
-from keytide.lake.placement import delete_host_of, engine_of
+from keytide.lake.placement import change_rows, engine_of
 from keytide.lake.scan import Changes, FallbackScan, Scan
 from keytide.lake.table_methods import MergeBuilder, member, member_with_result
 from keytide.maintenance import actions, expiry, orphans, repair
@@ -306,16 +306,7 @@ class Table:
         - `ConflictError` when too many races with other writers were lost.
         - `DataError` when the store fails.
         """
-        from keytide.dml.deletion import delete_matching
-        from keytide.dml.row_statements import OpenTableCatalog
-
-        around, spark = OpenTableCatalog.of(self._stored, self._catalog), self._spark
-        if isinstance(where, str):
-            from keytide.sql.python_calls import delete_where
-
-            return delete_where(around, self._engine(), where, isolation)
-        host_for = delete_host_of(spark)
-        return delete_matching(around, host_for, where, isolation, is_local=spark is None)
+        return self._change_rows(None, where, isolation)
 
     @checked
     def update(
@@ -335,11 +326,18 @@ class Table:
         when two rows would have the same primary key, and `UnsupportedError` for a table that would
         not store the new values unchanged.
         """
+        return self._change_rows(set, where, isolation)
+
+    def _change_rows(
+        self,
+        values: Mapping[str, Any] | None,
+        where: Condition | None,
+        isolation: Literal["snapshot", "serializable"],
+    ) -> Changed:
         from keytide.dml.row_statements import OpenTableCatalog
-        from keytide.sql.python_calls import update_where
 
         around = OpenTableCatalog.of(self._stored, self._catalog)
-        return update_where(around, self._engine(), set, where, isolation)
+        return change_rows(around, values, where, isolation, self._spark, self._allows_files)
 
     @checked
     def merge(
@@ -400,8 +398,11 @@ class Table:
     def _engine(self, rows: Any = None) -> Engine:
         """The SQL engine: the Spark session of the rows or of the lake, otherwise DuckDB."""
         spark = rows.sparkSession if is_spark_dataframe(rows) else self._spark
-        allows = self._catalog is not None and self._catalog.allows_external_files
-        return engine_of(spark, allows)
+        return engine_of(spark, self._allows_files)
+
+    @property
+    def _allows_files(self) -> bool:
+        return self._catalog is not None and self._catalog.allows_external_files
 
     @checked
     def truncate(self, partition: Mapping[str, Any] | None = None) -> WriteResult:

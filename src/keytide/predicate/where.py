@@ -30,8 +30,8 @@ from __future__ import annotations
 import ctypes
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import polars as pl
 import pyarrow as pa
@@ -62,6 +62,9 @@ from keytide.predicate.predicate import (
     negation,
 )
 from keytide.types import Field
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # -- Polars expressions ----------------------------------------------------------------------------
 
@@ -303,6 +306,22 @@ def field_of(name: str, fields: Mapping[str, Field], table: str) -> Field:
     return fields[name]
 
 
+def column_of(name: str, columns: Iterable[str], table: str) -> str:
+    """The column with that name in a statement, which may spell it in another case.
+
+    Raises `NotFoundError`, and `InvalidError` if there are several.
+    """
+    known = list(columns)
+    if name in known:
+        return name
+    found = [column for column in known if column.lower() == name.lower()]
+    if not found:
+        raise NotFoundError(f"table {table} has no column {name!r}; columns: {', '.join(known)}")
+    if len(found) > 1:
+        raise InvalidError(f"table {table}: {name!r} is ambiguous: {' or '.join(map(repr, found))}")
+    return found[0]
+
+
 # -- parsing of strings ----------------------------------------------------------------------------
 
 
@@ -318,14 +337,7 @@ def parse_where(text: str, fields: Sequence[Field], table: str) -> Predicate:
             f'table {table}: the condition is {text!r}; expected a string such as "id = 1"'
         )
 
-    found = [
-        _Token(match.lastgroup, match.group(), match.start())
-        for match in _TOKEN.finditer(text)
-        if match.lastgroup is not None
-    ]
-    return _Parser(
-        {f.name: f for f in fields}, table, text, [*found, _Token("END", "", len(text))]
-    ).predicate()
+    return ConditionParser.of(text, fields, table).predicate()
 
 
 # -- tokens ----------------------------------------------------------------------------------------
@@ -390,24 +402,39 @@ class _OpenCondition:
 
 
 @dataclass
-class _Parser:
+class ConditionParser:
+    """Parses one condition. A narrower grammar overrides the checks of its terms and values."""
+
     fields: dict[str, Field]
     table: str
     text: str
     tokens: list[_Token]
     place: int = 0
 
+    @classmethod
+    def of(cls, text: str, fields: Sequence[Field], table: str) -> Self:
+        """A parser before the first token of a text."""
+        found = [
+            _Token(match.lastgroup, match.group(), match.start())
+            for match in _TOKEN.finditer(text)
+            if match.lastgroup is not None
+        ]
+        return cls({f.name: f for f in fields}, table, text, [*found, _Token("END", "", len(text))])
+
     @property
     def ahead(self) -> _Token:
+        """The next token."""
         return self.tokens[self.place]
 
     def accept(self, word: str) -> bool:
+        """Whether the next token is this word or sign, which is then behind."""
         if self.tokens[self.place].word != word:
             return False
         self.place += 1
         return True
 
     def expect(self, word: str) -> None:
+        """Go past this word or sign, which must be next."""
         if not self.accept(word):
             self.fail(f"expected {word}")
 
@@ -461,18 +488,21 @@ class _Parser:
             if operator is None:
                 self.fail("expected a comparison")
             self.place += 1
-            return self._compared(self._column(), _FLIPPED[operator], literal, start)
+            column = self._column()
+            self.check_term(column, operator)
+            return self._compared(column, _FLIPPED[operator], literal, start)
         column = self._column()
-        if self.accept("IS"):
-            return self._is(column, start)
         is_negated = self.accept("NOT")
+        self.check_term(column, self.ahead.word)
+        if not is_negated and self.accept("IS"):
+            return self._is(column, start)
         if self.accept("IN"):
             found = self._in(column, start)
         elif self.accept("BETWEEN"):
             low = self._expected_literal()
             self.expect("AND")
             ends = [low, self._expected_literal()]
-            found = between(column, *self._values(column, ends, start))
+            found = between(column, *self.values(column, ends, start))
         elif self.accept("LIKE"):
             found = self._like(column)
         elif is_negated:
@@ -488,7 +518,7 @@ class _Parser:
         return negation(found) if is_negated else found
 
     def _compared(self, column: Field, operator: str, literal: Literal, start: int) -> Predicate:
-        (value,) = self._values(column, [literal], start)
+        (value,) = self.values(column, [literal], start)
         return comparison(column, operator, value)
 
     def _is(self, column: Field, start: int) -> Predicate:
@@ -496,7 +526,7 @@ class _Parser:
         if self.accept("NULL"):
             found: Predicate = IsNull(column.name)
         elif self.ahead.word in ("TRUE", "FALSE"):
-            (value,) = self._values(column, [self._expected_literal()], start)
+            (value,) = self.values(column, [self._expected_literal()], start)
             found = flag(column, value)
         else:
             self.fail("expected NULL, TRUE or FALSE")
@@ -509,7 +539,7 @@ class _Parser:
             if literals and not self.accept(","):
                 self.fail("expected , or )")
             literals.append(self._expected_literal())
-        return equalities(column, self._values(column, literals, start))
+        return equalities(column, self.values(column, literals, start))
 
     def _like(self, column: Field) -> Predicate:
         if column.type.root not in ("CHAR", "VARCHAR"):
@@ -520,6 +550,9 @@ class _Parser:
         if pattern.form != "TEXT":
             self.fail("LIKE needs a quoted pattern")
         return Like(column.name, pattern.text)
+
+    def check_term(self, column: Field, word: str) -> None:
+        """Refuse a term with this operator or keyword."""
 
     # -- operands ----------------------------------------------------------------------------------
 
@@ -598,7 +631,8 @@ class _Parser:
             return Literal(token.word, _unquoted(following.text))
         return None
 
-    def _values(self, column: Field, literals: Sequence[Literal], start: int) -> list[Any]:
+    def values(self, column: Field, literals: Sequence[Literal], start: int) -> list[Any]:
+        """Literals as values of the column. `start` is the first token of their term."""
         # What was read since the first token, shortened if it is long.
         last = self.tokens[self.place - 1]
         text = self.text[self.tokens[start].start : last.start + len(last.text)]
@@ -608,6 +642,7 @@ class _Parser:
     # -- errors ------------------------------------------------------------------------------------
 
     def fail(self, what: str) -> NoReturn:
+        """Raise `InvalidError` at the next token."""
         token = self.ahead
         found = f"found {token.text[:50]!r}" if token.text else "found the end of the condition"
         before = self.text[max(0, token.start - 50) : token.start]

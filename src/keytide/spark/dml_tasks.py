@@ -12,6 +12,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from keytide.base.dataclass import dataclass, replace
+from keytide.dml.assignment import stored_values
 from keytide.dml.attachments import PagesScan, PagesTask
 from keytide.dml.engine import RowChange, Sinks, SplitResult, TargetScan, checked_pages
 from keytide.dml.spi import ROW_ID, ColumnHandle, Split, UpdatablePageSource
@@ -20,7 +21,6 @@ from keytide.spark.columns import batches_of, spark_schema
 from keytide.spark.error_translation import check_python
 from keytide.spark.external_merge import merged_to_spark
 from keytide.spark.runner import Executors
-from keytide.sql.assignment import stored_values
 from keytide.sql.merged_rows import MatchedRows, MergedRows, PassThrough
 from keytide.types import Field
 
@@ -145,41 +145,6 @@ def _open(
 
 
 # -- changes ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class WholeTask:
-    """Applies a change to every row of one split.
-
-    `values` has the same new values for all of them.
-    """
-
-    target_scan: TargetScan
-    change: RowChange
-    values: tuple[pa.ChunkedArray, ...]
-    fields: tuple[Field, ...]
-    table: str
-
-    def __call__(self) -> SplitResult:
-        """The result of the split."""
-        (split,), row_id = self.target_scan.splits, self.target_scan.columns[-1:]
-        source = _open(self.target_scan, split, row_id)
-        rows = 0
-        try:
-            for page in checked_pages(source, row_id, type(source).__name__):
-                if page.num_rows:
-                    repeated = [v.take(pa.repeat(0, page.num_rows)) for v in self.values]
-                    values = stored_values(repeated, self.fields, self.table)
-                    names = [*(field.name for field in self.fields), ROW_ID]
-                    self.change.apply(source, pa.record_batch([*values, *page.columns], names))
-                    rows += page.num_rows
-            return SplitResult(rows, source.finish())
-        except BaseException:
-            with suppress(Exception):  # the original error is more useful
-                source.abort()
-            raise
-        finally:
-            source.close()
 
 
 @dataclass(frozen=True)

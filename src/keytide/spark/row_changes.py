@@ -23,8 +23,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import cached_property
 from keytide.compaction.compact import local_runner
-from keytide.dml.deletion import PredicateHost
 from keytide.dml.engine import RowChange, SplitResult, TargetScan
+from keytide.dml.matching_rows import MatchingRows
 from keytide.spark.capacity import COPIES, WorkPlace, run_in_utc, tasks_for, work_place
 from keytide.spark.columns import batch_schema, column, spark_schema
 from keytide.spark.dml_tasks import (
@@ -32,7 +32,6 @@ from keytide.spark.dml_tasks import (
     ChangeTask,
     ScanTask,
     ScanTasks,
-    WholeTask,
     scanned_schema,
 )
 from keytide.spark.error_translation import check_python, on_driver, reason_of
@@ -178,13 +177,10 @@ def _read(task: ScanTask, schema: pa.Schema) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class SparkDeleteHost:
-    """Deletes rows that meet a predicate, in a session. See `Host`.
+class SparkMatchingRowsHost:
+    """Changes rows that meet a predicate, in a session. See `Host`."""
 
-    Rows of connectors that find others too are chosen in this process.
-    """
-
-    here: PredicateHost
+    rows: MatchingRows
     spark: SparkSession
     driver_bytes_max: int
 
@@ -197,13 +193,7 @@ class SparkDeleteHost:
     ) -> None:
         """See `Host.change`. Runs at most one Spark job."""
         place = work_place(self.spark, self.driver_bytes_max, target_scan.stored_bytes)
-        if self.here.predicate is not None and not target_scan.is_exact:
-            self.here.change(target_scan, change, take)
-            return
-        tasks = [
-            WholeTask(one, change, (), (), str(target_scan.table))
-            for one in one_by_one(target_scan)
-        ]
+        tasks = [partial(self.rows.change, one, change, 0) for one in one_by_one(target_scan)]
         workers_at(self.spark, place).each(tasks, take)
 
 
@@ -230,14 +220,15 @@ class SparkRowHost:
         self, target_scan: TargetScan, change: RowChange, take: Callable[[SplitResult], None]
     ) -> None:
         """See `Host.change`. Runs at most one Spark job."""
-        constants = self.query.constants if target_scan.is_exact else None
-        workers = workers_at(self.spark, self._place(target_scan.stored_bytes, constants))
         fields, table = self.query.fields, self.query.table
+        constants = self.query.constants if target_scan.is_exact else None
         if constants is not None:
-            values = tuple(constants.columns)
-            splits = one_by_one(target_scan)
-            workers.each([WholeTask(one, change, values, fields, table) for one in splits], take)
+            values = [column[0] for column in constants.columns]
+            rows = MatchingRows(updated=fields, values=values, table=table)
+            host = SparkMatchingRowsHost(rows, self.spark, self.driver_bytes_max)
+            host.change(target_scan, change, take)
             return
+        workers = workers_at(self.spark, self._place(target_scan.stored_bytes, None))
         passed = PassThrough(target_scan.columns[-1].type)
         task = ChangeTask(target_scan, change, passed, fields, table)
         results: list[list[SplitResult]] = []
@@ -245,9 +236,9 @@ class SparkRowHost:
         moved = bool(self.query.bound.relations)
         try:
             target = workers.rows_for_sql(target_scan, passed)
-            rows = self.compute((*passed.names, SPLIT), target)
+            found = self.compute((*passed.names, SPLIT), target)
             with run_in_utc(self.spark):
-                workers.feed_splits(task, rows, results.append, moved=moved)
+                workers.feed_splits(task, found, results.append, moved=moved)
         except PySparkException as error:
             raise self.query.bound.refused(reason_of(error)) from error
         finally:

@@ -32,6 +32,7 @@ from keytide.base.process import cached_property
 from keytide.catalogs.catalog import Catalog
 from keytide.commit.change import Author
 from keytide.commit.transaction import Transaction, WriteResult
+from keytide.dml.assignment import check_assignable
 from keytide.dml.attachments import AttachedCatalog
 from keytide.dml.engine import EngineLimits
 from keytide.errors import InvalidError, KeytideError, UnsupportedError
@@ -56,7 +57,6 @@ from keytide.spark.merge import DriverMerge, ExecutorMerge, PlacedMerge, Source
 from keytide.spark.read_plans import fallback_to_spark, scan_to_spark
 from keytide.spark.row_changes import SparkRowHost
 from keytide.spark.source_options import SourceOptions
-from keytide.sql.assignment import check_assignable
 from keytide.sql.change_queries import MergeQuery, RowQuery
 from keytide.sql.engine_text import QueryAnalysis
 from keytide.sql.from_clause import spark_unnest

@@ -17,19 +17,20 @@ from sqlglot import exp
 
 from keytide.base.dataclass import dataclass, replace
 from keytide.base.text import counted
+from keytide.dml.assignment import stored_values
 from keytide.dml.attachments import AttachedCatalog
 from keytide.dml.engine import SinkPages
 from keytide.dml.spi import ColumnHandle, RowChanges
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.predicate.condition import predicate_of
 from keytide.predicate.literals import has_one_spelling
-from keytide.sql.assignment import stored_values
+from keytide.predicate.where import column_of
 from keytide.sql.cursor import Keytide, tokenize
 from keytide.sql.definition_grammar import literal_rows
 from keytide.sql.dml_grammar import TARGET
 from keytide.sql.merged_rows import CASE, ROW, Branch, MergedRows, PassThrough, value_name
 from keytide.sql.pushdown import CONDITION, exact_predicate
-from keytide.sql.relation import Relation, column_of
+from keytide.sql.relation import Relation
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.statements import Merge, Query, When
 from keytide.types import Field

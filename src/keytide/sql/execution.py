@@ -17,16 +17,17 @@ from keytide.catalogs.schema_changes import add_constraint, alter_table, drop_co
 from keytide.commit.change import Author
 from keytide.commit.transaction import WriteResult, warn_of_errors
 from keytide.definition.schema_evolution import ChangeComment
+from keytide.dml.assignment import assign, stored_values
 from keytide.dml.attachments import AttachedCatalog, table_of
 from keytide.dml.engine import Changed, insert_rows
 from keytide.dml.row_statements import Target, run_on_latest
 from keytide.errors import AlreadyExistsError, InvalidError, UnsupportedError
 from keytide.feeds.flow import FlowRequest
 from keytide.maintenance.history import HistoryEntry, history_of
+from keytide.predicate.where import column_of
 from keytide.snapshot.stored_table import StoredTable
 from keytide.sources.external_definitions import NewExternalTable, create_external
 from keytide.sql import statements
-from keytide.sql.assignment import assign, stored_values
 from keytide.sql.cursor import parser_errors
 from keytide.sql.engine_text import refuse_location
 from keytide.sql.grammar import create_version_name, drop_version_name, parse_statements
@@ -34,7 +35,6 @@ from keytide.sql.local_engine import LocalEngine
 from keytide.sql.local_query import run_locally
 from keytide.sql.procedures import call
 from keytide.sql.query_engine import Engine
-from keytide.sql.relation import column_of
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.result import ChangeResult, LocalResult, Result
 from keytide.sql.row_changes import analyze_change, delete, explain_change, merge, update

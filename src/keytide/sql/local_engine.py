@@ -12,11 +12,11 @@ from keytide.catalogs.catalog import Catalog
 from keytide.catalogs.local_writes import append, fill, overwrite
 from keytide.commit.change import Author
 from keytide.commit.transaction import Transaction, WriteResult
+from keytide.dml.assignment import assign
 from keytide.dml.engine import EngineLimits
 from keytide.feeds.auto_cdc import apply_events
 from keytide.feeds.flow import FlowRequest
 from keytide.snapshot.stored_table import StoredTable
-from keytide.sql.assignment import assign
 from keytide.sql.change_queries import MergeQuery, RowQuery
 from keytide.sql.engine_text import QueryAnalysis
 from keytide.sql.local_query import Stop, analyze_locally, run_locally, stream_locally

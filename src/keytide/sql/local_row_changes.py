@@ -20,8 +20,14 @@ from sqlglot import exp
 
 from keytide.base.dataclass import dataclass
 from keytide.base.row_engine import duckdb_spelling
-from keytide.dml.deletion import PredicateHost, changed_split, in_threads, split_source
 from keytide.dml.engine import RowChange, Sinks, SplitResult, TargetScan, checked_pages
+from keytide.dml.matching_rows import (
+    MatchingRows,
+    MatchingRowsHost,
+    changed_split,
+    in_threads,
+    split_source,
+)
 from keytide.dml.spi import ROW_ID
 from keytide.errors import KeytideError
 from keytide.sql.change_queries import Match, MergeQuery, RowQuery, engine_errors
@@ -49,7 +55,7 @@ class LocalRowHost:
     ) -> None:
         """See `Host.change`. Ctrl-C cancels it."""
         if target_scan.is_exact and not self.query.fields:
-            PredicateHost(None, ()).change(target_scan, change, take)
+            MatchingRowsHost(MatchingRows()).change(target_scan, change, take)
             return
         text = self.query.text_for("duckdb", (ROW,), duckdb_unnest, duckdb_spelling)
         memory = _within(self.memory_bytes)

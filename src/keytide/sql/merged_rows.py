@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from keytide.base.dataclass import dataclass
+from keytide.dml.assignment import stored_values
 from keytide.dml.engine import SinkPages
 from keytide.dml.spi import ROW_ID, ColumnHandle
 from keytide.errors import InvalidError, UnsupportedError
-from keytide.sql.assignment import stored_values
 from keytide.types import Field
 
 # -- columns passed through an engine --------------------------------------------------------------

@@ -1,11 +1,9 @@
 """Conditions of a query: which of them are pushed down, and which type they must have.
 
 An engine always evaluates its whole WHERE clause, so a pushed condition may keep too many rows but
-never too few. A term is pushed if DuckDB, Spark and Keytide agree on it, which depends on the
-column's type and on how the literal is written. Of an AND, the terms that qualify are pushed. An OR
-is pushed as a whole or not at all. Everything else is left to the engine: CASTs, functions, numbers
-in quotes, comparisons of strings with a CHAR other than equality, and times in other formats than
-ISO 8601.
+never too few. A term is pushed if DuckDB, Spark and Keytide agree on it, see
+`keytide.predicate.agreement`. Of an AND, the terms that qualify are pushed. An OR is pushed as a
+whole or not at all. Everything else is left to the engine, such as CASTs and functions.
 
 Conditions must be BOOLEAN, whichever engine evaluates them. Engines accept numbers and strings as
 conditions, each engine different ones. A date without quotes, which is a number, would then be true
@@ -16,16 +14,14 @@ that accepts nothing else, and Spark by CASE, which does not either.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 
-import numpy as np
 from sqlglot import exp
 
 from keytide.base.dataclass import dataclass
 from keytide.errors import InvalidError
+from keytide.predicate.agreement import agreed_values, agrees_on
 from keytide.predicate.literals import Literal, between, comparison, equalities, flag, values_of
 from keytide.predicate.predicate import (
     DEPTH_MAX,
@@ -39,7 +35,7 @@ from keytide.predicate.predicate import (
     negation,
 )
 from keytide.sql.cursor import Keytide, error_at, typed
-from keytide.types import AtomicType, Field
+from keytide.types import Field
 
 # -- pushdown --------------------------------------------------------------------------------------
 
@@ -138,7 +134,7 @@ class _Pusher:
         if isinstance(right, exp.Column):
             left, right, operator = right, left, _FLIPPED[operator]
         field = self._field(left)
-        if field is None or (field.type.root == "BOOLEAN" and operator not in ("=", "!=")):
+        if field is None or not agrees_on(operator, field):
             return None
         values = _values([right], field)
         return None if values is None else comparison(field, operator, *values)
@@ -146,15 +142,14 @@ class _Pusher:
     def _in(self, node: exp.Expr) -> Predicate | None:
         field = self._field(node.this)
         items = _items(node)
-        # Some engines compare times with a list of strings as strings.
-        if field is None or not items or field.type.root in ("TIMESTAMP", "TIMESTAMP_LTZ"):
+        if field is None or not items or not agrees_on("IN", field):
             return None
         values = _values(items, field)
         return None if values is None else equalities(field, values)
 
     def _between(self, node: exp.Expr) -> Predicate | None:
         field = self._field(node.this)
-        if field is None or node.args.get("symmetric") or field.type.root == "BOOLEAN":
+        if field is None or node.args.get("symmetric") or not agrees_on("BETWEEN", field):
             return None
         values = _values([node.args["low"], node.args["high"]], field)
         return None if values is None else between(field, *values)
@@ -171,7 +166,7 @@ class _Pusher:
 
     def _like(self, node: exp.Expr) -> Predicate | None:
         field, pattern = self._field(node.this), node.expression
-        if field is None or field.type.root != "VARCHAR":
+        if field is None or not agrees_on("LIKE", field):
             return None
         # A backslash is an escape character in Spark but not in DuckDB.
         if not isinstance(pattern, exp.Literal) or not pattern.is_string or "\\" in pattern.this:
@@ -221,86 +216,25 @@ def _any_of(parts: Sequence[Predicate | None]) -> Predicate | None:
 
 def _values(nodes: Sequence[exp.Expr], field: Field) -> list[Any] | None:
     """Literals as values of a column, None if engines would interpret one differently."""
-    literals = [literal for node in nodes if (literal := _literal(node, field)) is not None]
-    if len(literals) < len(nodes):
-        return None
-    try:
-        return values_of(literals, field)
-    except ValueError:
-        return None  # left to the engine
+    literals = [literal for node in nodes if (literal := _literal(node)) is not None]
+    return agreed_values(literals, field) if len(literals) == len(nodes) else None
 
 
-def _literal(node: exp.Expr, field: Field) -> Literal | None:
-    """A literal that all engines interpret as the same value of the column's type, or None."""
-    type_ = field.type
-    assert isinstance(type_, AtomicType)
+def _literal(node: exp.Expr) -> Literal | None:
+    """A literal, or `DATE '...'` and `TIMESTAMP '...'`, or an equivalent CAST."""
     if isinstance(node, exp.Boolean):
-        text = str(bool(node.this)).upper()
-        return Literal("BOOLEAN", text) if type_.root == "BOOLEAN" else None
-    digits = node.this if isinstance(node, exp.Neg) else node
-    if isinstance(digits, exp.Literal) and not digits.is_string:
-        # A number without an exponent.
-        if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", str(digits.this), re.ASCII):
-            return None
-        number = f"{'' if digits is node else '-'}{digits.this}"
-        return Literal("NUMBER", number) if _agree_on(number, type_) else None
-    if isinstance(node, exp.Literal) and node.is_string:
-        if type_.root == "VARCHAR":
-            return Literal("TEXT", node.this)
-        pattern = _MOMENTS.get(type_.root)
-        return _moment(node.this, type_) if pattern and pattern.fullmatch(node.this) else None
-
-    # `DATE '...'` and `TIMESTAMP '...'`, or an equivalent CAST.
-    if not isinstance(node, exp.Cast) or not isinstance(node.this, exp.Literal):
-        return None
-    typed_text, target = node.this, node.to
-    if not typed_text.is_string or target.expressions:
-        return None
-    if target.this == exp.DType.DATE and type_.root in ("DATE", "TIMESTAMP"):
-        is_date = _DATE.fullmatch(typed_text.this)
-        return Literal("TEXT", typed_text.this) if is_date else None
-    if target.this == exp.DType.TIMESTAMPNTZ and type_.root == "TIMESTAMP":
-        is_time = _TIMESTAMP.fullmatch(typed_text.this)
-        return _moment(typed_text.this, type_) if is_time else None
+        return Literal("BOOLEAN", str(bool(node.this)).upper())
+    if isinstance(node, exp.Literal):
+        return Literal("TEXT" if node.is_string else "NUMBER", node.this)
+    if isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal) and not node.this.is_string:
+        return Literal("NUMBER", f"-{node.this.this}")
+    if isinstance(node, exp.Cast) and isinstance(node.this, exp.Literal) and node.this.is_string:
+        form = None if node.to.expressions else _TYPED_FORMS.get(node.to.this)
+        return None if form is None else Literal(form, node.this.this)
     return None
 
 
-def _agree_on(number: str, type_: AtomicType) -> bool:
-    """Whether all engines interpret a number as the same value of a column's type."""
-    whole, _, fraction = number.lstrip("-").partition(".")
-    if type_.root in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
-        most = 1 << type_.to_arrow().bit_width - 1
-        return "." not in number and len(number) <= 20 and -most <= int(number) < most
-    if type_.root == "DECIMAL":
-        # The type that holds both has at most 38 digits. Beyond that, engines round. An integer is
-        # treated as a BIGINT.
-        digits = len(whole) if "." in number else 19
-        precision, scale = type_.precision or 0, type_.scale or 0
-        most_digits = max(precision - scale, digits) + max(scale, len(fraction))
-        return len(whole) <= 18 and most_digits <= 38
-    # A DOUBLE holds 15 decimal digits exactly, however it is parsed.
-    if type_.root not in ("DOUBLE", "FLOAT") or len(whole + fraction) > 15:
-        return False
-    # A FLOAT must not be rounded, because some engines compare as DOUBLE.
-    return type_.root == "DOUBLE" or Decimal(float(np.float32(number))) == Decimal(number)
-
-
-def _moment(text: str, type_: AtomicType) -> Literal | None:
-    """A time, unless it has more digits than the column."""
-    fraction = re.search(r"\.(\d+)", text)
-    digits = {"ms": 3}.get(getattr(type_.to_arrow(), "unit", ""), 6)
-    return None if fraction and len(fraction[1]) > digits else Literal("TEXT", text)
-
-
-_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{1,6})?)?", re.ASCII)
-_MOMENTS = {
-    "DATE": _DATE,
-    "TIMESTAMP": _TIMESTAMP,
-    "TIMESTAMP_LTZ": re.compile(
-        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?[+-]\d\d:\d\d", re.ASCII
-    ),
-}
+_TYPED_FORMS = {exp.DType.DATE: "DATE", exp.DType.TIMESTAMPNTZ: "TIMESTAMP"}
 
 
 # -- BOOLEAN conditions ----------------------------------------------------------------------------

@@ -9,23 +9,20 @@ text, and errors point at positions in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from datetime import date, datetime, time, timezone
-from decimal import Decimal
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from sqlglot import Token, TokenType, exp
 
-from keytide.base.arguments import shown
 from keytide.base.dataclass import dataclass, replace
 from keytide.catalogs.local_writes import extended_table
 from keytide.definition.checks import refuse_same_names
 from keytide.definition.schema_evolution import growth
+from keytide.dml.assignment import given_values
 from keytide.dml.engine import Changed
-from keytide.dml.row_statements import CallTarget
+from keytide.dml.row_statements import CallTarget, Target
 from keytide.dml.spi import ConnectorSession, Isolation
 from keytide.errors import InvalidError
 from keytide.format.schema import TableSchema
@@ -36,10 +33,9 @@ from keytide.sources.source_state import PinnedExternal
 from keytide.sql.cursor import Cursor, error_at, parse_tree, tokenize
 from keytide.sql.dml_grammar import delete_from, merge_into, update_from
 from keytide.sql.grammar import options_in_hints
-from keytide.sql.local_engine import LocalEngine
 from keytide.sql.query_engine import Engine
 from keytide.sql.relation import CallerRelation, ExternalRelation, Relation, StoredRelation
-from keytide.sql.row_changes import delete, merge, update
+from keytide.sql.row_changes import delete_rows, merge, update_rows
 from keytide.sql.statements import CALLER_ROWS
 from keytide.types import Field, arrow_schema, quoted, type_from_arrow
 from keytide.write.input_rows import source_table
@@ -86,12 +82,10 @@ class CallText:
         return tree
 
     def values(self, given: Mapping[str, Any], call: str) -> dict[str, exp.Expr]:
-        """The values of columns: strings are expressions, and anything else is a literal."""
-        if not given:
-            raise InvalidError(f"{call} sets no columns; give {{'column': value}}")
+        """The values of columns. Raises as `given_values`."""
         return {
-            name: self.condition(value if isinstance(value, str) else _value_text(value, name))
-            for name, value in given.items()
+            name: self.condition(value if isinstance(value, str) else _value_text(value))
+            for name, value in given_values(given, call).items()
         }
 
     def _taken(self, text: str) -> tuple[int, list[Token]]:
@@ -108,55 +102,21 @@ class CallText:
         return start, tokens
 
 
-def _value_text(value: Any, column: str) -> str:
-    """A Python value as SQL. Raises `InvalidError` for a value without an SQL literal."""
-    if isinstance(value, pa.Scalar):
-        value = value.as_py()
-    if isinstance(value, np.bool_ | np.integer | np.floating):
-        value = value.item()
-    if value is None:
-        return "NULL"
-    if isinstance(value, bool):
-        return str(value).upper()
-    # A subclass of str is an expression too.
-    with suppress(ArithmeticError, ValueError, TypeError):
-        if isinstance(value, int | Decimal):
-            return _number_text(Decimal(value))
-        if isinstance(value, float):
-            return f"CAST('{value!r}' AS DOUBLE)"
-        if isinstance(value, bytes):
-            return f"X'{value.hex()}'"
-        if isinstance(value, datetime) and value.tzinfo is not None:
-            instant = value.astimezone(timezone.utc)
-            return f"CAST('{instant.isoformat(' ')}' AS TIMESTAMP_LTZ)"
-        if isinstance(value, datetime):
-            return f"CAST('{value.isoformat(' ')}' AS TIMESTAMP)"
-        if isinstance(value, date):
-            return f"CAST('{value.isoformat()}' AS DATE)"
-        if isinstance(value, time) and value.tzinfo is None:
-            return f"CAST('{value.isoformat()}' AS TIME)"
-    raise InvalidError(
-        f"column {column!r} is set to {shown(value)} of type {type(value).__name__}, for which "
-        "SQL has no literal; give an expression as a string"
-    )
-
-
-def _number_text(value: Decimal) -> str:
-    """A number. Raises `ValueError` for one that does not fit into a DECIMAL."""
-    _, digits, exponent = value.as_tuple()
-    if not isinstance(exponent, int):
-        raise ValueError(value)
-    scale = max(0, -exponent)
-    precision = max(len(digits) + max(exponent, 0), scale)
-    if precision > _DIGITS_MAX:
-        raise ValueError(value)
-    if scale == 0 and precision < _LONG_DIGITS:
-        return f"{value:f}"
-    return f"CAST('{value:f}' AS DECIMAL({precision}, {scale}))"
-
-
-_DIGITS_MAX = 38
-_LONG_DIGITS = 19
+def _value_text(value: pa.Scalar) -> str:
+    """A literal as SQL."""
+    given, type_ = value.as_py(), value.type
+    if pa.types.is_null(type_) or pa.types.is_boolean(type_) or pa.types.is_integer(type_):
+        return "NULL" if given is None else str(given).upper()
+    if pa.types.is_binary(type_):
+        return f"X'{given.hex()}'"
+    if pa.types.is_decimal(type_):
+        return f"CAST('{given:f}' AS DECIMAL({type_.precision}, {type_.scale}))"
+    if pa.types.is_floating(type_):
+        return f"CAST('{given!r}' AS DOUBLE)"
+    if pa.types.is_timestamp(type_):
+        word = "TIMESTAMP" if type_.tz is None else "TIMESTAMP_LTZ"
+        return f"CAST('{given.isoformat(' ')}' AS {word})"
+    return f"CAST('{given.isoformat()}' AS {'DATE' if pa.types.is_date(type_) else 'TIME'})"
 
 
 # -- DELETE, UPDATE and MERGE ----------------------------------------------------------------------
@@ -176,39 +136,28 @@ class WhenCall:
     condition: str | None = None
 
 
-def delete_where(table: CallTarget, engine: Engine, where: str, isolation: Isolation) -> Changed:
-    """Delete the rows that match an SQL condition, as `Table.delete` describes."""
+def delete_where(target: Target, engine: Engine, where: str) -> Changed:
+    """Delete the rows of a table that match an SQL condition, as `Table.delete` describes."""
     with _depth_errors():
         texts = CallText()
-        tree = exp.Delete(this=_target(table, texts), where=_where(texts, where))
-        statement = delete_from(tree, texts.cursor())
-        return table.carry_out(
-            lambda seen: delete(seen, engine, statement, isolation),
-            is_local=isinstance(engine, LocalEngine),
-        )
+        tree = exp.Delete(this=_target(target.name, texts), where=_where(texts, where))
+        return delete_rows(target, engine, delete_from(tree, texts.cursor()))
 
 
 def update_where(
-    table: CallTarget,
-    engine: Engine,
-    values: Mapping[str, Any],
-    where: Condition | None,
-    isolation: Isolation,
+    target: Target, engine: Engine, values: Mapping[str, Any], where: Condition | None
 ) -> Changed:
     """Change columns of the rows that match a condition, as `Table.update` describes."""
     with _depth_errors():
         texts = CallText()
         pairs = _assignments(texts.values(values, "Table.update"))
         where_tree = _where(texts, where)
-        tree = exp.Update(this=_target(table, texts), expressions=pairs, where=where_tree)
+        tree = exp.Update(this=_target(target.name, texts), expressions=pairs, where=where_tree)
         statement = update_from(tree, texts.cursor())
         if where is not None and where_tree is None:
             # A condition object needs no SQL.
             statement = replace(statement, query=replace(statement.query, where=where))
-        return table.carry_out(
-            lambda seen: update(seen, engine, statement, isolation),
-            is_local=isinstance(engine, LocalEngine),
-        )
+        return update_rows(target, engine, statement)
 
 
 def merge_source(
@@ -237,7 +186,7 @@ def merge_source(
             given[SOURCE] = source
             using = _table(texts, (SOURCE,), SOURCE)
             using.meta[CALLER_ROWS] = SOURCE
-        tree = exp.Merge(this=_target(table, texts), using=using, on=condition, whens=branches)
+        tree = exp.Merge(this=_target(table.name, texts), using=using, on=condition, whens=branches)
         statement = merge_into(tree, texts.cursor())
         pairs = replace(statement.pairs, caller_rows=given)
         return merge(table.catalog, engine, replace(statement, pairs=pairs), isolation)
@@ -351,8 +300,8 @@ def _assignments(values: Mapping[str, exp.Expr]) -> list[exp.Expr]:
     ]
 
 
-def _target(table: CallTarget, texts: CallText) -> exp.Table:
-    database, dot, name = table.name.partition(".")
+def _target(table: str, texts: CallText) -> exp.Table:
+    database, dot, name = table.partition(".")
     return _table(texts, (database, name) if dot else (database,), TARGET)
 
 

@@ -8,7 +8,7 @@ by an exact match, otherwise by a case-insensitive match.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,6 @@ from keytide.base.dataclass import dataclass, field, replace
 from keytide.catalogs.system_tables import changes_log, system_table
 from keytide.dml.attachments import PagesScan
 from keytide.dml.spi import Connector, ConnectorSession, ConnectorTableHandle
-from keytide.errors import InvalidError, NotFoundError
 from keytide.predicate.condition import text_of
 from keytide.predicate.predicate import Predicate, conjunction
 from keytide.read import fallback
@@ -269,22 +268,6 @@ class CallerRelation(Relation):
 
 def _fields(schema: pa.Schema) -> tuple[Field, ...]:
     return tuple(Field(-1, c.name, type_from_arrow(c.type)) for c in schema)
-
-
-# -- lookup of names -------------------------------------------------------------------------------
-
-
-def column_of(name: str, columns: Iterable[str], table: str) -> str:
-    """The column of a name. Raises as `entry_of`."""
-    known = list(columns)
-    if name in known:
-        return name
-    found = [column for column in known if column.lower() == name.lower()]
-    if not found:
-        raise NotFoundError(f"table {table} has no column {name!r}; columns: {', '.join(known)}")
-    if len(found) > 1:
-        raise InvalidError(f"table {table}: {name!r} is ambiguous: {' or '.join(map(repr, found))}")
-    return found[0]
 
 
 # -- aliases of a SELECT ---------------------------------------------------------------------------

@@ -11,7 +11,7 @@ with ANALYZE, what was done.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
-from typing import TypeVar
+from functools import partial
 
 import pyarrow as pa
 from sqlglot import exp
@@ -36,12 +36,13 @@ from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
 from keytide.predicate.condition import text_of
+from keytide.predicate.where import column_of
 from keytide.show.explanations import Plan
 from keytide.snapshot.stored_table import StoredTable
 from keytide.sql.change_queries import RowQuery, merge_query, row_query
 from keytide.sql.cursor import Keytide
 from keytide.sql.query_engine import Engine
-from keytide.sql.relation import Relation, column_of
+from keytide.sql.relation import Relation
 from keytide.sql.relations import bind
 from keytide.sql.result import PlanResult
 from keytide.sql.statements import Delete, Merge, Query, Update, When
@@ -206,9 +207,6 @@ def _check_by_engine(catalog: AttachedCatalog, engine: Engine, statement: Merge)
 # -- DELETE, UPDATE and MERGE ----------------------------------------------------------------------
 
 
-T = TypeVar("T")
-
-
 def delete(
     catalog: AttachedCatalog,
     engine: Engine,
@@ -221,10 +219,7 @@ def delete(
     Raises `UnsupportedError` if the table does not support deletes, or would ignore them.
     """
 
-    def once(target: Target) -> Changed:
-        query = row_query(statement.query, target.catalog, target.name)
-        return _change(target, engine, query, DeleteRows())
-
+    once = partial(delete_rows, engine=engine, statement=statement)
     return run_on_latest(catalog, statement.table, isolation, trace, once, "DELETE")
 
 
@@ -241,10 +236,7 @@ def update(
     `InvalidError` for values that do not fit and for rows that would get the key of another row.
     """
 
-    def once(target: Target) -> Changed:
-        query = update_query(target.catalog, statement, target)
-        return _change(target, engine, query, UpdateRows(query.updated))
-
+    once = partial(update_rows, engine=engine, statement=statement)
     return run_on_latest(catalog, statement.table, isolation, trace, once, "UPDATE")
 
 
@@ -284,6 +276,18 @@ def merge(
         )
 
     return run_on_latest(catalog, statement.table, isolation, trace, once, "MERGE")
+
+
+def delete_rows(target: Target, engine: Engine, statement: Delete) -> Changed:
+    """Delete rows once, without a retry. Raises as `delete`."""
+    query = row_query(statement.query, target.catalog, target.name)
+    return _change(target, engine, query, DeleteRows())
+
+
+def update_rows(target: Target, engine: Engine, statement: Update) -> Changed:
+    """Change rows once, without a retry. Raises as `update`."""
+    query = update_query(target.catalog, statement, target)
+    return _change(target, engine, query, UpdateRows(query.updated))
 
 
 def update_query(catalog: AttachedCatalog, statement: Update, target: Target) -> RowQuery:

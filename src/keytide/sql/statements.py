@@ -29,7 +29,10 @@ class Query:
     caller_rows: Mapping[str, Relation] = field(default_factory=dict)
     """Rows passed with the query, by the mark of the node that represents them."""
     where: Condition | None = None
-    """A condition object on the table that a statement changes."""
+    """A condition object on the table that a statement changes.
+
+    REQUIRES: its connector tests it wholly, as those of Keytide's own tables do.
+    """
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The assignment rules of INSERT: which values SQL stores in a column.
+"""New values of columns: those given in Python, and which values SQL stores in a column.
 
 A number can go to any numeric column that holds it without loss, a string to date and time columns,
 and a date to a timestamp column. Any other conversion needs a CAST.
@@ -6,15 +6,81 @@ and a date to a timestamp column. Any other conversion needs a CAST.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import date, datetime, time, timezone
+from decimal import Decimal
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from keytide.base.arguments import shown
 from keytide.errors import InvalidError
 from keytide.predicate.value_columns import cast_exactly
 from keytide.types import AtomicType, Field
+
+# -- values given in Python ------------------------------------------------------------------------
+
+
+def given_values(given: Mapping[str, Any], call: str) -> dict[str, str | pa.Scalar]:
+    """The values of columns: strings are SQL expressions, and anything else is a literal.
+
+    A literal has the type that SQL gives it. Raises `InvalidError` for a value without one.
+    """
+    if not given:
+        raise InvalidError(f"{call} sets no columns; give {{'column': value}}")
+    return {
+        name: value if isinstance(value, str) else _literal(value, name)
+        for name, value in given.items()
+    }
+
+
+def _literal(value: Any, column: str) -> pa.Scalar:
+    if isinstance(value, pa.Scalar):
+        value = value.as_py()
+    if isinstance(value, np.bool_ | np.integer | np.floating):
+        value = value.item()
+    with suppress(ArithmeticError, LookupError, ValueError, TypeError, pa.ArrowException):
+        if isinstance(value, int | Decimal) and not isinstance(value, bool):
+            return _number(Decimal(value))
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            return pa.scalar(value.astimezone(timezone.utc), pa.timestamp("us", "UTC"))
+        if not isinstance(value, time) or value.tzinfo is None:
+            types_ = [type_ for kind, type_ in _LITERALS if isinstance(value, kind)]
+            return pa.scalar(value, types_[0])
+    raise InvalidError(
+        f"column {column!r} is set to {shown(value)} of type {type(value).__name__}, for which "
+        "SQL has no literal; give an expression as a string"
+    )
+
+
+_LITERALS = (
+    (type(None), pa.null()), (bool, pa.bool_()), (float, pa.float64()), (bytes, pa.binary()),
+    (datetime, pa.timestamp("us")), (date, pa.date32()), (time, pa.time64("us")),
+)  # fmt: skip
+
+
+def _number(value: Decimal) -> pa.Scalar:
+    """A number. Raises `ValueError` for one that does not fit into a DECIMAL."""
+    _, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        raise ValueError(value)
+    scale = max(0, -exponent)
+    precision = max(len(digits) + max(exponent, 0), scale)
+    if precision > _DIGITS_MAX:
+        raise ValueError(value)
+    if scale == 0 and precision < _LONG_DIGITS:
+        bits = int(value).bit_length()
+        return pa.scalar(int(value), pa.int32() if bits < 32 else pa.int64())
+    return pa.scalar(value, pa.decimal128(max(1, precision), scale))
+
+
+_DIGITS_MAX = 38
+_LONG_DIGITS = 19
+
 
 # -- the assignment rules of INSERT: which values SQL stores in a column ---------------------------
 
