@@ -31,7 +31,8 @@ from keytide.errors import InvalidError, KeytideError
 from keytide.format.data_file import VALUE_KIND
 from keytide.format.index_files import dead_positions
 from keytide.lake.lake import Lake
-from keytide.predicate.condition import columns_of_arrow, predicate_of, terms_of_arrow
+from keytide.predicate.arrow_expression import columns_of_arrow, terms_of_arrow
+from keytide.predicate.condition import predicate_of
 from keytide.predicate.predicate import Predicate, columns_of, conjunction
 from keytide.read.fallback import FallbackScan
 from keytide.read.plain_files import (

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlglot import exp
 
-from keytide.predicate.agreement import agreed_predicate
+from keytide.predicate.where import agreed_predicate
 from keytide.sql.cursor import parse_tree, tokenize
 from keytide.sql.pushdown import exact_predicate
 from keytide.types import Field, parse_sql_type

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import keytide as kt
-from keytide.predicate.agreement import agreed_predicate
 from keytide.predicate.condition import text_of
 from keytide.predicate.predicate import conjunction
+from keytide.predicate.where import agreed_predicate
 from keytide.sql.change_queries import row_query
 from keytide.sql.grammar import parse_statements
 from keytide.sql.local_query import run_locally

@@ -38,8 +38,7 @@ from keytide.options.keys import BRANCH, GENERATED, PARTITION, PRIMARY_KEY, key_
 from keytide.publish.publish import publish
 from keytide.snapshot.branch_tables import open_table, pinned_table
 from keytide.snapshot.metadata import TableMetadata
-from keytide.snapshot.statement_pins import Pins
-from keytide.snapshot.stored_table import PinnedTable, StoredTable
+from keytide.snapshot.stored_table import PinnedTable, Pins, StoredTable
 from keytide.store import CacheFolder, Store, open_store
 from keytide.tasks import Threads
 from keytide.types import Field, type_from_arrow

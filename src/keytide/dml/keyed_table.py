@@ -56,7 +56,6 @@ from keytide.dml.spi import (
     RowChanges,
     UpdatablePageSource,
 )
-from keytide.dml.watermarks import refuse_delete, refuse_unset, watermarks
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.maintenance.writes import show_rows, with_follow_ups
 from keytide.merge.order import IS_ADD, VALUE_KIND, joined
@@ -292,7 +291,7 @@ class Versions(Changes):
         """Append tombstones."""
         self._begin(row_ids)
         versions = members_of(row_ids)
-        versions = _with(versions, watermarks(self._on, versions))
+        versions = _with(versions, self._on.watermarks(versions))
         self._gone.add(self._with_row_kind(versions, RowKind.DELETE))
         if self._on.gives_keys:
             self._tell("gone", versions)
@@ -304,7 +303,7 @@ class Versions(Changes):
         """Append new versions, and tombstones (no newer) for rows that leave their key."""
         self._begin(row_ids)
         old = members_of(row_ids)
-        new = self._image({**values, **watermarks(self._on, old, updated)}, old, updated)
+        new = self._image({**values, **self._on.watermarks(old, updated)}, old, updated)
         for name in updated if self._on.view.engine.fills_gaps else ():
             if values[name].null_count:
                 raise InvalidError(
@@ -471,9 +470,9 @@ class KeyedMetadata(StoredMetadata[KeyedHandle]):
                     f"{table}: the merge engine {view.options.merge_engine} does not support "
                     f"UPDATE; {reason}"
                 )
-            refuse_unset(table, updated)
+            table.refuse_unset(updated)
         if changes.deletes:
-            refuse_delete(table)
+            table.refuse_delete()
         if not (changes.deletes or changes.sets & set(table.view.schema.primary_keys)):
             return
         # Deletes would not be supported, or would be ignored.

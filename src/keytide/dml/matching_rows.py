@@ -33,10 +33,9 @@ from keytide.dml.engine import (
 from keytide.dml.row_statements import CallTarget, Target, run_on_latest
 from keytide.dml.spi import ROW_ID, ColumnHandle, Isolation, UpdatablePageSource
 from keytide.format.arrow import from_arrow
-from keytide.predicate.agreement import agreed_predicate
 from keytide.predicate.condition import Condition, predicate_of
-from keytide.predicate.predicate import Predicate, columns_of, row_filter
-from keytide.predicate.where import column_of
+from keytide.predicate.predicate import Predicate, column_of, columns_of, conjuncts, row_filter
+from keytide.predicate.where import agreed_predicate
 from keytide.types import Field
 
 # -- the rows and their new values -----------------------------------------------------------------
@@ -70,7 +69,10 @@ class MatchingRows:
         return self._changed(page.select([ROW_ID]).filter(meets.to_arrow()))
 
     def _changed(self, row_ids: pa.RecordBatch) -> pa.RecordBatch:
-        repeated = [pa.chunked_array([pa.repeat(value, row_ids.num_rows)]) for value in self.values]
+        if not self.values:
+            return row_ids
+        count = row_ids.num_rows
+        repeated = [pa.chunked_array([pa.repeat(value, count)]) for value in self.values]
         values = stored_values(repeated, self.updated, self.table)
         names = [*(field.name for field in self.updated), ROW_ID]
         return pa.record_batch([*values, *row_ids.columns], names)
@@ -94,49 +96,49 @@ def change_matching(
 
     Without `values`, delete them. `by_sql` is for what an SQL engine must compute.
     """
-    given = None if values is None else given_values(values, "Table.update")
+    given = {} if values is None else given_values(values, "Table.update")
 
     def once(target: Target) -> Changed:
-        predicate = _predicate_of(where, target)
-        literals = None if given is None else _literals(given, target)
-        if (where is not None and predicate is None) or (given is not None and literals is None):
+        rows = _rows_of(target, given, where)
+        if rows is None:
             return by_sql(target)
-        updated = [field for field in target.fields if literals and field.name in literals]
-        made = [literals[field.name] for field in updated] if literals else []
-        rows = MatchingRows(predicate, target.fields, updated, made, target.name)
-        names = tuple(field.name for field in updated)
+        names = tuple(field.name for field in rows.updated)
         return change_rows(
             target.connector,
             target.session,
             target.handle,
-            DeleteRows() if given is None else UpdateRows(names),
-            target.columns(() if predicate is None else columns_of(predicate)),
-            () if predicate is None else (predicate,),
+            DeleteRows() if values is None else UpdateRows(names),
+            target.columns(columns_of(rows.predicate)),
+            conjuncts(rows.predicate),
             host_for(rows, target.limits),
             is_all_terms=True,
         )
 
-    operation: Literal["DELETE", "UPDATE"] = "DELETE" if given is None else "UPDATE"
+    operation: Literal["DELETE", "UPDATE"] = "DELETE" if values is None else "UPDATE"
     return table.carry_out(
         lambda catalog: run_on_latest(catalog, table.name, isolation, None, once, operation),
         is_local=is_local,
     )
 
 
-def _predicate_of(where: Condition | None, target: Target) -> Predicate | None:
-    """The predicate for a condition. None if there is none, or only an engine can evaluate it."""
-    if where is None or isinstance(where, str):
-        return None if where is None else agreed_predicate(where, target.fields)
-    return predicate_of(where, target.fields, target.name)
-
-
-def _literals(given: Mapping[str, str | pa.Scalar], target: Target) -> dict[str, pa.Scalar] | None:
-    """The values of columns, as the table spells them. None if SQL has to say what they are."""
+def _rows_of(
+    target: Target, given: Mapping[str, str | pa.Scalar], where: Condition | None
+) -> MatchingRows | None:
+    """The rows that a call means. None if an SQL engine has to compute a condition or value."""
+    predicate = None
+    if isinstance(where, str):
+        predicate = agreed_predicate(where, target.fields)
+    elif where is not None:
+        predicate = predicate_of(where, target.fields, target.name)
     literals = {name: value for name, value in given.items() if not isinstance(value, str)}
-    if len(literals) < len(given) or len({name.lower() for name in given}) < len(given):
+    is_plain = len({name.lower() for name in literals}) == len(given)
+    if not is_plain or (predicate is None and where is not None):
         return None
     names = target.schema.names
-    return {column_of(name, names, target.name): value for name, value in literals.items()}
+    values = {column_of(name, names, target.name): value for name, value in literals.items()}
+    updated = tuple(field for field in target.fields if field.name in values)
+    made = tuple(values[field.name] for field in updated)
+    return MatchingRows(predicate, target.fields, updated, made, target.name)
 
 
 # -- splits in threads of this process -------------------------------------------------------------

@@ -39,7 +39,7 @@ from keytide.dml.spi import (
     RowChanges,
     UpdatablePageSource,
 )
-from keytide.errors import ConnectorError, InvalidError
+from keytide.errors import ConnectorError, InvalidError, UnsupportedError
 from keytide.format.snapshot import Operation
 from keytide.options import keys
 from keytide.predicate.literals import has_one_spelling
@@ -48,6 +48,7 @@ from keytide.read.lookup import key_range
 from keytide.read.sections import PlannedFile
 from keytide.snapshot.state import Statement, TableState, TableView
 from keytide.snapshot.stored_table import PinnedTable
+from keytide.types import AtomicType
 from keytide.write.generated_columns import regenerated
 from keytide.write.task import TaskResult, WriteTask
 from keytide.write.upsert import task_on
@@ -79,7 +80,12 @@ class ChangedTable(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedByKey(ChangedTable):
-    """The same for a table to which versions of keys are appended."""
+    """The same for a table to which versions of keys are appended.
+
+    A version copies the watermark of the row that it replaces (rule R21). With `statement-time` it
+    gets the time at which its statement began, if that is later. If the statement sets the column,
+    that value is stored. With `explicit`, a statement must set it.
+    """
 
     began_ns: int | None = None
     """When the statement began, in nanoseconds."""
@@ -97,6 +103,43 @@ class ChangedByKey(ChangedTable):
     def moves_rows(self) -> bool:
         """Whether rows get other keys."""
         return bool(set(self.updated) & set(self.view.schema.primary_keys))
+
+    def refuse_delete(self) -> None:
+        """Raise `UnsupportedError` if a delete would have to set the watermark."""
+        if self.view.options.dml_watermark == "explicit":
+            raise UnsupportedError(
+                f"{self}: '{keys.UPSERT_DML_WATERMARK}' is 'explicit', but a DELETE cannot set "
+                f"{', '.join(map(repr, self.view.options.watermark_key))}; write rows of kind "
+                "-D, or UPDATE a tombstone column"
+            )
+
+    def refuse_unset(self, updated: Sequence[str]) -> None:
+        """Raise `InvalidError` if an UPDATE does not set a watermark column that it must set."""
+        columns = self.view.options.watermark_key
+        if self.view.options.dml_watermark == "explicit" and not set(columns) <= set(updated):
+            raise InvalidError(
+                f"{self}: '{keys.UPSERT_DML_WATERMARK}' is 'explicit', so an UPDATE must set "
+                f"{', '.join(map(repr, columns))}"
+            )
+
+    def watermarks(
+        self, old: pa.RecordBatch, updated: Sequence[str] = ()
+    ) -> Mapping[str, pa.Array]:
+        """The watermark columns of versions that replace `old`. Empty if they are copied or set."""
+        columns = self.view.options.watermark_key
+        if self.view.options.dml_watermark != "statement-time" or set(columns) & set(updated):
+            return {}
+        assert self.began_ns is not None
+        (name,) = columns
+        type_ = self.view.schema.field(name).type
+        assert isinstance(type_, AtomicType)
+        # The column's precision.
+        step = 10 ** (9 - (type_.precision or 0))
+        began = pa.scalar(self.began_ns // step * step, pa.timestamp("ns"))
+        ticks = began.cast(pa.timestamp(type_.to_arrow().unit)).cast(pa.int64())
+        stored = old.column(name)
+        least = pc.add(stored.view(pa.int64()), self.fresher_by)
+        return {name: pc.max_element_wise(least, ticks).view(stored.type)}
 
 
 @dataclass

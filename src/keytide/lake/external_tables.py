@@ -214,7 +214,7 @@ class FederatedTable(ForeignTable):
         Raises as `write`, `InvalidError` for a condition that does not parse or cannot run, and
         `UnsupportedError` when the table has no tombstone key.
         """
-        return self._change_rows(None, where)
+        return change_rows(self._form(), None, where, "snapshot", self._spark)
 
     @checked
     def update(self, set: Mapping[str, Any], where: Condition | None = None) -> Changed:
@@ -223,11 +223,7 @@ class FederatedTable(ForeignTable):
 
         Raises as `delete`, and `InvalidError` for values that do not fit.
         """
-        return self._change_rows(set, where)
-
-    def _change_rows(self, values: Mapping[str, Any] | None, where: Condition | None) -> Changed:
-        allows = self._catalog.allows_external_files
-        return change_rows(self._form(), values, where, "snapshot", self._spark, allows)
+        return change_rows(self._form(), set, where, "snapshot", self._spark)
 
     @checked
     def merge(self, source: Any, on: str) -> MergeBuilder:

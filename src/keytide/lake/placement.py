@@ -44,7 +44,6 @@ def change_rows(
     where: Condition | None,
     isolation: Literal["snapshot", "serializable"],
     spark: Any,
-    allows_external_files: bool,
 ) -> Changed:
     """Run `Table.update` or, without values, `Table.delete`: in this process or in a session.
 
@@ -53,13 +52,10 @@ def change_rows(
     from keytide.dml.matching_rows import MatchingRowsHost, change_matching
 
     def by_sql(target: Target) -> Changed:
-        from keytide.sql.python_calls import delete_where, update_where
+        from keytide.sql.python_calls import change_where
 
-        engine = engine_of(spark, allows_external_files)
-        if values is not None:
-            return update_where(target, engine, values, where)
-        assert isinstance(where, str)  # anything else is a predicate
-        return delete_where(target, engine, where)
+        engine = engine_of(spark, target.catalog.allows_external_files)
+        return change_where(target, engine, values, where)
 
     def host_for(rows: MatchingRows, limits: EngineLimits) -> Host:
         if spark is None:

@@ -18,8 +18,8 @@ from keytide.lake.foreign_table import ForeignTable
 from keytide.lake.scan import FallbackScan, Scan
 from keytide.lake.table import Table
 from keytide.predicate.condition import predicate_of
+from keytide.predicate.polars_expression import terms_of
 from keytide.predicate.predicate import Predicate, conjunction
-from keytide.predicate.where import terms_of
 from keytide.sources.scan import ExternalScan
 
 __all__ = ["scan_polars"]

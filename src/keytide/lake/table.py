@@ -291,8 +291,8 @@ class Table:
         """Delete the rows that match a condition, or all rows, in one atomic commit.
 
         `where` is SQL as after WHERE, in which the table is called `target`. It can contain queries
-        of other tables in the lake. DuckDB evaluates it, or the lake's Spark session. A condition
-        object as in `scan` needs neither of them.
+        of other tables in the lake. DuckDB evaluates it, or the lake's Spark session. Neither of
+        them is needed for comparisons of columns with literals, or a condition object as in `scan`.
 
         If another writer changes one of the affected buckets meanwhile, the rows are searched
         again. With `isolation` 'serializable', any bucket counts. `rows` of the result is the
@@ -306,7 +306,10 @@ class Table:
         - `ConflictError` when too many races with other writers were lost.
         - `DataError` when the store fails.
         """
-        return self._change_rows(None, where, isolation)
+        from keytide.dml.row_statements import OpenTableCatalog
+
+        around = OpenTableCatalog.of(self._stored, self._catalog)
+        return change_rows(around, None, where, isolation, self._spark)
 
     @checked
     def update(
@@ -319,25 +322,18 @@ class Table:
         """Change columns of the rows that match a condition, or of all rows, in one atomic commit.
 
         `set` maps columns to new values. A string is an SQL expression, such as `"qty + 1"` or `"'a
-        string'"`. Numbers, booleans, bytes, dates, times and None are literal values. The other
-        arguments are as in `delete`. `rows` of the result is the number of changed rows.
+        string'"`. Numbers, booleans, bytes, dates, times and None are literal values, which need
+        no SQL. The other arguments are as in `delete`. `rows` of the result is the number of
+        changed rows.
 
         Raises as `delete`. Also raises `InvalidError` for values that do not fit their columns and
         when two rows would have the same primary key, and `UnsupportedError` for a table that would
         not store the new values unchanged.
         """
-        return self._change_rows(set, where, isolation)
-
-    def _change_rows(
-        self,
-        values: Mapping[str, Any] | None,
-        where: Condition | None,
-        isolation: Literal["snapshot", "serializable"],
-    ) -> Changed:
         from keytide.dml.row_statements import OpenTableCatalog
 
         around = OpenTableCatalog.of(self._stored, self._catalog)
-        return change_rows(around, values, where, isolation, self._spark, self._allows_files)
+        return change_rows(around, set, where, isolation, self._spark)
 
     @checked
     def merge(
@@ -398,11 +394,8 @@ class Table:
     def _engine(self, rows: Any = None) -> Engine:
         """The SQL engine: the Spark session of the rows or of the lake, otherwise DuckDB."""
         spark = rows.sparkSession if is_spark_dataframe(rows) else self._spark
-        return engine_of(spark, self._allows_files)
-
-    @property
-    def _allows_files(self) -> bool:
-        return self._catalog is not None and self._catalog.allows_external_files
+        allows = self._catalog is not None and self._catalog.allows_external_files
+        return engine_of(spark, allows)
 
     @checked
     def truncate(self, partition: Mapping[str, Any] | None = None) -> WriteResult:

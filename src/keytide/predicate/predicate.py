@@ -14,7 +14,7 @@ Values compare as in primary keys (docs/semantics.md): NaN is the largest value 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from operator import and_, or_
 from typing import Any, TypeAlias, TypeVar
 
@@ -22,6 +22,7 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.base.dataclass import dataclass
+from keytide.errors import InvalidError, NotFoundError
 from keytide.format.arrow import polars_schema
 from keytide.types import Field
 
@@ -82,6 +83,9 @@ class Or:
 
 
 Predicate: TypeAlias = Comparison | In | IsNull | Like | Not | And | Or
+
+FLIPPED = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+"""The operators of comparisons, each with that of the comparison whose sides are exchanged."""
 
 DEPTH_MAX = 100
 """The maximum number of alternations of AND, OR and NOT, because evaluation is recursive."""
@@ -187,6 +191,32 @@ def _with_one_list(terms: list[Predicate], operator: str) -> tuple[Predicate, ..
                 listed = In(column, distinct)
                 merged.append(listed if operator == "=" else Not(listed))
     return tuple(merged)
+
+
+# -- columns by name -------------------------------------------------------------------------------
+
+
+def field_of(name: str, fields: Mapping[str, Field], table: str) -> Field:
+    """The column with that name. Raises `NotFoundError`, which lists the existing columns."""
+    if name not in fields:
+        raise NotFoundError(f"table {table} has no column {name!r}; columns: {', '.join(fields)}")
+    return fields[name]
+
+
+def column_of(name: str, columns: Iterable[str], table: str) -> str:
+    """The column with that name in a statement, which may spell it in another case.
+
+    Raises `NotFoundError`, and `InvalidError` if there are several.
+    """
+    known = list(columns)
+    if name in known:
+        return name
+    found = [column for column in known if column.lower() == name.lower()]
+    if not found:
+        raise NotFoundError(f"table {table} has no column {name!r}; columns: {', '.join(known)}")
+    if len(found) > 1:
+        raise InvalidError(f"table {table}: {name!r} is ambiguous: {' or '.join(map(repr, found))}")
+    return found[0]
 
 
 # -- evaluation ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Conditions as predicates: strings in the grammar of `where`, Polars and Arrow expressions.
+"""Strings as predicates: the grammar of `where`, and the conditions on which SQL engines agree.
 
 The grammar is smaller than that of SQL, and each condition has exactly one meaning:
 
@@ -16,27 +16,22 @@ A literal is read as a value of its column's type (`literals`). A string is in s
 quotes, and a doubled quote means one quote. A backslash has no special meaning, except in a LIKE
 pattern, where it escapes the next character.
 
-Polars describes the parts of an expression in JSON, and returns its parts as expressions. Polars
-itself computes the values. Words that are unknown here are refused. So if a release of Polars
-renames something, expressions with it are refused and never misunderstood.
-
-Of an Arrow schema with duplicate keys in its metadata, pyarrow returns a dict, which has each key
-only once. pyarrow returns a dict, which has each key only once. Arrow's C data interface returns
-everything: the number of pairs, and for each its key and value, as a 32-bit length and the bytes.
+DuckDB, Spark and Keytide agree on some terms, so that it does not matter who evaluates them. This
+depends on the column's type and on how the literal is written. Engines differ in numbers in quotes
+or with an exponent, in comparisons of strings with a CHAR, in lists of times, and in times in other
+formats than ISO 8601. An SQL condition of agreed terms alone is a predicate: this grammar reads it
+as the SQL parser does.
 """
 
 from __future__ import annotations
 
-import ctypes
-import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-import polars as pl
-import pyarrow as pa
+import numpy as np
 
-from keytide.base.arguments import shown
 from keytide.base.dataclass import dataclass, field
 from keytide.errors import InvalidError, NotFoundError
 from keytide.predicate.literals import (
@@ -47,280 +42,24 @@ from keytide.predicate.literals import (
     equalities,
     flag,
     known_values,
+    values_of,
 )
 from keytide.predicate.predicate import (
     DEPTH_MAX,
-    And,
-    Comparison,
-    In,
+    FLIPPED,
     IsNull,
     Like,
-    Or,
     Predicate,
     conjunction,
+    depth_of,
     disjunction,
+    field_of,
     negation,
 )
-from keytide.types import Field
+from keytide.types import AtomicType, Field
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-# -- Polars expressions ----------------------------------------------------------------------------
-
-
-_COMPARE = {"Eq": "=", "NotEq": "!=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
-_FLIPPED = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
-_ENDS = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<")}
-_ANDS = ("And", "LogicalAnd", "Boolean.AllHorizontal")
-_OF_VALUES = ("Literal", "Alias", "Cast", "Negate")
-
-
-def read_expression(expression: pl.Expr, table: str) -> Predicate:
-    """The predicate for an expression, with Arrow values.
-
-    Raises `InvalidError`, which names the part that a condition cannot have.
-    """
-    try:
-        document = json.loads(expression.meta.serialize(format="json"))
-        return _Part(expression, document, table).predicate()
-    except RecursionError as error:
-        raise InvalidError(
-            f"table {table}: the expression is nested too deeply; combine its parts with "
-            "pl.all_horizontal or pl.any_horizontal, and values with is_in"
-        ) from error
-    except pl.exceptions.PolarsError as error:
-        raise InvalidError(
-            f"table {table}: Polars cannot resolve {shown(str(expression))}: {error}"
-        ) from error
-
-
-def terms_of(expression: pl.Expr) -> list[pl.Expr]:
-    """The parts of an expression that are joined by AND, or the expression itself.
-
-    Also the expression itself if Polars cannot describe its parts.
-    """
-    try:
-        document = json.loads(expression.meta.serialize(format="json"))
-        part = _Part(expression, document, "")
-        if part.name not in _ANDS:
-            return [expression]
-        return [term for each in part.parts for term in terms_of(each.expression)]
-    except (InvalidError, RecursionError, pl.exceptions.PolarsError):
-        return [expression]
-
-
-@dataclass(frozen=True)
-class _Part:
-    expression: pl.Expr
-    description: Any
-    table: str
-
-    @property
-    def name(self) -> str:
-        """The name of its operation, such as `Gt` or `Boolean.IsNull`, or the kind of a leaf."""
-        kind, inner = _name_and_content(self.description)
-        if kind == "BinaryExpr":
-            return str(inner["op"])
-        if kind != "Function":
-            return kind
-        family, member = _name_and_content(inner["function"])
-        return family if member is None else f"{family}.{_name_and_content(member)[0]}"
-
-    @property
-    def options(self) -> Any:
-        """What is known about a function besides its name."""
-        return (
-            _name_and_content(
-                _name_and_content(_name_and_content(self.description)[1]["function"])[1]
-            )[1]
-            or {}
-        )
-
-    @property
-    def parts(self) -> list[_Part]:
-        """Its parts, from left to right."""
-        kind, inner = _name_and_content(self.description)
-        inputs: list[Any] = []
-        if kind == "BinaryExpr":
-            inputs = [inner["left"], inner["right"]]
-        elif kind in ("Function", "Cast"):
-            inputs = inner["input"] if kind == "Function" else [inner["expr"]]
-        elif kind == "Alias":
-            inputs = inner[:1]
-        made = self.expression.meta.pop()[::-1]  # Polars returns them from right to left
-        if len(made) != len(inputs):
-            raise self.refused()
-        return [_Part(*each, self.table) for each in zip(made, inputs, strict=True)]
-
-    def predicate(self) -> Predicate:
-        """The predicate for this part."""
-        read = _READERS.get(self.name)
-        if read is None:
-            raise self.refused()
-        return read(self, *self.parts)
-
-    def compared(self, operator: str, other: _Part) -> Predicate:
-        """A comparison with another part. One of the two is a column."""
-        if self.name == "Column":
-            return Comparison(self.column(), operator, other.value())
-        if other.name != "Column":
-            raise self.refused()
-        return Comparison(other.column(), _FLIPPED[operator], self.value())
-
-    def is_in(self, column: _Part, values: _Part) -> Predicate:
-        """The column is one of the values."""
-        if self.options.get("nulls_equal") is not False:
-            raise self.refused()
-        return In(column.column(), tuple(values.values()))
-
-    def is_between(self, column: _Part, low: _Part, high: _Part) -> Predicate:
-        """The column is between two values, inclusive or exclusive."""
-        ends = _ENDS.get(self.options.get("closed"))
-        if ends is None:
-            raise self.refused()
-        return And((column.compared(ends[0], low), column.compared(ends[1], high)))
-
-    def starts_with(self, column: _Part, prefix: _Part) -> Predicate:
-        """The column begins with a string."""
-        text = prefix.value().as_py()
-        if not isinstance(text, str):
-            raise self.refused()
-        return Like(column.column(), "".join("\\" + c if c in "\\%_" else c for c in text) + "%")
-
-    def column(self) -> str:
-        """The name of the column."""
-        kind, name = _name_and_content(self.description)
-        if kind != "Column":
-            raise self.refused()
-        return str(name)
-
-    def value(self) -> Any:
-        """The value."""
-        values = self.values()
-        if len(values) != 1:
-            raise self.refused()
-        return values[0]
-
-    def values(self) -> list[Any]:
-        """The values."""
-        if not self._is_made_of_values():
-            raise self.refused()
-        made = pl.select(self.expression).to_series()
-        if isinstance(made.dtype, pl.List | pl.Array):
-            made = made.explode(empty_as_null=False)
-        return list(made.to_arrow())
-
-    def _is_made_of_values(self) -> bool:
-        return self.name in _OF_VALUES and all(part._is_made_of_values() for part in self.parts)
-
-    def refused(self) -> InvalidError:
-        """An error about this part."""
-        return InvalidError(
-            f"table {self.table}: the condition contains {shown(str(self.expression))}, which is "
-            "not supported. Supported are comparisons of columns with values, is_in, is_between, "
-            "is_null, is_not_null and str.starts_with, combined with &, | and ~; use it to "
-            "filter the result of the scan instead"
-        )
-
-
-def _name_and_content(description: Any) -> tuple[str, Any]:
-    """The name and the content of a word, or of an object with one key."""
-    if isinstance(description, dict) and len(description) == 1:
-        return next(iter(description.items()))
-    return str(description), None
-
-
-def _reader_of(operator: str) -> Callable[..., Predicate]:
-    return lambda _, left, right: left.compared(operator, right)
-
-
-def _reader_of_many(joint: type[And | Or]) -> Callable[..., Predicate]:
-    return lambda _, *parts: joint(tuple(part.predicate() for part in parts))
-
-
-_READERS: dict[str, Callable[..., Predicate]] = {
-    **{name: _reader_of(operator) for name, operator in _COMPARE.items()},
-    **{name: _reader_of_many(And) for name in _ANDS},
-    **{name: _reader_of_many(Or) for name in ("Or", "LogicalOr", "Boolean.AnyHorizontal")},
-    "Column": lambda part: Comparison(part.column(), "=", value=True),
-    "Alias": lambda _, named: named.predicate(),
-    "Boolean.Not": lambda _, negated: negation(negated.predicate()),
-    "Boolean.IsNull": lambda _, column: IsNull(column.column()),
-    "Boolean.IsNotNull": lambda _, column: negation(IsNull(column.column())),
-    "Boolean.IsIn": _Part.is_in,
-    "Boolean.IsBetween": _Part.is_between,
-    "StringExpr.StartsWith": _Part.starts_with,
-}
-"""How to convert the known operations, given the operation and its parts."""
-
-
-# -- metadata of an Arrow schema with duplicate keys -----------------------------------------------
-
-
-class _Schema(ctypes.Structure):
-    # The first members of the interface's struct ArrowSchema.
-    _fields_ = (
-        ("format", ctypes.c_char_p),
-        ("name", ctypes.c_char_p),
-        ("metadata", ctypes.c_void_p),
-    )
-
-
-def words_of(schema: pa.Schema) -> list[tuple[str, str]]:
-    """The pairs of the schema's metadata, in order."""
-    capsule = schema.__arrow_c_schema__()
-    place = _Schema.from_address(_pointer(capsule, b"arrow_schema")).metadata
-    if place is None:
-        return []
-    count, place = _number(place)
-    pairs = []
-    for _ in range(count):
-        key, place = _text(place)
-        value, place = _text(place)
-        pairs.append((key, value))
-    return pairs
-
-
-_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer.restype = ctypes.c_void_p
-_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
-
-
-def _number(place: int) -> tuple[int, int]:
-    return ctypes.c_int32.from_address(place).value, place + 4
-
-
-def _text(place: int) -> tuple[str, int]:
-    length, place = _number(place)
-    return ctypes.string_at(place, length).decode(), place + length
-
-
-# -- columns by name -------------------------------------------------------------------------------
-
-
-def field_of(name: str, fields: Mapping[str, Field], table: str) -> Field:
-    """The column with that name. Raises `NotFoundError`, which lists the existing columns."""
-    if name not in fields:
-        raise NotFoundError(f"table {table} has no column {name!r}; columns: {', '.join(fields)}")
-    return fields[name]
-
-
-def column_of(name: str, columns: Iterable[str], table: str) -> str:
-    """The column with that name in a statement, which may spell it in another case.
-
-    Raises `NotFoundError`, and `InvalidError` if there are several.
-    """
-    known = list(columns)
-    if name in known:
-        return name
-    found = [column for column in known if column.lower() == name.lower()]
-    if not found:
-        raise NotFoundError(f"table {table} has no column {name!r}; columns: {', '.join(known)}")
-    if len(found) > 1:
-        raise InvalidError(f"table {table}: {name!r} is ambiguous: {' or '.join(map(repr, found))}")
-    return found[0]
-
 
 # -- parsing of strings ----------------------------------------------------------------------------
 
@@ -337,7 +76,7 @@ def parse_where(text: str, fields: Sequence[Field], table: str) -> Predicate:
             f'table {table}: the condition is {text!r}; expected a string such as "id = 1"'
         )
 
-    return ConditionParser.of(text, fields, table).predicate()
+    return _Parser.of(text, fields, table).predicate()
 
 
 # -- tokens ----------------------------------------------------------------------------------------
@@ -373,7 +112,7 @@ def _unquoted(text: str) -> str:
 
 # -- the grammar -----------------------------------------------------------------------------------
 
-_OPERATORS = {**{name: name for name in _FLIPPED}, "==": "=", "<>": "!="}
+_OPERATORS = {**{name: name for name in FLIPPED}, "==": "=", "<>": "!="}
 _TYPED = ("DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ")
 _RESERVED = ("AND", "OR", "NOT", "IN", "IS", "BETWEEN", "LIKE", "NULL", "TRUE", "FALSE")
 
@@ -402,9 +141,8 @@ class _OpenCondition:
 
 
 @dataclass
-class ConditionParser:
-    """Parses one condition. A narrower grammar overrides the checks of its terms and values."""
-
+class _Parser:
+    # A narrower grammar overrides the checks of terms and values.
     fields: dict[str, Field]
     table: str
     text: str
@@ -413,7 +151,6 @@ class ConditionParser:
 
     @classmethod
     def of(cls, text: str, fields: Sequence[Field], table: str) -> Self:
-        """A parser before the first token of a text."""
         found = [
             _Token(match.lastgroup, match.group(), match.start())
             for match in _TOKEN.finditer(text)
@@ -423,18 +160,15 @@ class ConditionParser:
 
     @property
     def ahead(self) -> _Token:
-        """The next token."""
         return self.tokens[self.place]
 
     def accept(self, word: str) -> bool:
-        """Whether the next token is this word or sign, which is then behind."""
         if self.tokens[self.place].word != word:
             return False
         self.place += 1
         return True
 
     def expect(self, word: str) -> None:
-        """Go past this word or sign, which must be next."""
         if not self.accept(word):
             self.fail(f"expected {word}")
 
@@ -490,7 +224,7 @@ class ConditionParser:
             self.place += 1
             column = self._column()
             self.check_term(column, operator)
-            return self._compared(column, _FLIPPED[operator], literal, start)
+            return self._compared(column, FLIPPED[operator], literal, start)
         column = self._column()
         is_negated = self.accept("NOT")
         self.check_term(column, self.ahead.word)
@@ -642,7 +376,6 @@ class ConditionParser:
     # -- errors ------------------------------------------------------------------------------------
 
     def fail(self, what: str) -> NoReturn:
-        """Raise `InvalidError` at the next token."""
         token = self.ahead
         found = f"found {token.text[:50]!r}" if token.text else "found the end of the condition"
         before = self.text[max(0, token.start - 50) : token.start]
@@ -651,3 +384,123 @@ class ConditionParser:
             f"after {before!r}: {what}, {found}; compare a column with a literal, or filter the "
             "result of the scan"
         )
+
+
+# -- terms on which engines agree ------------------------------------------------------------------
+
+
+def agrees_on(word: str, field: Field) -> bool:
+    """Whether terms with this operator or keyword have one meaning for a column."""
+    root = field.type.root
+    if word in ("<", "<=", ">", ">=", "BETWEEN"):
+        return not field.type.is_nested and root != "BOOLEAN"
+    if word == "IN":  # some engines compare times with a list of strings as strings
+        return not field.type.is_nested and root not in ("TIMESTAMP", "TIMESTAMP_LTZ")
+    return root == "VARCHAR" if word == "LIKE" else not field.type.is_nested
+
+
+def agreed_values(literals: Sequence[Literal | None], field: Field) -> list[Any] | None:
+    """Literals as values of a column, None if engines would interpret one differently.
+
+    A None among the literals is one that this grammar does not have.
+    """
+    assert isinstance(field.type, AtomicType)
+    agreed = [each for each in literals if each is not None and _is_agreed(each, field.type)]
+    if len(agreed) < len(literals):
+        return None
+    try:
+        return values_of(agreed, field)
+    except ValueError:
+        return None  # left to the engine
+
+
+def _is_agreed(literal: Literal, type_: AtomicType) -> bool:
+    """Whether all engines interpret a literal as the same value of the column's type."""
+    form, text = literal
+    if form == "BOOLEAN":
+        return type_.root == "BOOLEAN"
+    if form == "NUMBER":
+        return _is_agreed_number(text, type_)
+    if form == "TEXT" and type_.root == "VARCHAR":
+        return True
+    if form == "TEXT":
+        pattern = _MOMENTS.get(type_.root)
+    elif form == "DATE":
+        pattern = _DATE if type_.root in ("DATE", "TIMESTAMP") else None
+    elif form == "TIMESTAMP":
+        pattern = _TIMESTAMP if type_.root == "TIMESTAMP" else None
+    else:
+        pattern = None
+    # A time can have no more digits than the column.
+    fraction = re.search(r"\.(\d+)", text)
+    digits = {"ms": 3}.get(getattr(type_.to_arrow(), "unit", ""), 6)
+    is_too_fine = fraction is not None and len(fraction[1]) > digits
+    return pattern is not None and bool(pattern.fullmatch(text)) and not is_too_fine
+
+
+def _is_agreed_number(number: str, type_: AtomicType) -> bool:
+    if not re.fullmatch(r"-?(\d+(\.\d*)?|\.\d+)", number, re.ASCII):
+        return False  # a number with an exponent
+    whole, _, fraction = number.lstrip("-").partition(".")
+    if type_.root in ("TINYINT", "SMALLINT", "INT", "BIGINT"):
+        most = 1 << type_.to_arrow().bit_width - 1
+        return "." not in number and len(number) <= 20 and -most <= int(number) < most
+    if type_.root == "DECIMAL":
+        # The type that holds both has at most 38 digits. Beyond that, engines round. An integer is
+        # treated as a BIGINT.
+        digits = len(whole) if "." in number else 19
+        precision, scale = type_.precision or 0, type_.scale or 0
+        most_digits = max(precision - scale, digits) + max(scale, len(fraction))
+        return len(whole) <= 18 and most_digits <= 38
+    # A DOUBLE holds 15 decimal digits exactly, however it is parsed.
+    if type_.root not in ("DOUBLE", "FLOAT") or len(whole + fraction) > 15:
+        return False
+    # A FLOAT must not be rounded, because some engines compare as DOUBLE.
+    return type_.root == "DOUBLE" or Decimal(float(np.float32(number))) == Decimal(number)
+
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{1,6})?)?", re.ASCII)
+_MOMENTS = {
+    "DATE": _DATE,
+    "TIMESTAMP": _TIMESTAMP,
+    "TIMESTAMP_LTZ": re.compile(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?[+-]\d\d:\d\d", re.ASCII
+    ),
+}
+
+
+# -- SQL conditions --------------------------------------------------------------------------------
+
+
+def agreed_predicate(text: str, fields: Sequence[Field]) -> Predicate | None:
+    """The predicate that is true for exactly the rows for which an SQL condition is true.
+
+    None if it has other terms, or is nothing that `where` reads, such as a call or a wrong name.
+    """
+    # Statements refuse columns with names like those that they give to others.
+    if _OTHERWISE_READ.search(text) or any(field.name.startswith("$") for field in fields):
+        return None
+    try:
+        found = _AgreedParser.of(text, fields, "").predicate()
+    except (InvalidError, NotFoundError):
+        return None
+    return found if depth_of(found) <= DEPTH_MAX else None
+
+
+_OTHERWISE_READ = re.compile(r"[\"\\]|[^\S \t\n\r]|\b(current|session)_", re.IGNORECASE)
+"""What SQL may read in another way: quotes, escapes and blanks, and functions without brackets."""
+
+
+class _AgreedParser(_Parser):
+    """The grammar of `where` without terms on which engines do not agree."""
+
+    def check_term(self, column: Field, word: str) -> None:
+        if not agrees_on(word, column):
+            self.fail("the engine decides")
+
+    def values(self, column: Field, literals: Sequence[Literal], start: int) -> list[Any]:
+        found = agreed_values(literals, column)
+        if not found:  # SQL has no empty lists
+            self.fail("the engine decides")
+        return found

@@ -30,9 +30,9 @@ from keytide.predicate.predicate import (
     Predicate,
     conjunction,
     conjuncts,
+    field_of,
     plain,
 )
-from keytide.predicate.where import field_of
 from keytide.read.key_index_rebuild import settled_state
 from keytide.read.lookup import rows_of_keys
 from keytide.read.merged_versions import Lifetime

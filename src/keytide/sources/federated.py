@@ -41,7 +41,6 @@ from keytide.dml.spi import (
     RowChanges,
     UpdatablePageSource,
 )
-from keytide.dml.watermarks import refuse_delete, refuse_unset
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.schema import TableSchema
@@ -333,9 +332,9 @@ class _Metadata(ExternalMetadata, WholeRowsMetadata):
                     "'statement-time' if the watermark key is a time, or to 'explicit'"
                 )
         for updated in changes.updated.values():
-            refuse_unset(table, updated)
+            table.refuse_unset(updated)
         if changes.deletes:
-            refuse_delete(table)
+            table.refuse_delete()
         is_deleted = changes.deletes or changes.sets & {*table.view.schema.primary_keys}
         if is_deleted and not options.tombstone_key:
             raise UnsupportedError(

@@ -24,7 +24,7 @@ from keytide.dml.spi import ColumnHandle, RowChanges
 from keytide.errors import InvalidError, UnsupportedError
 from keytide.predicate.condition import predicate_of
 from keytide.predicate.literals import has_one_spelling
-from keytide.predicate.where import column_of
+from keytide.predicate.predicate import column_of
 from keytide.sql.cursor import Keytide, tokenize
 from keytide.sql.definition_grammar import literal_rows
 from keytide.sql.dml_grammar import TARGET

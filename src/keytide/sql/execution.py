@@ -24,7 +24,7 @@ from keytide.dml.row_statements import Target, run_on_latest
 from keytide.errors import AlreadyExistsError, InvalidError, UnsupportedError
 from keytide.feeds.flow import FlowRequest
 from keytide.maintenance.history import HistoryEntry, history_of
-from keytide.predicate.where import column_of
+from keytide.predicate.predicate import column_of
 from keytide.snapshot.stored_table import StoredTable
 from keytide.sources.external_definitions import NewExternalTable, create_external
 from keytide.sql import statements
@@ -37,7 +37,7 @@ from keytide.sql.procedures import call
 from keytide.sql.query_engine import Engine
 from keytide.sql.relations import BoundQuery, bind
 from keytide.sql.result import ChangeResult, LocalResult, Result
-from keytide.sql.row_changes import analyze_change, delete, explain_change, merge, update
+from keytide.sql.row_changes import analyze_change, change, explain_change, merge
 from keytide.sql.show_statements import (
     create_view,
     describe,
@@ -177,10 +177,8 @@ def _result(catalog: AttachedCatalog, engine: Engine, statement: statements.Stat
             return explained(catalog, engine, query)
         case statements.Insert():
             return _insert(catalog, engine, statement)
-        case statements.Delete():
-            return ChangeResult(delete(catalog, engine, statement).rows)
-        case statements.Update():
-            return ChangeResult(update(catalog, engine, statement).rows)
+        case statements.Delete() | statements.Update():
+            return ChangeResult(change(catalog, engine, statement).rows)
         case statements.Merge():
             return ChangeResult(merge(catalog, engine, statement).rows)
         case statements.ApplyEvents():

@@ -2,7 +2,7 @@
 
 An engine always evaluates its whole WHERE clause, so a pushed condition may keep too many rows but
 never too few. A term is pushed if DuckDB, Spark and Keytide agree on it, see
-`keytide.predicate.agreement`. Of an AND, the terms that qualify are pushed. An OR is pushed as a
+`keytide.predicate.where`. Of an AND, the terms that qualify are pushed. An OR is pushed as a
 whole or not at all. Everything else is left to the engine, such as CASTs and functions.
 
 Conditions must be BOOLEAN, whichever engine evaluates them. Engines accept numbers and strings as
@@ -15,16 +15,15 @@ that accepts nothing else, and Spark by CASE, which does not either.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from sqlglot import exp
 
 from keytide.base.dataclass import dataclass
 from keytide.errors import InvalidError
-from keytide.predicate.agreement import agreed_values, agrees_on
-from keytide.predicate.literals import Literal, between, comparison, equalities, flag, values_of
+from keytide.predicate.literals import Literal, between, comparison, equalities, flag
 from keytide.predicate.predicate import (
     DEPTH_MAX,
+    FLIPPED,
     Comparison,
     IsNull,
     Like,
@@ -34,6 +33,7 @@ from keytide.predicate.predicate import (
     disjunction,
     negation,
 )
+from keytide.predicate.where import agreed_values, agrees_on
 from keytide.sql.cursor import Keytide, error_at, typed
 from keytide.types import Field
 
@@ -104,7 +104,7 @@ class _Pusher:
         texts = _items(node) if isinstance(node, exp.In) else [node.expression]
         if not texts or not all(isinstance(t, exp.Literal) and t.is_string for t in texts):
             return None
-        return equalities(field, values_of([Literal("TEXT", t.this) for t in texts], field))
+        return equalities(field, [text.this for text in texts])
 
     def same(self, node: exp.Expr) -> Predicate | None:
         """A predicate with the same meaning as `node`, including NULL results."""
@@ -132,11 +132,11 @@ class _Pusher:
     def _comparison(self, node: exp.Expr) -> Predicate | None:
         left, right, operator = node.this, node.expression, _OPERATORS[type(node)]
         if isinstance(right, exp.Column):
-            left, right, operator = right, left, _FLIPPED[operator]
+            left, right, operator = right, left, FLIPPED[operator]
         field = self._field(left)
         if field is None or not agrees_on(operator, field):
             return None
-        values = _values([right], field)
+        values = agreed_values([_literal(right)], field)
         return None if values is None else comparison(field, operator, *values)
 
     def _in(self, node: exp.Expr) -> Predicate | None:
@@ -144,14 +144,15 @@ class _Pusher:
         items = _items(node)
         if field is None or not items or not agrees_on("IN", field):
             return None
-        values = _values(items, field)
+        values = agreed_values([_literal(item) for item in items], field)
         return None if values is None else equalities(field, values)
 
     def _between(self, node: exp.Expr) -> Predicate | None:
         field = self._field(node.this)
         if field is None or node.args.get("symmetric") or not agrees_on("BETWEEN", field):
             return None
-        values = _values([node.args["low"], node.args["high"]], field)
+        ends = [_literal(node.args["low"]), _literal(node.args["high"])]
+        values = agreed_values(ends, field)
         return None if values is None else between(field, *values)
 
     def _is(self, node: exp.Expr) -> Predicate | None:
@@ -189,7 +190,6 @@ _OPERATORS: dict[type[exp.Expr], str] = {
     exp.GT: ">",
     exp.GTE: ">=",
 }
-_FLIPPED = {"=": "=", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 _READERS: dict[type[exp.Expr], Callable[[_Pusher, exp.Expr], Predicate | None]] = {
     **dict.fromkeys(_OPERATORS, _Pusher._comparison),
     exp.In: _Pusher._in,
@@ -212,12 +212,6 @@ def _any_of(parts: Sequence[Predicate | None]) -> Predicate | None:
 
 
 # -- literals --------------------------------------------------------------------------------------
-
-
-def _values(nodes: Sequence[exp.Expr], field: Field) -> list[Any] | None:
-    """Literals as values of a column, None if engines would interpret one differently."""
-    literals = [literal for node in nodes if (literal := _literal(node)) is not None]
-    return agreed_values(literals, field) if len(literals) == len(nodes) else None
 
 
 def _literal(node: exp.Expr) -> Literal | None:

@@ -35,7 +35,7 @@ from keytide.sql.dml_grammar import delete_from, merge_into, update_from
 from keytide.sql.grammar import options_in_hints
 from keytide.sql.query_engine import Engine
 from keytide.sql.relation import CallerRelation, ExternalRelation, Relation, StoredRelation
-from keytide.sql.row_changes import delete_rows, merge, update_rows
+from keytide.sql.row_changes import change_once, merge
 from keytide.sql.statements import CALLER_ROWS
 from keytide.types import Field, arrow_schema, quoted, type_from_arrow
 from keytide.write.input_rows import source_table
@@ -136,28 +136,28 @@ class WhenCall:
     condition: str | None = None
 
 
-def delete_where(target: Target, engine: Engine, where: str) -> Changed:
-    """Delete the rows of a table that match an SQL condition, as `Table.delete` describes."""
-    with _depth_errors():
-        texts = CallText()
-        tree = exp.Delete(this=_target(target.name, texts), where=_where(texts, where))
-        return delete_rows(target, engine, delete_from(tree, texts.cursor()))
-
-
-def update_where(
-    target: Target, engine: Engine, values: Mapping[str, Any], where: Condition | None
+def change_where(
+    target: Target, engine: Engine, values: Mapping[str, Any] | None, where: Condition | None
 ) -> Changed:
-    """Change columns of the rows that match a condition, as `Table.update` describes."""
+    """Change columns of the rows that match a condition, as `Table.update` describes.
+
+    Without `values`, delete these rows. A condition object needs no SQL.
+    """
     with _depth_errors():
         texts = CallText()
+        table = _target(target.name, texts)
+        if values is None:
+            return change_once(
+                target,
+                engine,
+                delete_from(exp.Delete(this=table, where=_where(texts, where)), texts.cursor()),
+            )
         pairs = _assignments(texts.values(values, "Table.update"))
-        where_tree = _where(texts, where)
-        tree = exp.Update(this=_target(target.name, texts), expressions=pairs, where=where_tree)
+        tree = exp.Update(this=table, expressions=pairs, where=_where(texts, where))
         statement = update_from(tree, texts.cursor())
-        if where is not None and where_tree is None:
-            # A condition object needs no SQL.
+        if not isinstance(where, str):
             statement = replace(statement, query=replace(statement.query, where=where))
-        return update_rows(target, engine, statement)
+        return change_once(target, engine, statement)
 
 
 def merge_source(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 from functools import partial
+from typing import Literal
 
 import pyarrow as pa
 from sqlglot import exp
@@ -36,7 +37,7 @@ from keytide.errors import InvalidError, UnsupportedError
 from keytide.format.schema import TableSchema
 from keytide.options import TableOptions
 from keytide.predicate.condition import text_of
-from keytide.predicate.where import column_of
+from keytide.predicate.predicate import column_of
 from keytide.show.explanations import Plan
 from keytide.snapshot.stored_table import StoredTable
 from keytide.sql.change_queries import RowQuery, merge_query, row_query
@@ -207,37 +208,47 @@ def _check_by_engine(catalog: AttachedCatalog, engine: Engine, statement: Merge)
 # -- DELETE, UPDATE and MERGE ----------------------------------------------------------------------
 
 
-def delete(
+def change(
     catalog: AttachedCatalog,
     engine: Engine,
-    statement: Delete,
-    isolation: Isolation = "snapshot",
+    statement: Delete | Update,
     trace: Trace | None = None,
 ) -> Changed:
-    """Delete the rows that match a condition.
+    """Delete the rows that match a condition, or change columns of them.
 
-    Raises `UnsupportedError` if the table does not support deletes, or would ignore them.
+    Raises `UnsupportedError` if the table does not support deletes, would ignore them, or would not
+    store the new values unchanged, and `InvalidError` for values that do not fit and for rows that
+    would get the key of another row.
     """
+    once = partial(change_once, engine=engine, statement=statement)
+    operation: Literal["DELETE", "UPDATE"] = "DELETE" if isinstance(statement, Delete) else "UPDATE"
+    return run_on_latest(catalog, statement.table, "snapshot", trace, once, operation)
 
-    once = partial(delete_rows, engine=engine, statement=statement)
-    return run_on_latest(catalog, statement.table, isolation, trace, once, "DELETE")
+
+def change_once(target: Target, engine: Engine, statement: Delete | Update) -> Changed:
+    """The same for the latest state of a table, without a retry. Raises as `change`."""
+    query, row_change = _query_of(target, statement)
+    return change_rows(
+        target.connector,
+        target.session,
+        target.handle,
+        row_change,
+        target.columns(query.target.columns),
+        query.target.terms,
+        engine.row_host(query, target.limits),
+        is_all_terms=query.is_all_terms,
+    )
 
 
-def update(
-    catalog: AttachedCatalog,
-    engine: Engine,
-    statement: Update,
-    isolation: Isolation = "snapshot",
-    trace: Trace | None = None,
-) -> Changed:
-    """Change columns of the rows that match a condition.
-
-    Raises `UnsupportedError` if the table would not store the new values unchanged, and
-    `InvalidError` for values that do not fit and for rows that would get the key of another row.
-    """
-
-    once = partial(update_rows, engine=engine, statement=statement)
-    return run_on_latest(catalog, statement.table, isolation, trace, once, "UPDATE")
+def _query_of(target: Target, statement: Delete | Update) -> tuple[RowQuery, RowChange]:
+    """The query of a statement. Raises `NotFoundError` for unknown columns, and as `bind` does."""
+    if isinstance(statement, Delete):
+        return row_query(statement.query, target.catalog, target.name), DeleteRows()
+    names = target.schema.names
+    given = {column_of(n, names, target.name): v for n, v in statement.assignments.items()}
+    values = [(f, given[f.name]) for f in target.fields if f.name in given]
+    query = row_query(statement.query, target.catalog, target.name, values)
+    return query, UpdateRows(query.updated)
 
 
 def merge(
@@ -249,7 +260,7 @@ def merge(
 ) -> Changed:
     """Merge the rows of a source into a table.
 
-    Raises `InvalidError` if a target row is matched twice, and as `update`, `evolution_of` and
+    Raises `InvalidError` if a target row is matched twice, and as `change`, `evolution_of` and
     `extended_table`.
     """
     if statement.evolves:
@@ -278,39 +289,6 @@ def merge(
     return run_on_latest(catalog, statement.table, isolation, trace, once, "MERGE")
 
 
-def delete_rows(target: Target, engine: Engine, statement: Delete) -> Changed:
-    """Delete rows once, without a retry. Raises as `delete`."""
-    query = row_query(statement.query, target.catalog, target.name)
-    return _change(target, engine, query, DeleteRows())
-
-
-def update_rows(target: Target, engine: Engine, statement: Update) -> Changed:
-    """Change rows once, without a retry. Raises as `update`."""
-    query = update_query(target.catalog, statement, target)
-    return _change(target, engine, query, UpdateRows(query.updated))
-
-
-def update_query(catalog: AttachedCatalog, statement: Update, target: Target) -> RowQuery:
-    """The query of an UPDATE. Raises `NotFoundError` for unknown columns, and as `bind` does."""
-    names = target.schema.names
-    given = {column_of(n, names, target.name): v for n, v in statement.assignments.items()}
-    values = [(f, given[f.name]) for f in target.fields if f.name in given]
-    return row_query(statement.query, catalog, target.name, values)
-
-
-def _change(target: Target, engine: Engine, query: RowQuery, change: RowChange) -> Changed:
-    return change_rows(
-        target.connector,
-        target.session,
-        target.handle,
-        change,
-        target.columns(query.target.columns),
-        query.target.terms,
-        engine.row_host(query, target.limits),
-        is_all_terms=query.is_all_terms,
-    )
-
-
 # -- EXPLAIN of DELETE, UPDATE and MERGE -----------------------------------------------------------
 
 
@@ -334,12 +312,8 @@ def explain_change(
         steps = [*changes, *steps]
     elif isinstance(statement, Merge):
         title, *steps = _merge_lines(statement, target, engine)
-    elif isinstance(statement, Update):
-        query = update_query(target.catalog, statement, target)
-        title, *steps = _row_lines(query, target, UpdateRows(query.updated), engine)
     else:
-        query = row_query(statement.query, target.catalog, target.name)
-        title, *steps = _row_lines(query, target, DeleteRows(), engine)
+        title, *steps = _row_lines(target, *_query_of(target, statement), engine)
     return PlanResult.of(Plan(title, children=tuple(map(Plan, steps))))
 
 
@@ -348,17 +322,15 @@ def analyze_change(
 ) -> PlanResult:
     """Run a statement, and return the connector calls. Raises as the statement."""
     trace = Trace()
-    if isinstance(statement, Delete):
-        changed = delete(catalog, engine, statement, trace=trace)
-    elif isinstance(statement, Update):
-        changed = update(catalog, engine, statement, trace=trace)
-    else:
+    if isinstance(statement, Merge):
         changed = merge(catalog, engine, statement, trace=trace)
+    else:
+        changed = change(catalog, engine, statement, trace)
     first, *steps = (*trace.steps(), Plan(f"changed: {counted(changed.rows, 'row')}"))
     return PlanResult.of(Plan(first.title, children=tuple(steps)))
 
 
-def _row_lines(query: RowQuery, target: Target, change: RowChange, engine: Engine) -> Iterator[str]:
+def _row_lines(target: Target, query: RowQuery, change: RowChange, engine: Engine) -> Iterator[str]:
     metadata, terms = target.connector.metadata, query.target.terms
     fields = query.target.fields
     metadata.check_changes(target.session, target.handle, change.changes)
