@@ -16,18 +16,18 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
     "modules": 347,
-    "code_lines": 75_368,
-    "import_lines": 7_631,
-    "functions": 6_727,
+    "code_lines": 75_434,
+    "import_lines": 7_666,
+    "functions": 6_741,
     "longest_function": 49,
     "one_liners_percent": 29,
-    "used_once_percent": 41,
-    "lone_modules": 30,
+    "used_once_percent": 42,
+    "lone_modules": 28,
     "names_in_two_packages": 21,
 }
 """At most so many. A limit falls with its count, and rises only for a new capability."""
 
-MEDIANS = {"lines_of_a_module": 336, "lines_of_a_function": 4}
+MEDIANS = {"lines_of_a_module": 340.0, "lines_of_a_function": 4}
 """At least so many."""
 
 WAYS = {
@@ -35,15 +35,15 @@ WAYS = {
     "upsert": (51, 513, 345),
     "scan": (33, 211, 144),
     "get": (26, 132, 90),
-    "DELETE": (77, 801, 635),
-    "DELETE in SQL": (96, 911, 734),
-    "MERGE in SQL": (101, 966, 778),
-    "SELECT": (56, 404, 292),
+    "DELETE": (75, 808, 632),
+    "DELETE in SQL": (95, 917, 730),
+    "MERGE in SQL": (99, 967, 771),
+    "SELECT": (55, 406, 289),
     "compaction": (58, 576, 415),
-    "auto_cdc": (60, 586, 418),
-    "auto_cdc, histories": (69, 695, 508),
+    "auto_cdc": (58, 583, 409),
+    "auto_cdc, histories": (69, 694, 500),
     "changes": (40, 295, 224),
-    "why": (39, 306, 209),
+    "why": (39, 307, 209),
     "external scan": (34, 206, 128),
     "upsert and publish": (77, 934, 769),
 }
