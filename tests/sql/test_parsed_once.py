@@ -19,6 +19,7 @@ from keytide.predicate.predicate import Comparison
 
 PARSERS = {
     (where.__file__, "parse_where"): lambda given: given["text"],
+    (where.__file__, "agreed_predicate"): lambda given: given["text"],
     (sqlglot.parser.__file__, "_parse"): lambda given: _part(given["raw_tokens"], given["sql"]),
 }
 """What parses, and which text of what it is given."""
