@@ -300,10 +300,7 @@ _WORDS: dict[Any, tuple[str, str]] = {
 def warn_caller(message: str) -> None:
     """Issue a `KeytideWarning`, about something that the user can fix, for the calling line."""
     frames = (frame for frame, _ in traceback.walk_stack(sys._getframe()))
-    names = (str(frame.f_globals.get("__name__")) for frame in frames)
-    ours = sum(1 for _ in itertools.takewhile(_is_ours, names))
+    packages = (str(frame.f_globals.get("__name__")).partition(".")[0] for frame in frames)
+    own = itertools.takewhile(lambda package: package in ("keytide", "contextlib"), packages)
+    ours = sum(1 for _ in own)
     warnings.warn(message, KeytideWarning, stacklevel=ours + 1)
-
-
-def _is_ours(module: str) -> bool:
-    return module.partition(".")[0] in ("keytide", "contextlib")

@@ -38,16 +38,13 @@ def bullets(items: Iterable[str]) -> str:
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table with a header row."""
     names = "".join(f'<th scope="col">{escape(each)}</th>' for each in head)
-    return f"<table><tr>{names}</tr>{''.join(map(_row, rows))}</table>"
+    cells = ("".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows)
+    return f"<table><tr>{names}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
 
 def preformatted(text: str) -> str:
     """Text that keeps its spaces and line breaks."""
     return f"<pre>{escape(text)}</pre>"
-
-
-def _row(cells: Sequence[object]) -> str:
-    return f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in cells)}</tr>"
 
 
 # -- records as rows -------------------------------------------------------------------------------

@@ -355,8 +355,9 @@ class _Layers:
         is_lone = (slices.lengths == 1)[slices.keys]
         lowest, target = self.task.unit.output_level, FileSize.of(self.task.view).piled_bytes
         levels = lowest + np.where(is_lone, 0, 1 + newer)
+        schema = stored_schema(self.task.view)
         for level in np.unique(levels).tolist():
-            rows = to_arrow(versions.filter(pl.Series(levels == level)), self._schema)
+            rows = to_arrow(versions.filter(pl.Series(levels == level)), schema)
             size = target if level == lowest else self.task.memory_bytes // _PILES
             pile = self._piles.setdefault(level, Pile(min(target, max(1, size))))
             self._write(level, pile.add(rows))
@@ -381,7 +382,3 @@ class _Layers:
     @cached_property
     def _names(self) -> paths.FileNames:
         return self.task.view.new_names()
-
-    @cached_property
-    def _schema(self) -> pa.Schema:
-        return stored_schema(self.task.view)

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from keytide.base.process import scratch
 from keytide.errors import InvalidError
@@ -95,14 +94,13 @@ CANAL = Envelope(
     origin=("database", "table"),
     encoding=Encoding(binary="latin-1"),
     types_pointer="/mysqlType",
-    read_types=lambda stated, _: _types_of_columns(stated),
+    read_types=lambda stated, _: {
+        name: type_of_mysql(text)
+        for name, text in (stated.items() if isinstance(stated, dict) else ())
+        if isinstance(text, str)
+    },
     key_pointer="/pkNames",
 )
-
-
-def _types_of_columns(stated: Any) -> dict[str, DataType]:
-    found = stated.items() if isinstance(stated, dict) else ()
-    return {name: type_of_mysql(text) for name, text in found if isinstance(text, str)}
 
 
 def type_of_mysql(text: str) -> DataType:

@@ -62,7 +62,6 @@ from keytide.write.input_rows import source_table, wider_table
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from keytide.sql.query_engine import Engine
 
 __all__ = ["Table"]
 
@@ -373,7 +372,10 @@ class Table:
             source_of_rows,
         )
 
-        engine = self._engine(source)
+        # The SQL engine: the Spark session of the rows or of the lake, otherwise DuckDB.
+        spark = source.sparkSession if is_spark_dataframe(source) else self._spark
+        allows = self._catalog is not None and self._catalog.allows_external_files
+        engine = engine_of(spark, allows)
         given = source
         if not isinstance(source, str):
             schema_of = engine.schema if is_spark_dataframe(source) else None
@@ -390,12 +392,6 @@ class Table:
             return merge_source(around, engine, given, on, whens, isolation)
 
         return MergeBuilder(carry_out)
-
-    def _engine(self, rows: Any = None) -> Engine:
-        """The SQL engine: the Spark session of the rows or of the lake, otherwise DuckDB."""
-        spark = rows.sparkSession if is_spark_dataframe(rows) else self._spark
-        allows = self._catalog is not None and self._catalog.allows_external_files
-        return engine_of(spark, allows)
 
     @checked
     def truncate(self, partition: Mapping[str, Any] | None = None) -> WriteResult:

@@ -407,11 +407,6 @@ def _instant(ticks: int, unit: str, form: str) -> Literal:
     return Literal(form, text + "+00:00" if form == "TIMESTAMP_LTZ" else text)
 
 
-def _decimal_text(value: Decimal) -> str:
-    # Digits are easier to read than an exponent, unless there are too many.
-    return f"{value:f}" if abs(value.adjusted()) < _DIGITS_SHOWN else str(value)
-
-
 def _unicode(text: str) -> str:
     text.encode()  # half of a surrogate pair is not a valid string
     return str(text)
@@ -423,7 +418,8 @@ _WRITTEN: tuple[tuple[type, str, Callable[[Any], str]], ...] = (
     (bool, "BOOLEAN", lambda value: str(value).upper()),
     (int, "NUMBER", str),
     (float, "NUMBER", repr),
-    (Decimal, "NUMBER", _decimal_text),
+    # Digits are easier to read than an exponent, unless there are too many.
+    (Decimal, "NUMBER", lambda n: f"{n:f}" if abs(n.adjusted()) < _DIGITS_SHOWN else str(n)),
     (str, "TEXT", _unicode),
     (bytes, "BYTES", bytes.hex),
     (date, "DATE", date.isoformat),

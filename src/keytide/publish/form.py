@@ -258,13 +258,9 @@ def stored(content: Content, names: Collection[str]) -> dict[str, Vector]:
 
 def _stored(content: Content, files: Sequence[IndexFile]) -> list[dict[str, Vector]]:
     store = content.view.store
-    return store.together([partial(_vectors_of, content, file) for file in files])
-
-
-def _vectors_of(content: Content, file: IndexFile) -> dict[str, Vector]:
-    path = vector_file_path(file, content.view.name)
-    found = stored_vectors(content.view.store, path, file.ranges or ())
-    return {name: vector for name, vector in found.items() if len(vector)}
+    pairs = ((vector_file_path(file, content.view.name), file.ranges or ()) for file in files)
+    found = store.together([partial(stored_vectors, store, *pair) for pair in pairs])
+    return [{name: vector for name, vector in each.items() if len(vector)} for each in found]
 
 
 def _key(content: Content, file: IndexFile) -> tuple[object, str]:

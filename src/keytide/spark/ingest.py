@@ -15,7 +15,7 @@ from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from keytide.base.dataclass import dataclass, replace
@@ -155,12 +155,14 @@ class DeadLetters:
         Raises what `append` raises.
         """
         table = self._table()
-        raw = F.col("raw")
-        holds_text = bool(table.schema.field("raw").type.with_nullable(True) == STRING)
+        raw = shown = F.col("raw")
+        if table.schema.field("raw").type.with_nullable(True) == STRING:
+            text = F.try_validate_utf8(raw.cast("string"))
+            shown = F.coalesce(text, F.concat(F.lit("\\x"), F.lower(F.hex(raw))))
         rows = letters.select(
             F.sha2(raw, 256).alias("digest"),
             F.col("reason"),
-            (_as_text(raw) if holds_text else raw).alias("raw"),
+            shown.alias("raw"),
             F.lit(batch_id).cast("long").alias("batch_id"),
         )
         append(table, rows, Author.fresh())
@@ -185,11 +187,6 @@ def _check(table: StoredTable) -> None:
         f"{', '.join((f'{n} {t.sql()}' for n, t in wanted.items()))}; give a new name, and the "
         "table is created"
     )
-
-
-def _as_text(raw: Column) -> Column:
-    text = F.try_validate_utf8(raw.cast("string"))
-    return F.coalesce(text, F.concat(F.lit("\\x"), F.lower(F.hex(raw))))
 
 
 # -- the job ---------------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ import polars as pl
 import pyarrow as pa
 
 from keytide.base.dataclass import dataclass, field, replace
-from keytide.base.process import cached_property
 from keytide.base.text import held_by_python
 from keytide.errors import InvalidError
 from keytide.format import paths
@@ -207,7 +206,7 @@ class BucketWriter:
         places, lengths = np.unique(layer[BUCKET_NUMBER].to_numpy(), return_counts=True)
         left = zip(places.tolist(), lengths.tolist(), strict=True)
         runs, buckets = (
-            to_arrow(layer, self._stored_schema),
+            to_arrow(layer, stored_schema(self.view)),
             {batch.buckets[place]: length for place, length in left},
         )
         if len(buckets) == 1:
@@ -256,10 +255,6 @@ class BucketWriter:
             layer.with_columns(pl.col(SEQUENCE_NUMBER) + place) if place else layer
             for place, layer in enumerate(found)
         ]
-
-    @cached_property
-    def _stored_schema(self) -> pa.Schema:
-        return stored_schema(self.view)
 
 
 def _counted_from(firsts: Numbers | int, batch: BucketBatch) -> Numbers:
@@ -468,7 +463,8 @@ class SortedRows:
             self._pieces.setdefault(bucket, []).append(_MemoryPiece(frame, self._key))
         for bucket in sorted(self._pieces):
             runs = _without_overlap(self._pieces.pop(bucket))
-            for window in key_windows([_batches(run) for run in runs], self._key):
+            batches = [(Batch(rows) for piece in run for rows in piece.frames()) for run in runs]
+            for window in key_windows(batches, self._key):
                 rows = window[0]
                 if len(window) > 1:
                     rows = pl.concat(window).sort(self._key, nulls_last=False)
@@ -592,7 +588,3 @@ def _without_overlap(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
         else:
             runs[free] = (high, [*runs[free][1], pieces[place]])
     return [run for _, run in runs]
-
-
-def _batches(run: Sequence[_Piece]) -> Iterator[Batch]:
-    return (Batch(frame) for piece in run for frame in piece.frames())

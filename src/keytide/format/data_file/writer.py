@@ -246,7 +246,11 @@ class RunWriter:
         key_types = [f.type for f in key_fields]
         lasts = np.cumsum(lengths) - 1
         firsts = lasts + 1 - np.array(lengths)
-        ends = [list(map(_whole, _rows_at(keys, places).columns)) for places in (firsts, lasts)]
+        # `take` first joins the chunks of whole columns, which is unnecessary for a large file.
+        ends = [
+            list(map(_whole, (keys.slice(at[0], 1) if len(at) == 1 else keys.take(at)).columns))
+            for at in (firsts, lasts)
+        ]
         stats = collect_piece_stats(rows, lengths, key_fields, self.schema.fields, self.stats_mode)
         min_keys, max_keys = (
             encode_rows(columns, key_types) if key_types else [EMPTY_ROW] * len(lengths)
@@ -330,11 +334,6 @@ def _bounds(numbers: pa.ChunkedArray, firsts: npt.NDArray[np.int64]) -> tuple[li
     values = numbers.to_numpy()
     lowest, highest = (ends.reduceat(values, firsts) for ends in (np.minimum, np.maximum))
     return lowest.tolist(), highest.tolist()
-
-
-def _rows_at(rows: pa.Table, places: npt.NDArray[np.int64]) -> pa.Table:
-    # `take` first joins the chunks of whole columns, which is unnecessary for a large file.
-    return rows.slice(places[0], 1) if len(places) == 1 else rows.take(places)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
