@@ -16,11 +16,11 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
     "modules": 347,
-    "code_lines": 75_413,
-    "import_lines": 7_666,
-    "functions": 6_728,
+    "code_lines": 75_418,
+    "import_lines": 7_664,
+    "functions": 6_730,
     "longest_function": 49,
-    "one_liners_percent": 29,
+    "one_liners_percent": 28,
     "used_once_percent": 41,
     "lone_modules": 28,
     "names_in_two_packages": 21,
@@ -32,20 +32,20 @@ MEDIANS = {"lines_of_a_module": 340.0, "lines_of_a_function": 4}
 
 WAYS = {
     # At most so many modules, functions, and jumps between modules.
-    "upsert": (51, 513, 345),
+    "upsert": (51, 511, 345),
     "scan": (33, 211, 144),
     "get": (26, 132, 90),
-    "DELETE": (75, 808, 632),
-    "DELETE in SQL": (95, 917, 730),
-    "MERGE in SQL": (99, 967, 771),
+    "DELETE": (75, 806, 632),
+    "DELETE in SQL": (95, 915, 730),
+    "MERGE in SQL": (99, 965, 771),
     "SELECT": (55, 406, 289),
-    "compaction": (58, 576, 415),
-    "auto_cdc": (58, 583, 409),
-    "auto_cdc, histories": (69, 694, 500),
+    "compaction": (58, 575, 415),
+    "auto_cdc": (58, 581, 409),
+    "auto_cdc, histories": (69, 692, 500),
     "changes": (40, 295, 224),
     "why": (39, 307, 209),
     "external scan": (34, 206, 128),
-    "upsert and publish": (77, 934, 769),
+    "upsert and publish": (77, 931, 768),
 }
 
 

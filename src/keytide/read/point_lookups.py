@@ -296,7 +296,7 @@ class _KeyedSection:
     def _files_with(self, key: Key) -> Sequence[PlannedFile]:
         """The files that may have a key, oldest first."""
         files = self.section.files
-        if not any(has_index(file.entry) for file in files):
+        if not self._has_filters:
             return files
         view = self.state.view
         terms = [
@@ -321,6 +321,10 @@ class _KeyedSection:
     @cached_property
     def _lookup_files(self) -> PartitionLookupFiles:
         return PartitionLookupFiles.whole(self.state.view, self.partition)
+
+    @cached_property
+    def _has_filters(self) -> bool:
+        return any(has_index(file.entry) for file in self.section.files)
 
 
 @dataclass

@@ -349,7 +349,7 @@ class RowSource(ArrowRows):
             if threads == 1:
                 frames = (frame for task in tasks for frame in task.frames(memory))
             else:
-                whole = [partial(list[pl.DataFrame], task.frames(memory)) for task in tasks]
+                whole = [partial(_all_frames, task, memory) for task in tasks]
                 frames = itertools.chain.from_iterable(Threads(threads).map(whole))
             for frame in frames if self.limit is None else head_of(frames, self.limit):
                 step.numbers(rows=frame.height)
@@ -367,6 +367,10 @@ def head_of(frames: Iterator[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]
     while rows > 0 and (frame := next(frames, None)) is not None:
         yield frame.head(rows)
         rows -= frame.height
+
+
+def _all_frames(task: FramesTask, memory_bytes: int) -> list[pl.DataFrame]:
+    return list(task.frames(memory_bytes))
 
 
 # -- the scan --------------------------------------------------------------------------------------
