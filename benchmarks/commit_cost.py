@@ -36,8 +36,7 @@ from report import print_table
 from workload import SCHEMA
 
 import keytide as kt
-from keytide.commit.change import Author
-from keytide.commit.change import Change
+from keytide.commit.change import Author, Change
 from keytide.commit.committer import Committed, Committer
 from keytide.format.manifest_entry import ManifestEntry
 from keytide.lake.table import Table

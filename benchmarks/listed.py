@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import keytide as kt
-from keytide.commit.change import Author
-from keytide.commit.change import Change
+from keytide.commit.change import Author, Change
 from keytide.commit.committer import Committed, Committer
 from keytide.format.manifest_entry import ManifestEntry
 from keytide.write.bucket_writer import restamp

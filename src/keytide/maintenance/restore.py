@@ -27,7 +27,14 @@ from keytide.commit.change import Author, RestoredFiles, moved_files
 from keytide.commit.transaction import Transaction
 from keytide.definition.kind import kind_of
 from keytide.definition.option_changes import refuse_changes
-from keytide.errors import ConflictError, DataError, InvalidError, KeytideError, UnsupportedError
+from keytide.errors import (
+    ConflictError,
+    DataError,
+    InvalidError,
+    KeytideError,
+    NotFoundError,
+    UnsupportedError,
+)
 from keytide.format import paths
 from keytide.format.index_files import DELETION_VECTORS, IndexFile
 from keytide.format.manifest_entry import Identity, ManifestEntry
@@ -214,8 +221,13 @@ def _source(metadata: TableMetadata, to: int | str | None, as_of_ms: int | None)
         found = numbered(metadata, int(to or 0))
     if metadata.has_snapshot(found.id):
         return TagSource(paths.snapshot_path(found.id), found)
-    (name, *_) = [name for name, tag in metadata.tags().items() if tag.snapshot == found]
-    return TagSource(paths.tag_path(name), found)
+    names = [name for name, tag in metadata.tags().items() if tag.snapshot == found]
+    if not names:
+        raise NotFoundError(
+            f"table {metadata.name}: snapshot {found.id} has expired in the meantime, and no tag "
+            "keeps it; restore a later one"
+        )
+    return TagSource(paths.tag_path(names[0]), found)
 
 
 def _refuse_other_rules(metadata: TableMetadata, view: TableView, snapshot: Snapshot) -> None:

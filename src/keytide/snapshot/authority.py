@@ -13,7 +13,7 @@ them, on request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import ClassVar, Protocol, TypeAlias
 
@@ -273,39 +273,55 @@ def newest_of(
     """The latest document of a kind, preceded by others that were read on the way."""
     if known is not None:
         found = _run(store, family, known.number, 1)
-        if known in found:
-            return _to_the_end(store, family, found) if len(found) > 1 else found
+        if found == [known]:
+            return found
+        if known in found and (found := _to_the_end(store, family, found)):
+            return found
     return _from_hint(store, family, family.hint) or _listed(store, family)
 
 
 def newest_after(store: Store, family: Family, known: NumberedDocument) -> list[NumberedDocument]:
     """A document that is known to be still there, and all documents after it."""
     found = [known, *_run(store, family, known.number + 1, 0)]
-    return _to_the_end(store, family, found) if len(found) > 1 else found
+    if len(found) == 1:
+        return found
+    return _to_the_end(store, family, found) or newest_of(store, family, None)
 
 
 def _to_the_end(
     store: Store, family: Family, found: list[NumberedDocument]
 ) -> list[NumberedDocument]:
-    """The given documents and all documents after the last of them."""
-    is_open = True
-    while is_open:
-        more = _run(store, family, found[-1].number + 1, _PROBES)
-        found += more
-        is_open = len(more) > _PROBES
-    return found
+    """The given documents, of which the last two may be new, and all documents after them.
+
+    A document follows another one only if this one is still there after the other was read:
+    otherwise, a rollback may have removed both of their numbers, and a later commit has used the
+    second one again. Empty if that has happened.
+    """
+    first_new = max(0, len(found) - 2)
+    while True:
+        links, next_number = found[first_new:-1], found[-1].number + 1
+        first_new += len(links)
+        numbers = [*(each.number for each in links), *range(next_number, next_number + _PROBES + 1)]
+        read = store.read_present([family.path(number) for number in numbers])
+        if read[: len(links)] != [each.data for each in links]:
+            return []
+        found = [*found, *_present(numbers[len(links) :], read[len(links) :])]
+        if len(found) - first_new == 1:
+            return found
 
 
 def _run(store: Store, family: Family, first: int, more: int) -> list[NumberedDocument]:
     """A document and up to `more` documents that follow it without a gap."""
     numbers = range(first, first + more + 1)
-    read = store.read_present([family.path(number) for number in numbers])
-    found: list[NumberedDocument] = []
+    return [*_present(numbers, store.read_present([family.path(number) for number in numbers]))]
+
+
+def _present(numbers: Sequence[int], read: Sequence[bytes | None]) -> Iterator[NumberedDocument]:
+    """The documents before the first one that is missing."""
     for number, data in zip(numbers, read, strict=True):
         if data is None:
-            break
-        found.append(NumberedDocument(number, data))
-    return found
+            return
+        yield NumberedDocument(number, data)
 
 
 def _from_hint(store: Store, family: Family, hint: str | None) -> list[NumberedDocument]:
@@ -340,7 +356,9 @@ def _listed(store: Store, family: Family) -> list[NumberedDocument]:
             return _to_the_end(store, family, found)
         if beyond is None:
             return found
-        return _to_the_end(store, family, [*found, NumberedDocument(following, beyond)])
+        found = _to_the_end(store, family, [*found, NumberedDocument(following, beyond)])
+        if found:
+            return found
     # A rollback has deleted all that is listed, and the snapshot that it restored is not yet.
     restored = _from_hint(store, family, family.oldest_hint)
     if restored:
