@@ -13,7 +13,7 @@ them, on request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import ClassVar, Protocol, TypeAlias
 
@@ -305,7 +305,10 @@ def _to_the_end(
         read = store.read_present([family.path(number) for number in numbers])
         if read[: len(links)] != [each.data for each in links]:
             return []
-        found = [*found, *_present(numbers[len(links) :], read[len(links) :])]
+        for number, data in zip(numbers[len(links) :], read[len(links) :], strict=True):
+            if data is None:
+                break
+            found.append(NumberedDocument(number, data))
         if len(found) - first_new == 1:
             return found
 
@@ -313,15 +316,13 @@ def _to_the_end(
 def _run(store: Store, family: Family, first: int, more: int) -> list[NumberedDocument]:
     """A document and up to `more` documents that follow it without a gap."""
     numbers = range(first, first + more + 1)
-    return [*_present(numbers, store.read_present([family.path(number) for number in numbers]))]
-
-
-def _present(numbers: Sequence[int], read: Sequence[bytes | None]) -> Iterator[NumberedDocument]:
-    """The documents before the first one that is missing."""
+    read = store.read_present([family.path(number) for number in numbers])
+    found: list[NumberedDocument] = []
     for number, data in zip(numbers, read, strict=True):
         if data is None:
-            return
-        yield NumberedDocument(number, data)
+            break
+        found.append(NumberedDocument(number, data))
+    return found
 
 
 def _from_hint(store: Store, family: Family, hint: str | None) -> list[NumberedDocument]:
@@ -353,12 +354,13 @@ def _listed(store: Store, family: Family) -> list[NumberedDocument]:
         if wanted and read[-1] is None:
             if family.reads_all or not found:
                 continue
-            return _to_the_end(store, family, found)
-        if beyond is None:
+        elif beyond is None:
             return found
-        found = _to_the_end(store, family, [*found, NumberedDocument(following, beyond)])
-        if found:
-            return found
+        else:
+            found.append(NumberedDocument(following, beyond))
+        whole = _to_the_end(store, family, found)
+        if whole:
+            return whole
     # A rollback has deleted all that is listed, and the snapshot that it restored is not yet.
     restored = _from_hint(store, family, family.oldest_hint)
     if restored:
