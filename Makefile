@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help venv interop-env docs docs-serve demo test run-tests test-all test-others check-all test-fast soak kafka sail s3a standalone metastore clouds browser fuzz feeds lives interop spark-versions wheels lint types user-types format lock bench clean
+.PHONY: help venv interop-env docs docs-serve demo test run-tests test-all test-others check-all test-fast soak kafka sail s3a standalone metastore clouds browser fuzz feeds lives schedules interop spark-versions wheels lint types user-types format lock bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -115,6 +115,9 @@ browser: venv .venv-browser/.ready  ## Check the pages of keytide ui in a browse
 fuzz: venv  ## Search for bugs with random use for MINUTES=10; FAR=1 uses an object store; SEED=1 REPLAY=sql:17 repeats a case
 	@$(PY) tests/fuzz/fuzz_run.py --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) \
 		$(if $(FAR),--far) $(if $(PARTS),--parts $(PARTS)) $(if $(REPLAY),--replay $(REPLAY))
+
+schedules: venv  ## Run all interleavings of the requests of two operations, for MINUTES=60; ARGS="--preemptions 2 --faults" runs more
+	@$(PY) tests/schedules/schedules_run.py --minutes $(or $(MINUTES),60) $(ARGS)
 
 lives: venv  ## Run random statements on a Spark cluster whose executors and drivers are killed, for MINUTES=60
 	@$(WITH_JAVA) $(PY) tests/cluster/cluster_lives.py --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))

@@ -1,0 +1,173 @@
+"""Searches the schedules of some operations on a kind of table for one with a wrong result.
+
+A result is right if some order of the operations gives it, one after the other. An operation that
+was refused because of a conflict is not part of it. One that crashed or failed may be.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import cache
+
+from schedule_steps import Outcome, Schedule, Step, Turn, run
+from schedule_worlds import COMPACTED, DELETES, OPERATIONS, READS, STEPWISE, contents, new_world
+
+import keytide as kt
+from keytide.store.faults import Crash
+from keytide.store.interface import Store
+
+__all__ = ["Case", "Finding"]
+
+_NAMES = "ABC"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A schedule with a wrong result."""
+
+    case: Case
+    schedule: Schedule
+    what: str
+    outcome: Outcome
+
+    def __str__(self) -> str:
+        ends = "\n".join(f"{n}: {e!r}" for n, e in self.outcome.errors.items())
+        return f"{self.case}: {self.schedule}\n{self.what}\n{ends}\n{self.outcome}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """Operations on one table at the same time."""
+
+    kind: str
+    operations: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{' | '.join(self.operations)} on {self.kind}"
+
+    # -- schedules ------------------------------------------------------------------------------
+
+    def schedules(self, preemptions: int) -> Iterator[Schedule]:
+        """All schedules with at most so many preemptions, without those that only swap steps that
+        nobody else sees.
+        """
+        for order in itertools.permutations(self.actors):
+            first, *others = order
+            yield Schedule(tuple(Turn(name) for name in order))
+            for stop in self.stops(first) if preemptions else ():
+                head, rest = Turn(first, stop), tuple(map(Turn, others))
+                yield Schedule((head, *rest, Turn(first)))
+                if preemptions > 1:
+                    for again in self.stops(others[0]):
+                        yield Schedule((head, Turn(others[0], again), Turn(first), *rest))
+
+    def faults(self, fates: str) -> Iterator[Schedule]:
+        """Each step of each actor with each fate, after which the others run, and before."""
+        for name, operation in zip(self.actors, self.operations, strict=True):
+            if operation in STEPWISE:
+                continue
+            others = tuple(Turn(other) for other in self.actors if other != name)
+            for step in range(len(self.steps_alone(name))):
+                for fate in fates:
+                    yield Schedule((Turn(name, step, fate), *others))
+                    yield Schedule((*others, Turn(name, step, fate)))
+
+    @property
+    def actors(self) -> str:
+        """The name of each operation's actor."""
+        return _NAMES[: len(self.operations)]
+
+    def stops(self, name: str) -> Sequence[int]:
+        """After how many steps it makes a difference that others come first."""
+        stepwise = [operation for operation in self.operations if operation in STEPWISE]
+        if len(stepwise) > 1 or (stepwise and {*self.operations} & READS):
+            return ()
+        is_all_seen = any(of in DELETES for of in self.operations)
+        steps = self.steps_alone(name)
+        return [n for n, step in enumerate(steps) if n and (step.is_seen or is_all_seen)]
+
+    def steps_alone(self, name: str) -> tuple[Step, ...]:
+        """The steps of an operation if it is the first one."""
+        return _alone(self.kind, self.operations[self.actors.index(name)])
+
+    # -- results --------------------------------------------------------------------------------
+
+    def check(self, schedule: Schedule) -> Finding | None:
+        """Run a schedule. None if its result is right."""
+        store = new_world(self.kind)
+        calls = dict(zip(self.actors, map(OPERATIONS.__getitem__, self.operations), strict=True))
+        outcome = run(schedule, store, calls)
+        what = self._wrong(schedule, outcome, store)
+        return None if what is None else Finding(self, schedule, what, outcome)
+
+    def _wrong(self, schedule: Schedule, outcome: Outcome, store: Store) -> str | None:
+        faulty = {turn.actor for turn in schedule.turns if turn.fate}
+        refused, unsure, ends = set[int](), set[int](), list[str | None]()
+        for number, name in enumerate(self.actors):
+            error = outcome.errors.get(name)
+            if name in faulty and isinstance(error, Crash | kt.KeytideError):
+                unsure.add(number)
+            elif isinstance(error, kt.ConflictError):
+                refused.add(number)
+            elif error is not None and not isinstance(error, kt.KeytideError):
+                return f"{name} failed: {type(error).__name__}: {error}"
+            is_open = number in unsure | refused
+            end = _end(self.operations[number], outcome.values.get(name), error)
+            ends.append(None if is_open else end)
+        table = kt.connect("", store=store).table("t")
+        if self.kind in COMPACTED and faulty:
+            table.compact()
+        found = contents(table)
+        is_half_done = any(self.operations[number] in STEPWISE for number in refused)
+        if not is_half_done and not any(
+            repr(found) == rows and all(a in (None, b) for a, b in zip(ends, seen, strict=True))
+            for rows, seen in _serial(
+                self.kind, self.operations, frozenset(refused), frozenset(unsure)
+            )
+        ):
+            return f"rows {found} and ends {ends} are those of no order"
+        table.remove_orphan_files(older_than=datetime.now(timezone.utc), dry_run=False)
+        again = kt.connect("", store=store).table("t")
+        if contents(again) != found:
+            return f"removing orphan files left {contents(again)} of {found}"
+        findings = again.verify().findings
+        return f"verify: {findings}" if findings else None
+
+
+@cache
+def _alone(kind: str, operation: str) -> tuple[Step, ...]:
+    return run(Schedule(), new_world(kind), {"A": OPERATIONS[operation]}).steps
+
+
+@cache
+def _serial(
+    kind: str, operations: tuple[str, ...], refused: frozenset[int], unsure: frozenset[int]
+) -> frozenset[tuple[str, tuple[str | None, ...]]]:
+    """The rows, and the end of each operation, for every order of those that may be done."""
+    found = set()
+    certain = [n for n in range(len(operations)) if n not in refused | unsure]
+    for count in range(len(unsure) + 1):
+        for more in itertools.combinations(sorted(unsure), count):
+            for order in itertools.permutations([*certain, *more]):
+                store, seen = new_world(kind), dict[int, str]()
+                for number in order:
+                    value, error = None, None
+                    try:
+                        table = kt.connect("", store=store).table("t")
+                        value = OPERATIONS[operations[number]](table)
+                    except kt.KeytideError as problem:
+                        error = problem
+                    seen[number] = _end(operations[number], value, error)
+                rows = repr(contents(kt.connect("", store=store).table("t")))
+                found.add((rows, tuple(seen.get(n) for n in range(len(operations)))))
+    return frozenset(found)
+
+
+def _end(operation: str, value: object, error: BaseException | None) -> str:
+    """How an operation ended, as others can tell: the rows that it read, or the kind of error."""
+    if error is not None:
+        return type(error).__name__
+    return repr(value) if operation in READS else "done"

@@ -1,0 +1,220 @@
+"""Schedules: whose request to a store comes next, and what happens to it.
+
+Actors run real calls, each in a thread and over a view of one store. Every request of an actor is a
+step. A schedule is a line of text that says how many steps each actor makes until it is the turn of
+another: `A3 B* A*` are three steps of A, all of B, and the rest of A. A mark after a number is the
+fate of the step after these: `A3! B*` means that A dies at its fourth step, `A3?` that the step is
+done but its answer is lost, `A3-` that it fails.
+
+The same schedule gives the same steps: an actor makes one request after the other, whatever its
+threads, and names that are random are different each time but mean the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Condition, Thread
+from typing import BinaryIO, TypeVar
+
+import keytide as kt
+from keytide.store.faults import Crash, FaultyStore
+from keytide.store.interface import Store, buffered
+
+__all__ = ["Outcome", "Schedule", "Step", "run"]
+
+T = TypeVar("T")
+_ALL = 1 << 30
+_FATES = {"!": "crash", "?": "lost-response", "-": "fail"}
+_WAIT_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Turn:
+    """So many steps of one actor, and the fate of the next one if it has one."""
+
+    actor: str
+    steps: int = _ALL
+    fate: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.actor}{'*' if self.steps == _ALL else self.steps}{self.fate}"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Turns, one after the other. After them, each actor makes the rest of its steps."""
+
+    turns: tuple[Turn, ...] = ()
+
+    @classmethod
+    def of(cls, text: str) -> Schedule:
+        """The schedule of a line of text."""
+        found = []
+        for word in text.split():
+            actor, steps, fate = re.fullmatch(r"([A-Z])(\*|\d+)([!?-]?)", word).groups()  # type: ignore[union-attr]  # or the text is wrong
+            found.append(Turn(actor, _ALL if steps == "*" else int(steps), fate))
+        return cls(tuple(found))
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.turns))
+
+
+@dataclass(frozen=True)
+class Step:
+    """A request of an actor."""
+
+    actor: str
+    operation: str
+    path: str
+    fate: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.actor}  {self.operation:7} {self.path}{'  ' * bool(self.fate)}{self.fate}"
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether it matters to others when it happens, if nobody deletes anything.
+
+        Files with random names are invisible until a snapshot names them, and never change.
+        """
+        return self.operation in ("create", "hint", "delete", "list") or bool(
+            _SHARED.search(self.path)
+        )
+
+
+_SHARED = re.compile(
+    r"(^|/)(snapshot|schema|tag|branch|consumer|changelog)(/|$)|/(LATEST|EARLIEST)$"
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The steps that were made, and how each actor ended: with a value or an error."""
+
+    steps: tuple[Step, ...]
+    values: Mapping[str, object]
+    errors: Mapping[str, BaseException]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.steps))
+
+
+def run(
+    schedule: Schedule, store: Store, actors: Mapping[str, Callable[[kt.Table], object]]
+) -> Outcome:
+    """Run actors on the table in `store` by a schedule."""
+    conductor = _Conductor([*actors], [*schedule.turns])
+    threads = [
+        Thread(target=conductor.play, args=(name, store, call)) for name, call in actors.items()
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return Outcome(tuple(conductor.steps), conductor.values, conductor.errors)
+
+
+@dataclass
+class _Conductor:
+    """Lets one actor at a time make a step."""
+
+    names: Sequence[str]
+    turns: list[Turn]
+    steps: list[Step] = field(default_factory=list)
+    values: dict[str, object] = field(default_factory=dict)
+    errors: dict[str, BaseException] = field(default_factory=dict)
+    over: set[str] = field(default_factory=set)
+    dead: set[str] = field(default_factory=set)
+    made: int = 0
+    """The steps of the present turn."""
+    is_busy: bool = False
+    """Whether a step is being made."""
+    moved: Condition = field(default_factory=Condition)
+
+    def play(self, name: str, store: Store, call: Callable[[kt.Table], object]) -> None:
+        """Run an actor to its end."""
+        try:
+            with self.moved:
+                self._wait(name)  # it looks at no clock before
+            self.values[name] = call(kt.connect("", store=_Stage(store, name, self)).table("t"))
+        except BaseException as error:
+            self.errors[name] = error
+        with self.moved:
+            self.over.add(name)
+            self.moved.notify_all()
+
+    @contextmanager
+    def step(self, name: str, operation: str, path: str) -> Iterator[str]:
+        """A step of an actor, in its turn: what it does meanwhile, and its fate."""
+        with self.moved:
+            if name in self.dead:
+                raise Crash(f"{operation} {path} after the crash")
+            self._wait(name)
+            fate = ""
+            if self.turns and self.turns[0].actor == name:
+                self.made += 1
+                if self.made > self.turns[0].steps:
+                    fate, self.made = _FATES[self.turns.pop(0).fate], 0
+            self.steps.append(Step(name, operation, path, fate))
+            self.is_busy = True
+            if fate == "crash":
+                self.dead.add(name)
+        try:
+            yield fate
+        finally:
+            with self.moved:
+                self.is_busy = False
+                self.moved.notify_all()
+
+    def _wait(self, name: str) -> None:
+        if not self.moved.wait_for(lambda: self._next() == name, _WAIT_SECONDS):
+            raise AssertionError(f"{name} waits for {self._next()}, which makes no step")
+
+    def _next(self) -> str | None:
+        if self.is_busy:
+            return None
+        while self.turns:
+            turn = self.turns[0]
+            if turn.actor not in self.over and (self.made < turn.steps or turn.fate):
+                return turn.actor
+            self.turns.pop(0)
+            self.made = 0
+        return next((name for name in self.names if name not in self.over), None)
+
+
+class _Stage(FaultyStore):
+    """The store as one actor sees it: at an address of its own, so that it shares no cache."""
+
+    def __init__(self, inner: Store, name: str, conductor: _Conductor) -> None:
+        super().__init__(inner)
+        self._name, self._conductor = name, conductor
+
+    @property
+    def uri(self) -> str:
+        """An address that only this actor has."""
+        return f"{self.inner.uri}#{self._name}"
+
+    @contextmanager
+    def open_output(self, path: str) -> Iterator[BinaryIO]:
+        """A new file, stored in one step at the end."""
+        data = bytearray()
+        with buffered(data.extend) as file:
+            yield file
+        self._perform("output", path, lambda: self.inner.put(path, bytes(data)))
+
+    def _perform(
+        self,
+        operation: str,
+        path: str,
+        do: Callable[[], T],
+        tear: Callable[[], object] | None = None,
+    ) -> T:
+        with self._conductor.step(self._name, operation, self._prefix + path) as fate:
+            if fate in ("", "lost-response"):
+                found = do()
+            if fate:
+                raise self._failure(fate, operation, path)  # type: ignore[arg-type]  # an action
+            return found

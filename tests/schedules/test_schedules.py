@@ -1,0 +1,87 @@
+"""Whatever the order of the requests of several writers: the result is that of some serial order.
+
+`make schedules` runs many more schedules.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+
+import pytest
+from schedule_search import Case
+from schedule_steps import Schedule, run
+from schedule_worlds import KINDS, OPERATIONS, contents, new_world, supports
+
+import keytide as kt
+
+EACH = 3
+
+
+@pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_result_of_any_schedule_is_that_of_some_order(kind: str) -> None:
+    chance = random.Random(os.environ.get("KEYTIDE_SEED", "0") + kind)
+    possible = [name for name in OPERATIONS if supports(kind, name)]
+    for _ in range(EACH):
+        case = Case(kind, tuple(chance.choices(possible, k=2)))
+        schedules = itertools.chain(case.schedules(2), case.faults("!?-"))
+        for schedule in chance.sample([*schedules], EACH):
+            finding = case.check(schedule)
+            assert finding is None, str(finding)
+
+
+def test_a_schedule_gives_the_same_steps_each_time() -> None:
+    actors = {"A": OPERATIONS["write"], "B": OPERATIONS["delete"]}
+
+    def steps() -> list[tuple[str, str, str]]:
+        made = run(Schedule.of("A5 B9 A*"), new_world("latest"), actors).steps
+        return [(step.actor, step.operation, step.path.split("-")[0]) for step in made]
+
+    assert steps() == steps()
+    assert [actor for actor, _, _ in steps()][:14] == ["A"] * 5 + ["B"] * 9
+
+
+@pytest.mark.parametrize("text", ["A3 B*", "A0! B*", "B2? A* B*", "A12- B3 A*"])
+def test_schedule_is_a_line_of_text(text: str) -> None:
+    assert str(Schedule.of(text)) == text
+
+
+def test_crash_ends_an_actor_at_its_step() -> None:
+    store = new_world("latest")
+    made = run(Schedule.of("A4!"), store, {"A": OPERATIONS["write"]})
+    assert len(made.steps) == 5
+    assert type(made.errors["A"]).__name__ == "Crash"
+    assert contents(kt.connect("", store=store).table("t")) == [(1, 1, "o"), (4, 1, "p")]
+
+
+FOUND = [
+    Case("two buckets", ("restore", "expire")), "A10 B34 A* B*",
+    Case("published", ("write later", "fast-forward")), "B33 A30 B* A*",
+]  # fmt: skip
+"""Schedules that gave a wrong result once."""
+
+
+@pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
+@pytest.mark.parametrize(("case", "schedule"), zip(FOUND[::2], FOUND[1::2], strict=True))
+def test_schedule_that_was_wrong_once_is_right(case: Case, schedule: str) -> None:
+    finding = case.check(Schedule.of(schedule))
+    assert finding is None, str(finding)
+
+
+def test_wrong_result_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that takes a lost race for a success loses its rows."""
+    from keytide.snapshot.authority import FolderCommits
+
+    real = FolderCommits.create
+
+    def create(self: FolderCommits, *given: object, **named: object) -> bool:
+        real(self, *given, **named)  # type: ignore[arg-type]
+        return True
+
+    monkeypatch.setattr(FolderCommits, "create", create)
+    case = Case("latest", ("write", "write later"))
+    found = [finding for each in case.schedules(1) if (finding := case.check(each))]
+    assert found
+    assert "are those of no order" in str(found[0])
