@@ -412,7 +412,14 @@ def _settled(
         before = KeyIndex(bare_head(view))
         if head is not None:
             with suppress(DataError, UnsupportedError):
-                before = load_key_index(view.store, head, view.options.lookup_cache_bytes_max)
+                found = load_head(view.store, paths.index_path(head.file_name))
+                is_complete = {f.name for f in found.files} <= {e.file.file_name for e in entries}
+                # Only keys without a row need more than the head.
+                before = (
+                    KeyIndex(found)
+                    if is_complete and found.rowless is None
+                    else load_key_index(view.store, head, view.options.lookup_cache_bytes_max)
+                )
         held = memory_vectors(bucket, settled_bucket(view, entries, dead, before).dead)
         return held, _HELD_BYTES + held.file_size
 
