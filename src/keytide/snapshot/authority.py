@@ -297,20 +297,22 @@ def _to_the_end(
     otherwise, a rollback may have removed both of their numbers, and a later commit has used the
     second one again. Empty if that has happened.
     """
-    first_new = max(0, len(found) - 2)
-    while True:
+    first_new, is_open = max(0, len(found) - 2), True
+    while is_open or len(found) - first_new > 1:
         links, next_number = found[first_new:-1], found[-1].number + 1
         first_new += len(links)
-        numbers = [*(each.number for each in links), *range(next_number, next_number + _PROBES + 1)]
+        # Others may commit in each round, so it does not go on until nothing is new.
+        following = range(next_number, next_number + (_PROBES + 1 if is_open else 0))
+        numbers = [*(each.number for each in links), *following]
         read = store.read_present([family.path(number) for number in numbers])
         if read[: len(links)] != [each.data for each in links]:
             return []
-        for number, data in zip(numbers[len(links) :], read[len(links) :], strict=True):
+        for number, data in zip(following, read[len(links) :], strict=True):
             if data is None:
                 break
             found.append(NumberedDocument(number, data))
-        if len(found) - first_new == 1:
-            return found
+        is_open = is_open and found[-1].number == following[-1]
+    return found
 
 
 def _run(store: Store, family: Family, first: int, more: int) -> list[NumberedDocument]:
