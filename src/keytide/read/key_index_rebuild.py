@@ -414,12 +414,9 @@ def _settled(
             with suppress(DataError, UnsupportedError):
                 found = load_head(view.store, paths.index_path(head.file_name))
                 is_complete = {f.name for f in found.files} <= {e.file.file_name for e in entries}
-                # Only keys without a row need more than the head.
-                before = (
-                    KeyIndex(found)
-                    if is_complete and found.rowless is None
-                    else load_key_index(view.store, head, view.options.lookup_cache_bytes_max)
-                )
+                before = KeyIndex(found)
+                if not is_complete or found.rowless is not None:  # there are keys without a row
+                    before = load_key_index(view.store, head, view.options.lookup_cache_bytes_max)
         held = memory_vectors(bucket, settled_bucket(view, entries, dead, before).dead)
         return held, _HELD_BYTES + held.file_size
 

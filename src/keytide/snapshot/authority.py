@@ -283,9 +283,8 @@ def newest_of(
 def newest_after(store: Store, family: Family, known: NumberedDocument) -> list[NumberedDocument]:
     """A document that is known to be still there, and all documents after it."""
     found = [known, *_run(store, family, known.number + 1, 0)]
-    if len(found) == 1:
-        return found
-    return _to_the_end(store, family, found) or newest_of(store, family, None)
+    whole = found if len(found) == 1 else _to_the_end(store, family, found)
+    return whole or newest_of(store, family, None)
 
 
 def _to_the_end(

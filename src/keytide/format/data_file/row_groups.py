@@ -85,11 +85,17 @@ def _ends(reader: FileReader, version: tuple[Hashable, ...]) -> list[int]:
 
 
 def _cached_places(reader: FileReader, places: Places) -> list[pl.DataFrame] | None:
-    """The rows at ascending positions of a local file, if all of their groups are cached."""
+    """The rows at ascending positions of a local file, if all of their groups are cached.
+
+    None also for so many positions that whole groups are read for them, and for positions behind
+    the end.
+    """
     if not len(places):
         return []
     version = reader.version
     ends = np.array(_ends(reader, version))
+    if not len(ends) or len(places) * FEW_ROWS > ends[-1] or places[-1] >= ends[-1]:
+        return None
     numbers, starts = np.unique(np.searchsorted(ends, places, side="right"), return_index=True)
     found = []
     for number, own in zip(numbers.tolist(), np.split(places, starts[1:]), strict=True):
@@ -455,10 +461,11 @@ def read_places(
         (reader, alive.result() if is_near else places)
         for (reader, places), alive, is_near in zip(files, living, near, strict=True)
     ]
+    are_few = sum(len(at) for _, at in known) <= rows_max
     cached, others = list[pl.DataFrame](), []
     for (reader, at), alive, is_near in zip(known, living, near, strict=True):
         bare = replace(reader, dead_rows=None)
-        frames = _cached_places(bare, at) if is_near and bare.kept_bytes_max else None
+        frames = _cached_places(bare, at) if are_few and is_near and bare.kept_bytes_max else None
         if frames is None:
             others.append((bare, at, alive))
         cached += frames or ()
