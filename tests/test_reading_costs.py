@@ -39,13 +39,13 @@ WAYS = {
     "DELETE in SQL": (95, 915, 730),
     "MERGE in SQL": (99, 965, 771),
     "SELECT": (55, 406, 289),
-    "compaction": (58, 575, 415),
+    "compaction": (57, 574, 413),
     "auto_cdc": (58, 581, 409),
     "auto_cdc, histories": (69, 692, 500),
     "changes": (40, 295, 224),
     "why": (39, 307, 209),
-    "external scan": (34, 206, 128),
-    "upsert and publish": (77, 931, 768),
+    "external scan": (33, 205, 127),
+    "upsert and publish": (77, 930, 766),
 }
 
 

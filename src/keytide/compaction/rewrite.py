@@ -202,7 +202,8 @@ class CompactTask:
         for entry in entries:
             names[entry.kind].add(entry.file.file_name)
         gone = names[FileKind.DELETE] - names[FileKind.ADD]
-        forget(self.view, (entry for entry in self.unit.files if entry.file.file_name in gone))
+        if self.view.creates_lookup_files:
+            forget(self.view, (entry for entry in self.unit.files if entry.file.file_name in gone))
         if dead is None:
             return CompactedBucket(self.bucket, written)
         dead = dead.without(gone).marking(

@@ -160,8 +160,6 @@ def create_lookup_file(view: TableView, entry: ManifestEntry, rows: pa.Table) ->
 
 def forget(view: TableView, entries: Iterable[ManifestEntry]) -> None:
     """Drop the lookup files of data files whose rows were compacted into other files."""
-    if not view.creates_lookup_files:
-        return
     for entry in entries:
         with suppress(DataError):
             PartitionLookupFiles.whole(view, entry.partition).forget(PlannedFile(entry))

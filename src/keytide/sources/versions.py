@@ -150,8 +150,9 @@ class SourceVersions:
                 f"{error}; found in {part}. This is an external table: refresh the definition, "
                 "or define the table with suitable types"
             ) from error
-        inserts = pa.repeat(pa.scalar(int(RowKind.INSERT), pa.int8()), batch.num_rows)
-        kinds = with_tombstones(pa.chunked_array([inserts]), typed, schema, self.view.options)
+        kinds = pa.chunked_array([np.full(batch.num_rows, int(RowKind.INSERT), np.int8)])
+        if self.view.options.tombstone_key:
+            kinds = with_tombstones(kinds, typed, schema, self.view.options)
         return from_arrow(pa.table({**typed, VALUE_KIND: kinds}))
 
 
