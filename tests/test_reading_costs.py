@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
     "modules": 347,
-    "code_lines": 75_452,
+    "code_lines": 75_459,
     "import_lines": 7_671,
     "functions": 6_730,
     "longest_function": 49,
@@ -45,7 +45,7 @@ WAYS = {
     "changes": (40, 295, 224),
     "why": (39, 307, 209),
     "external scan": (33, 205, 127),
-    "upsert and publish": (77, 930, 766),
+    "upsert and publish": (77, 930, 765),
 }
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "STEPWISE",
     "contents",
     "new_world",
+    "rows",
     "supports",
 ]
 

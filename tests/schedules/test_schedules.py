@@ -12,9 +12,10 @@ import random
 import pytest
 from schedule_search import Case
 from schedule_steps import Schedule, run
-from schedule_worlds import KINDS, OPERATIONS, contents, new_world, supports
+from schedule_worlds import KINDS, OPERATIONS, contents, new_world, rows, supports
 
 import keytide as kt
+from keytide.store.interface import Store
 
 EACH = 3
 
@@ -68,6 +69,42 @@ FOUND = [
 def test_schedule_that_was_wrong_once_is_right(case: Case, schedule: str) -> None:
     finding = case.check(Schedule.of(schedule))
     assert finding is None, str(finding)
+
+
+# -- ids that come again: commits after a rollback have the ids of those before it -----------------
+
+
+@pytest.mark.parametrize("commits", [1, 2, 3])
+@pytest.mark.parametrize("operation", ["write", "compact", "expire", "roll back"])
+def test_operation_that_a_rollback_overtakes_takes_away_no_later_commit(
+    operation: str, commits: int
+) -> None:
+    """Wherever it stands while others roll the table back and commit under the same ids."""
+
+    def write(table: kt.Table) -> None:
+        for key in range(commits):
+            table.write(rows(f"+I {7 + key} 7 x"))
+
+    def world() -> Store:
+        store = new_world("latest")
+        kt.connect("", store=store).table("t").write(rows("+I 5 5 z"))
+        return store
+
+    called = OPERATIONS[operation] if operation != "roll back" else lambda t: t.rollback_to(2)
+    actors = {"A": called, "B": OPERATIONS["roll back"], "C": write}
+    for stop, step in enumerate(run(Schedule(), world(), {"A": called}).steps):
+        # Stores cannot delete a file only if it is still the one that was just looked at.
+        if step.operation in ("read", "list", "delete"):
+            continue
+        store = world()
+        made = run(Schedule.of(f"A{stop} B* C* A*"), store, actors)
+        assert "C" not in made.errors, made.errors
+        found = [key for key, *_ in contents(kt.connect("", store=store).table("t"))]
+        # A rollback to the second snapshot may be the last of all.
+        least = 1 if operation == "roll back" else commits
+        assert [key for key in found if key >= 7] >= [*range(7, 7 + least)], (
+            f"A{stop}: {made.errors}\n{made}"
+        )
 
 
 def test_wrong_result_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -459,7 +459,9 @@ class _Attempt:
 
     def _withdraw(self, snapshot: Snapshot) -> None:
         """Remove a commit before others build on it. Raises `DataError` if it cannot be removed."""
-        self._metadata.remove([snapshot.id])
+        # A rollback may have removed it, and others may have committed under its id since then.
+        if self._metadata.has(snapshot):
+            self._metadata.remove([snapshot.id])
         self._tried.discard(snapshot.uuid)
         self.in_doubt = False
         self._metadata.store.discard(self._described)

@@ -392,18 +392,19 @@ class _Expiry:
             store.hint(paths.changelog_hint_path(paths.Hint.LATEST), newest)
         oldest = paths.encode_hint(plan.oldest_kept.id)
         store.hint(paths.snapshot_hint_path(paths.Hint.EARLIEST), oldest)
-        store.delete(paths.snapshot_path(snapshot.id) for snapshot in plan.expired)
-        self.table.oldest = plan.oldest_kept
-        newest_id = metadata.latest_snapshot_id()
-        if newest_id is not None and newest_id >= plan.oldest_kept.id:
-            return
+        if metadata.has(plan.oldest_kept):
+            store.delete(paths.snapshot_path(snapshot.id) for snapshot in plan.expired)
+            self.table.oldest = plan.oldest_kept
+            newest_id = metadata.latest_snapshot_id()
+            if newest_id is not None and newest_id >= plan.oldest_kept.id:
+                return
 
-        # The table was rolled back to one of these snapshots in the meantime: restore them.
-        self.table.oldest = None
-        target = metadata.hinted(paths.Hint.LATEST) or plan.oldest_kept.id
-        for snapshot in plan.expired:
-            if snapshot.id <= target:
-                store.create(paths.snapshot_path(snapshot.id), snapshot.to_json())
+            # The table was rolled back to one of these snapshots in the meantime: restore them.
+            self.table.oldest = None
+            target = metadata.hinted(paths.Hint.LATEST) or plan.oldest_kept.id
+            for snapshot in plan.expired:
+                if snapshot.id <= target:
+                    store.create(paths.snapshot_path(snapshot.id), snapshot.to_json())
         store.delete(paths.changelog_path(snapshot.id) for snapshot in plan.outliving)
         raise ConflictError(
             f"table {self.table.name}: it was rolled back to before snapshot {plan.oldest_kept.id} "

@@ -262,7 +262,12 @@ class Rollback:
                 "stop them and try again"
             )
         # If expiry has removed the target in the meantime, there is nothing to go back to.
-        self.metadata.snapshot(self.target.id)
+        if self.metadata.snapshot(self.target.id) != self.target:
+            raise ConflictError(
+                f"table {self.metadata.name}: another rollback went further back than snapshot "
+                f"{self.target.id}, and another commit has this id now; look at the snapshots, and "
+                "try again"
+            )
         self.metadata.remove(later)
         # From here on, writers start from the target, and their snapshots follow it without a gap.
         later = self.later_snapshots()
@@ -393,7 +398,7 @@ class _Steps:
     def take(self) -> None:
         """Go back, then forward."""
         into, branch = self.into, self.branch
-        Rollback(into, self.start).run()
+        Rollback(into, into.snapshot(self.start.id) if self.is_replaced else self.start).run()
         if self.is_replaced:
             path = paths.snapshot_path(self.start.id)
             into.store.put(path, branch.store.read(path))

@@ -29,7 +29,7 @@ from keytide.base.dataclass import dataclass
 from keytide.base.record import rows_of
 from keytide.commit.snapshot_files import wall_clock_ms
 from keytide.definition.checks import DELTA, ICEBERG, why_read_otherwise
-from keytide.errors import ConflictError, InvalidError, KeytideError, NotFoundError
+from keytide.errors import ConflictError, InvalidError, KeytideError
 from keytide.format import paths
 from keytide.format.delta_log import VECTOR_DIR
 from keytide.format.iceberg_metadata import METADATA_DIR
@@ -370,7 +370,7 @@ class _Publisher:
             if made is None:
                 return _Retry(known)
             announced = store.begin(partial(self.form.announce, store, made))
-            checks: list[Callable[[], bool]] = [partial(self._still_has, content.snapshot)]
+            checks: list[Callable[[], bool]] = [partial(self.table.metadata.has, content.snapshot)]
             if known is not None:
                 checks.append(partial(form.is_there, store, known))
             is_there, *goes_on = store.together(checks)
@@ -389,13 +389,6 @@ class _Publisher:
             if not is_gone(error):
                 raise
             return _Retry(known)  # expired or rolled back in the meantime
-
-    def _still_has(self, snapshot: Snapshot) -> bool:
-        """Whether the table has a snapshot, and not another one with its id."""
-        try:
-            return self.table.metadata.snapshot(snapshot.id) == snapshot
-        except NotFoundError:
-            return False
 
     def _publication(
         self, known: Version | None, newest: int | None, reason: str | None

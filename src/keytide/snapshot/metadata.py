@@ -565,6 +565,13 @@ class TableMetadata:
         """Whether the snapshot with that id exists."""
         return self.store.exists(paths.snapshot_path(snapshot_id))
 
+    def has(self, snapshot: Snapshot) -> bool:
+        """Whether this very snapshot exists. After a rollback, another one may have its id."""
+        try:
+            return self.snapshot(snapshot.id) == snapshot
+        except NotFoundError:
+            return False
+
     # -- manifests ----------------------------------------------------------------------------
 
     def manifest_list(self, name: str, size: int | None = None) -> Sequence[ManifestFileMeta]:
