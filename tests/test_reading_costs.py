@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
     "modules": 347,
-    "code_lines": 75_459,
+    "code_lines": 75_460,
     "import_lines": 7_671,
     "functions": 6_730,
     "longest_function": 49,

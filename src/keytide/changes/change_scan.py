@@ -209,7 +209,8 @@ def changes_of(
         first, start_id = None, start
     end_id = 0 if last is None else last.id
     if start_id > end_id:
-        table.metadata.snapshot(start_id)  # if it does not exist at all, this error is more useful
+        if first is None:
+            table.metadata.snapshot(start_id)  # if it does not exist, this error is more useful
         raise InvalidError(
             f"table {table.name}: changes after snapshot {start_id} up to {end_id}: the start is "
             "later than the end; swap them"
