@@ -16,9 +16,9 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
     "modules": 347,
-    "code_lines": 75_460,
-    "import_lines": 7_671,
-    "functions": 6_730,
+    "code_lines": 75_550,
+    "import_lines": 7_675,
+    "functions": 6_737,
     "longest_function": 49,
     "one_liners_percent": 28,
     "used_once_percent": 41,
@@ -27,25 +27,25 @@ COUNTS = {
 }
 """At most so many. A limit falls with its count, and rises only for a new capability."""
 
-MEDIANS = {"lines_of_a_module": 340.0, "lines_of_a_function": 4}
+MEDIANS = {"lines_of_a_module": 341.0, "lines_of_a_function": 4}
 """At least so many."""
 
 WAYS = {
     # At most so many modules, functions, and jumps between modules.
-    "upsert": (51, 511, 345),
+    "upsert": (51, 512, 347),
     "scan": (33, 211, 144),
     "get": (26, 132, 90),
-    "DELETE": (75, 806, 632),
-    "DELETE in SQL": (95, 915, 730),
-    "MERGE in SQL": (99, 965, 771),
+    "DELETE": (75, 807, 634),
+    "DELETE in SQL": (95, 916, 732),
+    "MERGE in SQL": (99, 966, 773),
     "SELECT": (55, 406, 289),
-    "compaction": (57, 574, 413),
-    "auto_cdc": (58, 581, 409),
-    "auto_cdc, histories": (69, 692, 500),
+    "compaction": (57, 575, 415),
+    "auto_cdc": (58, 583, 412),
+    "auto_cdc, histories": (69, 692, 503),
     "changes": (40, 295, 224),
     "why": (39, 307, 209),
-    "external scan": (33, 205, 127),
-    "upsert and publish": (77, 930, 765),
+    "external scan": (33, 206, 127),
+    "upsert and publish": (77, 933, 769),
 }
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from keytide.base.dataclass import replace
 from keytide.errors import DataError, UnsupportedError
-from keytide.format.snapshot import CommitKind, Consumer, Snapshot, Tag
+from keytide.format.snapshot import BASE_PROPERTY, CommitKind, Consumer, Snapshot, Tag
 
 DATA = Path(__file__).parents[1] / "data"
 DOCUMENTS: dict[str, str] = json.loads((DATA / "golden.json").read_text())["json_documents"]
@@ -251,3 +252,20 @@ def test_sample_tag_survives_a_round_trip(path: Path) -> None:
 
 def test_samples_are_there() -> None:
     assert (len(SAMPLE_SNAPSHOTS), len(SAMPLE_TAGS)) == (73, 3)
+
+
+def made(number: int, properties: dict[str, str] | None) -> Snapshot:
+    whole = Snapshot.from_json(DOCUMENTS["snapshot_full"].encode(), "snapshot-7")
+    return replace(whole, id=number, delta_manifest_list=f"list-{number}", properties=properties)
+
+
+def test_snapshot_follows_the_one_that_it_names_and_no_other() -> None:
+    first = made(1, None)
+    assert first.base is None
+    assert made(2, {BASE_PROPERTY: "list-2 list-1"}).follows(first)
+    assert not made(2, {BASE_PROPERTY: "list-2 list-0"}).follows(first)
+    assert made(2, None).follows(first)  # of another engine, which says nothing
+
+
+def test_base_that_was_copied_from_another_snapshot_says_nothing() -> None:
+    assert made(3, {BASE_PROPERTY: "list-2 list-1"}).base is None

@@ -179,9 +179,9 @@ def test_batches_are_committed_with_the_offsets_that_they_reach(shop: Shop) -> N
 
     assert [batch.rows_in for batch in report.batches] == [2, 1]
     assert shop.rows() == {1: "c", 2: "b"}
-    snapshots = map(shop.table.metadata.snapshot, (1, 2))
-    assert [snapshot.properties for snapshot in snapshots] == [
-        {"keytide.kafka.people": f'{{"id":"first","next":{{"0":{offset}}}}}'} for offset in (2, 3)
+    stored = [shop.table.metadata.snapshot(number).properties or {} for number in (1, 2)]
+    assert [each["keytide.kafka.people"] for each in stored] == [
+        f'{{"id":"first","next":{{"0":{offset}}}}}' for offset in (2, 3)
     ]
     assert stored_topics(shop.table.stored) == ("people",)
 

@@ -8,13 +8,13 @@ shown is that of the highest number. So a result is right if it is that of the o
 the other, in the order of their snapshots: the story that each snapshot carries, which no actor
 looks at.
 
-An actor looks for the latest snapshot by reading the ids after the one that it knows, decides,
-writes its file and creates the next snapshot. Manifests and caches are left out, because they never
-decide, and so are tags and branches.
+An actor reads the ids after the snapshot that it knows until there is no more, decides, writes its
+file and creates the next snapshot. Manifests and caches never decide, so they are left out.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -68,7 +68,6 @@ class Actor(NamedTuple):
     attempt: int = 0
     tried: frozenset[str] = frozenset()
     tried_id: int = 0
-    pending: Snapshot | None = None
     ids: tuple[int, ...] = ()
     is_last: bool = False
     """Of a writer, whether it created its snapshot after all rollbacks. Of a rollback, whether it
@@ -102,10 +101,15 @@ class World(NamedTuple):
         """The snapshot with an id."""
         return next((each for each in self.snapshots if each.id == number), None)
 
+    def follows(self, snapshot: Snapshot) -> bool:
+        """Whether a snapshot was made from the one before it, or is the oldest."""
+        before = self.at(snapshot.id - 1)
+        return snapshot == self.snapshots[0] if before is None else snapshot.base == before.by
+
     @property
-    def latest(self) -> Snapshot:
-        """The snapshot with the highest id."""
-        return self.snapshots[-1]
+    def line(self) -> list[Snapshot]:
+        """The snapshots that follow each other, from the oldest."""
+        return [*itertools.takewhile(self.follows, self.snapshots)]
 
     def having(self, actor: Actor) -> World:
         """The world after an actor has changed."""
@@ -136,8 +140,10 @@ class Rules(NamedTuple):
     """A compaction is given up if another one has marked rows since it began."""
     checks_base: bool = True
     """An author looks, after the creation, whether the snapshot that it is based on is there."""
-    checks_links: bool = True
-    """A snapshot follows the known one only if that is still there after the other was read."""
+    names_base: bool = True
+    """A snapshot says which one it was made from. If that is not the one before it, it is not part
+    of the table.
+    """
     spares_young: bool = True
     """Files that an actor may still be about to commit are no garbage."""
     keeps_shared: bool = True
@@ -195,10 +201,11 @@ def shown(snapshot: Snapshot, *, has_vectors: bool) -> list[str | None]:
 
 def wrong(world: World, setting: Setting) -> str | None:
     """What must never be seen. None if there is nothing."""
-    for snapshot in world.snapshots:
+    snapshots = world.line if setting.rules.names_base else world.snapshots
+    for snapshot in snapshots:
         if snapshot.live - world.files:
             return f"snapshot {snapshot.id} lacks a file"
-    latest = world.latest
+    latest = snapshots[-1]
     is_looked_at = any(latest.by in each.tried and not each.is_over for each in world.actors)
     is_rolling = any(each.operation == "rollback" and not each.is_over for each in world.actors)
     if is_looked_at or is_rolling:
@@ -241,41 +248,29 @@ def steps(world: World, setting: Setting) -> Iterator[Step]:
 
 def _open(world: World, actor: Actor, setting: Setting) -> Iterator[Step]:
     """Begin with the snapshot that the hint names, or with the latest one that is listed."""
-    found = world.at(world.hint) or world.latest
+    found = world.at(world.hint) or world.snapshots[-1]
+    while setting.rules.names_base and not world.follows(found):
+        found = [each for each in world.snapshots if each.id < found.id][-1]
     opened = actor._replace(at=_FIRST.get(actor.operation, "look"), known=found, live=found.live)
     yield f"opens {found.id}", world.having(opened)
 
 
 def _look(world: World, actor: Actor, setting: Setting) -> Iterator[Step]:
-    """Read the id after the known one. If there is none, decide and write a file."""
+    """Read the known id and the one after it. If there is none, decide and write a file."""
     known = _known(actor)
     following, rules = world.at(known.id + 1), setting.rules
-    if following is None:
-        if world.at(known.id) != known:
-            yield "sees that it is gone", world.having(actor._replace(at="open", pending=None))
-        else:
-            yield f"sees {known.id} to be the latest", _decided(world, actor, setting)
-    elif rules.checks_links:
-        yield f"reads {following.id}", world.having(actor._replace(at="link", pending=following))
+    if world.at(known.id) != known:  # it has expired, or was rolled back
+        yield "sees that it is gone", world.having(actor._replace(at="open"))
+    elif following is None or (rules.names_base and following.base != known.by):
+        yield f"sees {known.id} to be the latest", _decided(world, actor, setting)
     else:
         yield f"reads {following.id}", world.having(_following(actor, following, rules))
-
-
-def _link(world: World, actor: Actor, setting: Setting) -> Iterator[Step]:
-    """Look whether the known snapshot is still there, after the one that follows was read."""
-    known, pending = _known(actor), actor.pending
-    assert pending is not None
-    if world.at(known.id) == known:
-        yield f"still sees {known.id}", world.having(_following(actor, pending, setting.rules))
-    else:
-        # It has expired, or was rolled back.
-        yield "sees that it is gone", world.having(actor._replace(at="open", pending=None))
 
 
 def _following(actor: Actor, snapshot: Snapshot, rules: Rules) -> Actor:
     """An actor that has read one more snapshot, perhaps its own."""
     live = actor.live - snapshot.removed | snapshot.added
-    known = actor._replace(at="look", known=snapshot, live=live, pending=None)
+    known = actor._replace(known=snapshot, live=live)
     return known._replace(at="done") if rules.knows_own and snapshot.by in actor.tried else known
 
 
@@ -291,8 +286,12 @@ def _decided(world: World, actor: Actor, setting: Setting) -> World:
     """The world after an actor has decided what to commit on top of what it knows."""
     known, rules, source = _known(actor), setting.rules, actor.source
     if rules.knows_own and actor.tried:
-        if any(each.by in actor.tried for each in world.snapshots):
+        known_line = world.line if rules.names_base else world.snapshots
+        if any(each.by in actor.tried for each in known_line):
             return world.having(actor._replace(at="done"))
+        # What it has created beside a rollback is not part of the table.
+        own = next((each.id for each in world.snapshots if each.by in actor.tried), None)
+        world = world.storing(removed=own)
         if actor.tried_id < world.snapshots[0].id:
             return world.having(actor._replace(at="unknown"))  # it may have been expired
     if actor.operation == "compact":
@@ -403,7 +402,7 @@ def _check(world: World, actor: Actor, setting: Setting) -> Iterator[Step]:
     base, own, ids = world.at(known.id), world.at(known.id + 1), [s.id for s in world.snapshots]
     following = world.at(known.id + 2)
     if base is not None:
-        stays = base == known
+        stays = base == known and (not setting.rules.names_base or world.follows(base))
     elif min(ids) < known.id:
         stays = False
     elif own is None or own.by != actor.identity:
@@ -442,11 +441,6 @@ def _expire(world: World, actor: Actor, setting: Setting) -> Iterator[Step]:
     yield "removes their files", after.having(actor._replace(at="done"))
 
 
-def _find_target(world: World, actor: Actor, setting: Setting) -> Iterator[Step]:
-    """Create the first snapshot again if it has expired and a tag keeps it. Here it has not."""
-    yield "finds 1", world.having(actor._replace(at="roll back"))
-
-
 def _roll_back(world: World, actor: Actor, setting: Setting) -> Iterator[Step]:
     """List what is later than the first snapshot, and remove it, the latest first."""
     later = tuple(each.id for each in world.snapshots if each.id > 1)
@@ -471,6 +465,8 @@ def _remove(world: World, actor: Actor, setting: Setting) -> Iterator[Step]:
         ids = [each.id for each in world.snapshots]
         gap = next((number for number in ids if number > 2 and number - 1 not in ids), None)
         parted = tuple(number for number in ids if gap is not None and number >= gap)
+        if setting.rules.names_base:
+            parted = tuple(each.id for each in world.snapshots if each not in world.line)
         if parted:
             yield f"lists {parted}", world.having(actor._replace(ids=parted))
         else:
@@ -490,9 +486,9 @@ def _clear(world: World, actor: Actor, setting: Setting) -> Iterator[Step]:
     yield "removes garbage", after.having(actor._replace(at="done"))
 
 
-_FIRST = {"expire": "expire", "rollback": "target", "sweep": "sweep"}
+_FIRST = {"expire": "expire", "rollback": "roll back", "sweep": "sweep"}
 _STEPS = {
-    "open": _open, "look": _look, "link": _link, "create": _create, "hint": _hint,
-    "check": _check, "withdraw": _withdraw, "expire": _expire, "target": _find_target,
-    "roll back": _roll_back, "remove": _remove, "sweep": _sweep, "clear": _clear,
+    "open": _open, "look": _look, "create": _create, "hint": _hint,
+    "check": _check, "withdraw": _withdraw, "expire": _expire, "roll back": _roll_back,
+    "remove": _remove, "sweep": _sweep, "clear": _clear,
 }  # fmt: skip

@@ -15,6 +15,7 @@ from schedule_steps import Schedule, run
 from schedule_worlds import KINDS, OPERATIONS, contents, new_world, rows, supports
 
 import keytide as kt
+from keytide.definition.schema_evolution import SetOption
 from keytide.store.interface import Store
 
 EACH = 3
@@ -105,6 +106,43 @@ def test_operation_that_a_rollback_overtakes_takes_away_no_later_commit(
         assert [key for key in found if key >= 7] >= [*range(7, 7 + least)], (
             f"A{stop}: {made.errors}\n{made}"
         )
+
+
+@pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
+def test_rollback_to_a_snapshot_that_expires_meanwhile_leaves_a_table_that_can_be_read() -> None:
+    case = Case("latest", ("roll back", "expire"))
+    for schedule in case.schedules(1):
+        finding = case.check(schedule)
+        assert finding is None, str(finding)
+
+
+def test_writer_builds_on_no_commit_that_a_rollback_has_overtaken() -> None:
+    """One writer stands after its creation, or after its hint, while another one commits."""
+    case = Case("latest", ("write", "roll back", "write later"))
+    created = [step.operation for step in case.steps_alone("A")].index("create")
+    for further in (1, 2, 3):
+        finding = case.check(Schedule.of(f"A{created} B* A{further} C* A*"))
+        assert finding is None, str(finding)
+
+
+def test_commit_that_was_left_beside_a_rollback_is_named_and_can_be_removed() -> None:
+    writing, store = OPERATIONS["write"], new_world("latest")
+    alone = run(Schedule(), new_world("latest"), {"A": writing}).steps
+    created = [step.operation for step in alone].index("create")
+    made = run(
+        Schedule.of(f"A{created} B* A1!"), store, {"A": writing, "B": OPERATIONS["roll back"]}
+    )
+    assert type(made.errors["A"]).__name__ == "Crash"
+
+    table = kt.connect("", store=store).table("t")
+    table.alter(SetOption("commit.max-retries", "1"))
+    assert contents(table) == [(1, 1, "o"), (4, 0, "o")]
+    table.write(rows("+I 7 7 x"))
+    with pytest.raises(kt.ConflictError, match=r"snapshot 3 is not part of .*rollback_to\(2\)"):
+        table.write(rows("+I 8 8 y"))
+    table.rollback_to(2)
+    table.write(rows("+I 8 8 y"))
+    assert contents(table) == [(1, 1, "o"), (4, 0, "o"), (7, 7, "x"), (8, 8, "y")]
 
 
 def test_wrong_result_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,10 +199,16 @@ class Committer:
             attempt.tidy_up(committed)
             return replace(committed, retries=tries - 1)
         attempt.discard_all()
-        return Conflict(
-            f"the commit failed after {counted(tries, 'attempt')}, because other writers "
-            f"committed first; try again, or increase '{keys.COMMIT_MAX_RETRIES}'"
+        reason = (
+            f"other writers committed first; try again, or increase '{keys.COMMIT_MAX_RETRIES}'"
         )
+        newest_id = self.metadata.latest_snapshot_id() or 0
+        if self.metadata.has_snapshot(newest_id + 1):
+            reason = (
+                f"snapshot {newest_id + 1} is not part of the table: its writer died during a "
+                f"rollback. Table.rollback_to({newest_id}) keeps everything else and removes it"
+            )
+        return Conflict(f"the commit failed after {counted(tries, 'attempt')}, because {reason}")
 
 
 class _Attempt:
@@ -216,7 +222,7 @@ class _Attempt:
         self._live = known
         self._latest = known.snapshot
         self._tried: set[str | None] = set()
-        self._tried_id: int | None = None
+        self._tried_last: Snapshot | None = None
         self._settle = committer.settle
         self._begin_check = committer.begin_check or self._metadata.begin_check
         self.in_doubt = False
@@ -233,14 +239,15 @@ class _Attempt:
                 return Committed(own, self._live, self._change, is_new=own.uuid in self._tried)
             if not self.in_doubt or self._has_not_landed():
                 self.in_doubt = False
-                if self._described and self._tried_id is not None:
+                if self._described and self._tried_last is not None:
                     # Delete the files of a snapshot whose id was taken by another writer.
                     with suppress(NotFoundError):
-                        if self._metadata.snapshot(self._tried_id).uuid not in self._tried:
+                        if self._metadata.snapshot(self._tried_last.id).uuid not in self._tried:
                             self._metadata.store.discard(self._described)
                             self._described = []
                 return None
-        raise self._unknown_outcome(self._tried_id, "snapshots go while they are looked at")
+        tried_id = None if self._tried_last is None else self._tried_last.id
+        raise self._unknown_outcome(tried_id, "snapshots go while they are looked at")
 
     def _look(self) -> Snapshot | None:
         """Read the live files. Returns the author's own commit."""
@@ -256,14 +263,19 @@ class _Attempt:
 
         Raises `DataError` if it has expired, because then its creator is unknown.
         """
-        tried, latest = self._tried_id, self._latest
-        if tried is None or latest is None or latest.id < tried:
+        tried, latest = self._tried_last, self._latest
+        if tried is None or latest is None:
+            return True
+        if latest.id < tried.id:
+            if self._metadata.has(tried):
+                # A rollback has removed what it was made from, so it is not part of the table.
+                self._metadata.remove([tried.id])
             return True
         with suppress(NotFoundError):
-            return self._metadata.snapshot(tried).uuid not in self._tried
+            return self._metadata.snapshot(tried.id).uuid not in self._tried
         # Expiry removes the oldest snapshots, a rollback the latest.
-        if tried < min(self._metadata.listed_snapshot_ids(), default=0):
-            raise self._unknown_outcome(tried, "it expired before the commit could be confirmed")
+        if tried.id < min(self._metadata.listed_snapshot_ids(), default=0):
+            raise self._unknown_outcome(tried.id, "it expired before the commit could be confirmed")
         return False
 
     def _unknown_outcome(self, snapshot_id: int | None, reason: object) -> DataError:
@@ -332,7 +344,7 @@ class _Attempt:
             self._described = []
             return None
         self._tried.add(new.snapshot.uuid)
-        self._tried_id = new.snapshot.id
+        self._tried_last = new.snapshot
         self.in_doubt = True
         if not self._create(new):
             return None
@@ -427,9 +439,9 @@ class _Attempt:
         """
         seen = self._latest
         try:
-            with suppress(NotFoundError):
-                if seen is not None:
-                    return self._metadata.snapshot(seen.id) != seen
+            stays = None if seen is None else self._metadata.keeps(seen)
+            if stays is not None:
+                return not stays
             # Expiry removes the oldest snapshots. A rollback removes the latest, and leaves at
             # least one. A folder may change while it is listed, so only a second listing shows that
             # it is empty.

@@ -40,7 +40,7 @@ from keytide.format.manifest import (
 from keytide.format.manifest_entry import Entries, FileKind, ManifestEntry, without_pairs
 from keytide.format.partition import partition_values
 from keytide.format.paths import FileNames, MetadataFile
-from keytide.format.snapshot import Snapshot
+from keytide.format.snapshot import BASE_PROPERTY, Snapshot
 from keytide.options import TableOptions
 from keytide.snapshot.authority import PartitionChange
 from keytide.snapshot.live_files import BucketIndex, LiveFiles
@@ -326,7 +326,7 @@ class SnapshotBuilder:
             watermark=None if latest is None else latest.watermark,
             # Statistics belong to the columns of one schema.
             statistics=latest.statistics if latest and latest.schema_id == schema_id else None,
-            properties=_properties(change, latest),
+            properties=_properties(change, latest, delta_name),
             next_row_id=0 if latest is None else latest.next_row_id or 0,
             operation=change.operation,
         )
@@ -427,12 +427,14 @@ class SnapshotBuilder:
         return name, len(data)
 
 
-def _properties(change: Change, latest: Snapshot | None) -> Mapping[str, str] | None:
-    """The properties of the previous snapshot, updated with the progress of the feed."""
-    before = None if latest is None else latest.properties
-    if change.progress is None:
-        return before
-    return {**(before or {}), **change.progress.after}
+def _properties(change: Change, latest: Snapshot | None, identity: str) -> Mapping[str, str] | None:
+    """The properties of the previous snapshot, updated with the progress of the feed, and with the
+    snapshot that this one is made from.
+    """
+    after = {} if change.progress is None else change.progress.after
+    if latest is None:
+        return after or None
+    return {**(latest.properties or {}), **after, BASE_PROPERTY: f"{identity} {latest.identity}"}
 
 
 # -- counts of partitions, for catalogs that maintain them -----------------------------------------

@@ -37,6 +37,8 @@ from keytide.format.json_document import (
 SNAPSHOT_VERSION = 3
 FIRST_SNAPSHOT_ID = 1
 LAST_SNAPSHOT_ID = 2**63 - 1
+BASE_PROPERTY = "keytide.base"
+"""The property with the identities of a snapshot and of the one that it was made from."""
 # For commits without a number: batch writes of all engines use it.
 BATCH_COMMIT_IDENTIFIER = 2**63 - 1
 NO_WATERMARK = -(2**63)
@@ -119,6 +121,23 @@ class Snapshot:
     def identity(self) -> str:
         """Identifies the commit. Its id may belong to another one after a rollback or a drop."""
         return self.delta_manifest_list
+
+    @property
+    def base(self) -> str | None:
+        """The identity of the snapshot that this one was made from.
+
+        None if nothing says so: it is the first, or another engine made it.
+        """
+        own, _, base = (self.properties or {}).get(BASE_PROPERTY, "").partition(" ")
+        # Another engine may have copied the properties of an earlier snapshot.
+        return base if own == self.identity and base else None
+
+    def follows(self, before: Snapshot) -> bool:
+        """Whether nothing says that it was made from another snapshot than the one before it.
+
+        If it was, a rollback removed that one, and this one is not part of the table.
+        """
+        return self.base in (None, before.identity)
 
     @property
     def commit_number(self) -> int:

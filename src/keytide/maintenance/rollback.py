@@ -25,6 +25,7 @@ from keytide.format import paths
 from keytide.format.paths import branch_of
 from keytide.format.snapshot import CommitKind, Consumer, Snapshot
 from keytide.options import keys
+from keytide.snapshot.authority import may_follow
 from keytide.snapshot.branch_tables import open_branch
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.stored_table import StoredTable
@@ -177,6 +178,8 @@ class Rollback:
 
     metadata: TableMetadata
     target: Snapshot
+    is_in_branch: bool = False
+    """Whether a branch has the target too, and keeps its files."""
 
     def later_snapshots(self) -> list[int]:
         """The ids of later snapshots, ascending."""
@@ -224,15 +227,17 @@ class Rollback:
     def run(self) -> None:
         """Delete what is later."""
         store = self.metadata.store
-        # Ensure that the target snapshot exists. It may have expired and be kept only by a tag.
-        if self.metadata.latest_snapshot_id() is None:
-            is_back = self.metadata.create(self.target)  # a commit
-        else:
-            path = paths.snapshot_path(self.target.id)
-            is_back = created(store, path, self.target.to_json())
-        if is_back:
-            earliest = paths.snapshot_hint_path(paths.Hint.EARLIEST)
-            store.hint(earliest, paths.encode_hint(self.target.id))
+        # If only a tag or a branch keeps the target, it exists again from now on. Otherwise it must
+        # still be there: an expiry that has removed it is deleting its files.
+        if self.is_in_branch or self.keeping_tag() is not None:
+            if self.metadata.latest_snapshot_id() is None:
+                is_back = self.metadata.create(self.target)  # a commit
+            else:
+                path = paths.snapshot_path(self.target.id)
+                is_back = created(store, path, self.target.to_json())
+            if is_back:
+                earliest = paths.snapshot_hint_path(paths.Hint.EARLIEST)
+                store.hint(earliest, paths.encode_hint(self.target.id))
         self._delete_snapshots()
         self.metadata.hint_latest(self.target.id)
 
@@ -245,6 +250,8 @@ class Rollback:
             store.delete([paths.tag_path(name)])
 
     def _delete_snapshots(self) -> None:
+        """Delete the later snapshots. Raises `NotFoundError` if the target is gone."""
+        self.metadata.snapshot(self.target.id)
         later = self.later_snapshots()
         if later:
             # Readers that use a hint continue from there as long as snapshots follow each other: to
@@ -268,13 +275,27 @@ class Rollback:
                 f"{self.target.id}, and another commit has this id now; look at the snapshots, and "
                 "try again"
             )
-        self.metadata.remove(later)
-        # From here on, writers start from the target, and their snapshots follow it without a gap.
+        for number in later:
+            self._delete_last(number)
+        # From here on, writers start from the target, and their snapshots follow it. Those that do
+        # not were made from snapshots that are gone.
         later = self.later_snapshots()
-        # A listing may lack what a writer has just added, so the gap is looked at.
-        gap = (n for n in later if n - 1 > self.target.id and not self.metadata.has_snapshot(n - 1))
-        parted = next(gap, None)
-        self.metadata.remove([n for n in later if parted is not None and n >= parted])
+        for number in later:
+            # By id, because a listing may lack what a writer has just added.
+            pair = [paths.snapshot_path(each) for each in (number - 1, number)]
+            earlier, own = self.metadata.store.read_present(pair)
+            if earlier is None or own is None or not may_follow(earlier, own):
+                self.metadata.remove([each for each in later if each >= number])
+                break
+
+    def _delete_last(self, number: int) -> None:
+        """Delete the only later snapshot, unless the target expires in this very moment."""
+        path = paths.snapshot_path(number)
+        (data,) = self.metadata.store.read_present([path])
+        self.metadata.remove([number])
+        if data is not None and not self.metadata.has_snapshot(self.target.id):
+            created(self.metadata.store, path, data)  # expiry keeps what it needs
+            self.metadata.snapshot(self.target.id)
 
 
 # -- fast-forward ----------------------------------------------------------------------------------
@@ -383,7 +404,7 @@ class _Steps:
                 f"{branch.name} since before snapshot {start.id}, from which the branch was "
                 "created; write the rows of the branch to the table instead"
             )
-        rollback = Rollback(into, start)
+        rollback = Rollback(into, start, is_in_branch=True)
         result = FastForwardResult(
             ours[-1] if ours else None,
             theirs[-1],
@@ -398,7 +419,8 @@ class _Steps:
     def take(self) -> None:
         """Go back, then forward."""
         into, branch = self.into, self.branch
-        Rollback(into, into.snapshot(self.start.id) if self.is_replaced else self.start).run()
+        start = into.snapshot(self.start.id) if self.is_replaced else self.start
+        Rollback(into, start, is_in_branch=not self.is_replaced).run()
         if self.is_replaced:
             path = paths.snapshot_path(self.start.id)
             into.store.put(path, branch.store.read(path))

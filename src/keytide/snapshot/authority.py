@@ -13,16 +13,19 @@ them, on request.
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import ClassVar, Protocol, TypeAlias
 
 from keytide.base.dataclass import dataclass, field
 from keytide.definition.schema_evolution import SchemaChange
-from keytide.errors import ConflictError, DataError
+from keytide.errors import ConflictError, DataError, KeytideError
 from keytide.format import paths
 from keytide.format.schema import TableSchema
-from keytide.format.snapshot import FIRST_SNAPSHOT_ID, Tag
+from keytide.format.snapshot import FIRST_SNAPSHOT_ID, Snapshot, Tag
 from keytide.store import Store
 
 # -- keepers ---------------------------------------------------------------------------------------
@@ -247,6 +250,8 @@ class Family:
     """Whether a reader of the latest document also needs all earlier ones."""
     drop_mark: str | None = None
     """The file that says that no document counts if there is no first one."""
+    follows: Callable[[bytes, bytes], bool] = lambda before, after: True
+    """Whether a document may follow the one before it."""
 
 
 SCHEMAS = Family(
@@ -257,6 +262,16 @@ SCHEMAS = Family(
     reads_all=True,
     drop_mark=paths.dropped_path().rpartition("/")[2],
 )
+
+
+def may_follow(before: bytes, after: bytes) -> bool:
+    """Whether a snapshot may follow another one, see `Snapshot.follows`. True if one is damaged."""
+    try:
+        return Snapshot.from_json(after, "").follows(Snapshot.from_json(before, ""))
+    except KeytideError:
+        return True  # whoever needs the damaged one raises the error
+
+
 _SNAPSHOTS = Family(
     paths.snapshot_dir(),
     paths.snapshot_path,
@@ -264,6 +279,7 @@ _SNAPSHOTS = Family(
     first=FIRST_SNAPSHOT_ID,
     hint=paths.snapshot_hint_path(paths.Hint.LATEST),
     oldest_hint=paths.snapshot_hint_path(paths.Hint.EARLIEST),
+    follows=may_follow,
 )
 
 
@@ -294,7 +310,8 @@ def _to_the_end(
 
     A document follows another one only if this one is still there after the other was read:
     otherwise, a rollback may have removed both of their numbers, and a later commit has used the
-    second one again. Empty if that has happened.
+    second one again. Empty if that has happened. A document that was made from another one than the
+    one before it is left out, with all after it.
     """
     first_new, is_open = max(0, len(found) - 2), True
     while is_open or len(found) - first_new > 1:
@@ -311,6 +328,9 @@ def _to_the_end(
                 break
             found.append(NumberedDocument(number, data))
         is_open = is_open and found[-1].number == following[-1]
+    for place, (before, after) in enumerate(itertools.pairwise(found), 1):
+        if not family.follows(before.data, after.data):
+            return found[:place]
     return found
 
 
@@ -326,14 +346,47 @@ def _run(store: Store, family: Family, first: int, more: int) -> list[NumberedDo
     return found
 
 
+def _in_line(
+    family: Family, found: list[NumberedDocument], is_oldest: Callable[[int], bool]
+) -> list[NumberedDocument]:
+    """The given documents up to the last one that follows the one before it, or is the oldest."""
+    by_number = {each.number: each for each in found}
+    for place in reversed(range(len(found))):
+        last = found[place]
+        before = by_number.get(last.number - 1)
+        if is_oldest(last.number) if before is None else family.follows(before.data, last.data):
+            return found[: place + 1]
+    return []
+
+
 def _from_hint(store: Store, family: Family, hint: str | None) -> list[NumberedDocument]:
     """The document that a hint names, and all documents after it. Empty if the hint is wrong."""
     number = None
     if hint is not None:
         with suppress(DataError):
             number = paths.decode_hint(store.read(hint))
-    found = [] if number is None else _run(store, family, number, 1)
+    if number is None or number < family.first:
+        return []
+    near = range(number - 1, number + 2)
+    read = store.read_present([family.path(each) for each in near])
+    if read[1] is None:
+        return []
+    pairs = zip(near, read, strict=True)
+    there = [NumberedDocument(each, data) for each, data in pairs if data is not None]
+    line = _in_line(family, there, partial(_is_oldest, store, family))
+    found = [each for each in line if each.number >= number]
     return _to_the_end(store, family, found) if len(found) > 1 else found
+
+
+def _is_oldest(store: Store, family: Family, number: int) -> bool:
+    """Whether a document is the oldest one: those before it have expired."""
+    if number == family.first:
+        return True
+    with suppress(DataError):
+        if family.oldest_hint and paths.decode_hint(store.read(family.oldest_hint)) == number:
+            return True
+    found = map(family.parse, store.list_names(family.folder))
+    return min((each for each in found if each is not None), default=number) == number
 
 
 def _listed(store: Store, family: Family) -> list[NumberedDocument]:
@@ -347,19 +400,21 @@ def _listed(store: Store, family: Family) -> list[NumberedDocument]:
         if family.drop_mark in names and family.first not in numbers:
             return []
         # A listing can lag, and still show documents that a rollback has deleted: look at more.
-        wanted = numbers if family.reads_all else numbers[-(_PROBES**attempt) :]
+        wanted = numbers if family.reads_all else numbers[-(_PROBES**attempt) - 1 :]
         following = wanted[-1] + 1 if wanted else family.first
         *read, beyond = store.read_present([family.path(n) for n in (*wanted, following)])
-        pairs = zip(wanted, read, strict=True)
+        pairs = zip((*wanted, following), (*read, beyond), strict=True)
         found = [NumberedDocument(number, data) for number, data in pairs if data is not None]
-        if wanted and read[-1] is None:
-            if family.reads_all or not found:
-                continue
-        elif beyond is None:
+        if wanted and read[-1] is None and (family.reads_all or not found):
+            continue
+        line = (
+            found
+            if family.reads_all
+            else _in_line(family, found, partial(operator.ge, min(numbers, default=family.first)))
+        )
+        if line == found and beyond is None and (not wanted or read[-1] is not None):
             return found
-        else:
-            found.append(NumberedDocument(following, beyond))
-        whole = _to_the_end(store, family, found)
+        whole = _to_the_end(store, family, line) if line else []
         if whole:
             return whole
     # A rollback has deleted all that is listed, and the snapshot that it restored is not yet.

@@ -572,6 +572,24 @@ class TableMetadata:
         except NotFoundError:
             return False
 
+    def keeps(self, snapshot: Snapshot) -> bool | None:
+        """Whether a snapshot is part of the table. None if there is none with its id.
+
+        It is not if another one has its id, and not if a rollback has removed the one that it was
+        made from.
+        """
+        numbers = snapshot.id - 1, snapshot.id
+        before, own = self.store.read_present([paths.snapshot_path(each) for each in numbers])
+        if own is None:
+            return None
+        if self._decoded(snapshot.id, own) != snapshot:
+            return False
+        if before is not None:
+            return snapshot.follows(self._decoded(snapshot.id - 1, before))
+        # The one before it may have expired.
+        is_oldest = snapshot.id in (FIRST_SNAPSHOT_ID, self.hinted(paths.Hint.EARLIEST))
+        return is_oldest or min(self.listed_snapshot_ids(), default=snapshot.id) == snapshot.id
+
     # -- manifests ----------------------------------------------------------------------------
 
     def manifest_list(self, name: str, size: int | None = None) -> Sequence[ManifestFileMeta]:
