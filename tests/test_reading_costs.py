@@ -16,9 +16,9 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
     "modules": 347,
-    "code_lines": 75_550,
+    "code_lines": 75_556,
     "import_lines": 7_675,
-    "functions": 6_737,
+    "functions": 6_738,
     "longest_function": 49,
     "one_liners_percent": 28,
     "used_once_percent": 41,

@@ -140,6 +140,9 @@ def test_commit_that_was_left_beside_a_rollback_is_named_and_can_be_removed() ->
     table.write(rows("+I 7 7 x"))
     with pytest.raises(kt.ConflictError, match=r"snapshot 3 is not part of .*rollback_to\(2\)"):
         table.write(rows("+I 8 8 y"))
+    table.expire_snapshots(retain_max=1)
+    assert [snapshot.id for snapshot in table.snapshots()] == [2]
+    assert contents(table) == [(1, 1, "o"), (4, 0, "o"), (7, 7, "x")]
     table.rollback_to(2)
     table.write(rows("+I 8 8 y"))
     assert contents(table) == [(1, 1, "o"), (4, 0, "o"), (7, 7, "x"), (8, 8, "y")]

@@ -440,7 +440,7 @@ class _ChangelogExpiry:
                 None if earliest is None else metadata.snapshot(earliest),
             )
         )
-        left = frozenset(metadata.snapshot_ids())
+        left = frozenset(metadata.stored_snapshot_ids())
         if dry_run:
             free = free_files(metadata, self.view, files, left, expired_snapshots=expired)
         else:

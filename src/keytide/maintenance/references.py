@@ -367,7 +367,7 @@ def free_files(
     # Tags and branches first: if one of them becomes a snapshot, it is a snapshot of the table by
     # then.
     held = naming.of(protected_lines(metadata.store))
-    ids = metadata.snapshot_ids()
+    ids = metadata.stored_snapshot_ids()
     if remaining_ids is None or {
         number for number in ids if number <= max(remaining_ids, default=0)
     } != {*remaining_ids}:
@@ -397,7 +397,9 @@ def finish_sweeps(metadata: TableMetadata, view: TableView, names: Iterable[str]
             except DataError:  # damaged because the machine crashed: it cannot be used
                 note = _SweepRecord(0, 0, ())
             store.delete(free_files(metadata, view, note.files, None))
-            if not any(note.first <= number <= note.last for number in metadata.snapshot_ids()):
+            if not any(
+                note.first <= number <= note.last for number in metadata.stored_snapshot_ids()
+            ):
                 store.delete([path])
         except (DataError, NotFoundError) as error:
             if not is_gone(error):
@@ -474,7 +476,7 @@ def refuse_needed(metadata: TableMetadata, name: str) -> None:
 
 def _is_needed(metadata: TableMetadata, name: str) -> bool:
     """Whether there are snapshots from before the restore, and the restore is part of the table."""
-    ids = metadata.snapshot_ids()
+    ids = metadata.stored_snapshot_ids()
     settled, before = _AFTER.fullmatch(name), _BEFORE.fullmatch(name)
     if settled is not None:
         number = int(settled[1])

@@ -183,7 +183,8 @@ class Rollback:
 
     def later_snapshots(self) -> list[int]:
         """The ids of later snapshots, ascending."""
-        found = [number for number in self.metadata.snapshot_ids() if number > self.target.id]
+        stored = self.metadata.stored_snapshot_ids()
+        found = [number for number in stored if number > self.target.id]
         # A listing that lags lacks the latest, and may begin after some of them.
         first = found[0] if found else self.target.id
         while first - 1 > self.target.id and self.metadata.has_snapshot(first - 1):

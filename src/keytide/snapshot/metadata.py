@@ -304,7 +304,12 @@ class TableMetadata:
         return min(self.listed_snapshot_ids() or self.snapshot_ids(), default=None)
 
     def snapshot_ids(self) -> list[int]:
-        """Ids of all snapshots, ascending. Newer ones than in the listing are found by `look`.
+        """Ids of all snapshots, ascending. Newer ones than in the listing are found by `look`."""
+        listed, known = self._listed_and_known()
+        return [number for number in listed if number <= known.newest_id]
+
+    def stored_snapshot_ids(self) -> list[int]:
+        """As `snapshot_ids`, with those that were just created or are not part of the table.
 
         None of those that a rollback has deleted, though the listing may still show them.
         """
