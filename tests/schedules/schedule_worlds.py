@@ -26,6 +26,7 @@ __all__ = [
     "new_world",
     "rows",
     "supports",
+    "write",
 ]
 
 _SCHEMA = pa.schema(

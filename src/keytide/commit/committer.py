@@ -202,12 +202,14 @@ class Committer:
         reason = (
             f"other writers committed first; try again, or increase '{keys.COMMIT_MAX_RETRIES}'"
         )
-        newest_id = self.metadata.latest_snapshot_id() or 0
-        if self.metadata.has_snapshot(newest_id + 1):
-            reason = (
-                f"snapshot {newest_id + 1} is not part of the table: its writer died during a "
-                f"rollback. Table.rollback_to({newest_id}) keeps everything else and removes it"
-            )
+        newest = self.metadata.latest_snapshot()
+        if newest is not None:
+            following = next(self.metadata.each_there([newest.id + 1]), newest)
+            if following is not newest and not following.follows(newest):
+                reason = (
+                    f"snapshot {following.id} is not part of the table: its writer died during a "
+                    f"rollback. Table.rollback_to({newest.id}) keeps everything else and removes it"
+                )
         return Conflict(f"the commit failed after {counted(tries, 'attempt')}, because {reason}")
 
 

@@ -1,0 +1,237 @@
+"""Mutants: the product with one rule less. The explorer must find each of them.
+
+    python tests/schedules/mutants.py                     every mutant, in a process of its own
+    python tests/schedules/mutants.py "no check of the base"
+
+Prints the schedule that finds each, and how long it took. The exit code is 1 if one is not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")]
+
+from schedule_search import Case  # noqa: E402  # after the path is set
+from schedule_steps import Schedule  # noqa: E402  # after the path is set
+from schedule_worlds import OPERATIONS, write  # noqa: E402  # after the path is set
+
+SOURCE = Path(__file__).parents[2] / "src"
+_SECONDS_MAX = 300.0
+
+Patch = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """Patches (a module, its text and another one), and the operations that meet the mutant."""
+
+    patches: tuple[Patch, ...]
+    kind: str
+    operations: tuple[str, ...]
+    schedules: tuple[str, ...] = ()
+    """Lines to begin with. `{created}` is the number of steps before the first one creates."""
+
+
+_COMMITTER = "commit/committer.py"
+_CHANGE = "commit/change.py"
+_AUTHORITY = "snapshot/authority.py"
+_ROLLBACK = "maintenance/rollback.py"
+_EXPIRY = "maintenance/expiry.py"
+_NEVER_OWN: Patch = (
+    _COMMITTER, "own = author.own(self._metadata, self._latest, kind, looked_at)", "own = None",
+)  # fmt: skip
+_LOST: Patch = (_AUTHORITY, "made = store.read(path) == data", "made = False")
+_OVERTAKEN = tuple(f"A{{created}} B* A{further} C* A*" for further in (1, 2, 3))
+
+# Two writes with the same order of their rows, of which the later one wins.
+OPERATIONS["write a tie"] = write("+I 1 3 tie")
+
+MUTANTS: dict[str, Mutant] = {
+    "a lost race is a success": Mutant(
+        ((_AUTHORITY, "made = store.create(path, data)\n",
+          "store.create(path, data)\n            made = True\n"),),
+        "latest", ("write", "write later"),
+    ),
+    "an author does not know its own commit": Mutant(
+        (_LOST, _NEVER_OWN,
+         (_COMMITTER, "return self._metadata.snapshot(tried.id).uuid not in self._tried",
+          "return True")),
+        "sums", ("write", "write later"), ("A{created}?",),
+    ),
+    "files are deleted although the outcome is unknown": Mutant(
+        ((_AUTHORITY, "made = store.read(path) == data", 'raise UnknownOutcomeError("lost")'),
+         (_COMMITTER, "if not attempt.in_doubt:", "if True:")),
+        "latest", ("write", "write later"), ("A{created}?",),
+    ),
+    "no restamp": Mutant(
+        ((_COMMITTER, "            self._restamp(decision)\n", "            pass\n"),),
+        "latest", ("write", "write a tie"),
+    ),
+    "no check of the base": Mutant(
+        ((_COMMITTER, "is_beside = self._is_beside_the_table(new)", "is_beside = False"),),
+        "latest", ("write", "roll back"),
+    ),
+    "bases are not named": Mutant(
+        (("commit/snapshot_files.py",
+          ', BASE_PROPERTY: f"{identity} {latest.identity}"}', "}"),),
+        "latest", ("write", "roll back", "write later"), _OVERTAKEN,
+    ),
+    "bases are not compared": Mutant(
+        (("format/snapshot.py", "return self.base in (None, before.identity)", "return True"),),
+        "latest", ("write", "roll back", "write later"), _OVERTAKEN,
+    ),
+    "rows that others changed": Mutant(
+        ((_CHANGE, "        if any(\n            ((entry.partition, entry.bucket) in buckets",
+          "        if False and any(\n            ((entry.partition, entry.bucket) in buckets"),),
+        "latest", ("update", "drop"),
+    ),
+    "commits of others are compactions": Mutant(
+        ((_COMMITTER, "source is not None and has_same_rows(self._metadata, source, self._live):",
+          "source is not None:"),),
+        "latest", ("update", "drop"),
+    ),
+    "files that are gone": Mutant(
+        ((_CHANGE, "            if entry.identity not in present:\n", "            if False:\n"),),
+        "latest", ("compact", "overwrite"),
+    ),
+    "deletion vectors of others": Mutant(
+        ((_CHANGE, "    if any(rows.is_outdated(", "    if False and any(rows.is_outdated("),),
+        "deletion vectors", ("write", "write later"),
+    ),
+    "keys in other buckets": Mutant(
+        ((_CHANGE, "    if any(each.is_conflict() for each in moved):", "    if False:"),),
+        "dynamic buckets", ("write", "write"),
+    ),
+    "snapshots are cached by number": Mutant(
+        (("snapshot/metadata.py",
+          "return self._decoded(number, stored), _TIMES_STORED * len(stored)\n\n"
+          "        return METADATA.load((lineage, uri), load)",
+          "return self._decoded(number, stored), _TIMES_STORED * len(stored)\n\n"
+          "        return METADATA.load(uri, load)"),),
+        "latest", ("write", "roll back", "write later"),
+        tuple(f"A{steps} B* C* A*" for steps in range(8, 24)),
+    ),
+    "a rollback brings its target back": Mutant(
+        ((_ROLLBACK, "if self.is_in_branch or self.keeping_tag() is not None:", "if True:"),),
+        "latest", ("roll back", "expire"),
+    ),
+    "a rollback deletes the oldest first": Mutant(
+        ((_AUTHORITY, "for number in reversed(snapshot_ids):", "for number in snapshot_ids:"),),
+        "deletion vectors", ("scan", "roll back"),
+    ),
+    "a rollback lists once": Mutant(
+        ((_ROLLBACK, "            if later == before[:1]:\n",
+          "            later = before[:1]\n            if True:\n"),),
+        "latest", ("write", "roll back"),
+    ),
+    "a rollback does not look for its target": Mutant(
+        ((_ROLLBACK, "if data is not None and not self.metadata.has_snapshot(self.target.id):",
+          "if False:"),),
+        "latest", ("roll back", "expire"),
+    ),
+    "an expiry does not look at the latest": Mutant(
+        ((_EXPIRY, "if newest_id is not None and newest_id >= plan.oldest_kept.id:", "if True:"),),
+        "latest", ("expire", "roll back"),
+    ),
+    "an expiry deletes all files of a snapshot": Mutant(
+        (("maintenance/references.py",
+          "return [path for path in known if name_of(path) not in held]", "return [*known]"),),
+        "latest", ("expire", "compact"),
+    ),
+    "a restore does not guard its files": Mutant(
+        (("maintenance/restore.py", "        guard.set()\n", "        pass\n"),),
+        "latest", ("restore", "expire"),
+    ),
+    "a fast-forward takes what is there": Mutant(
+        ((_ROLLBACK, "        if self.into.store.read(path) != data:\n", "        if False:\n"),),
+        "latest", ("fast-forward", "write"),
+    ),
+    "a schema replaces another one": Mutant(
+        (("store/interface.py", "        return store.create(path, data)\n    except DataError:\n"
+          "        if store.exists(path)",
+          "        store.put(path, data)\n        return True\n    except DataError:\n"
+          "        if store.exists(path)"),),
+        "latest", ("add a column", "add a column"),
+    ),
+}  # fmt: skip
+
+
+def schedules(mutant: Mutant) -> Iterator[str]:
+    """Lines to try, one after the other."""
+    case = Case(mutant.kind, mutant.operations)
+    steps = [step.operation for step in case.steps_alone("A")]
+    created = steps.index("create") if "create" in steps else 0
+    yield from (line.format(created=created) for line in mutant.schedules)
+    for schedule in itertools.chain(case.schedules(1), case.faults("!?-"), case.schedules(2)):
+        yield str(schedule)
+
+
+def run_one(mutant: Mutant) -> str | None:
+    """The first schedule whose result is wrong. Runs where the mutant is imported."""
+    warnings.simplefilter("ignore")
+    case, end = Case(mutant.kind, mutant.operations), time.monotonic() + _SECONDS_MAX
+    for count, line in enumerate(schedules(mutant), 1):
+        finding = case.check(Schedule.of(line))
+        if finding is not None:
+            return f"{case}: {line} ({count} tried): {finding.what.splitlines()[0][:120]}"
+        if time.monotonic() > end:
+            break
+    return None
+
+
+def mutated(mutant: Mutant, folder: Path) -> None:
+    """A copy of the source with the patches. Each text must be there once."""
+    shutil.copytree(SOURCE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for module, text, other in mutant.patches:
+        path = folder / "keytide" / module
+        source = path.read_text()
+        assert source.count(text) == 1, f"{module} has {source.count(text)} times {text!r}"
+        path.write_text(source.replace(text, other))
+
+
+def found(name: str) -> str | None:
+    """What finds a mutant, in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        mutated(MUTANTS[name], Path(folder, "src"))
+        environment = os.environ | {"PYTHONPATH": f"{folder}/src", "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, __file__, "--here", name]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        raise AssertionError(f"{name}: {done.stderr[-2000:]}")
+    return done.stdout.strip() or None
+
+
+def main() -> int:
+    """Print what finds each mutant."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("names", nargs="*", help="default: all")
+    parser.add_argument("--here", action="store_true", help="in this process, already mutated")
+    given = parser.parse_args()
+    if given.here:
+        (name,) = given.names
+        line = run_one(MUTANTS[name])
+        print(line or "")
+        return 0 if line else 1
+    missed = 0
+    for name in given.names or MUTANTS:
+        began = time.monotonic()
+        line = found(name)
+        missed += line is None
+        print(f"{name}: {line or 'NOT FOUND'}, {time.monotonic() - began:.0f} s", flush=True)
+    return min(1, missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
