@@ -119,6 +119,9 @@ fuzz: venv  ## Search for bugs with random use for MINUTES=10; FAR=1 uses an obj
 schedules: venv  ## Run all interleavings of the requests of two operations, for MINUTES=60; ARGS="--preemptions 2 --faults" runs more
 	@$(PY) tests/schedules/schedules_run.py --minutes $(or $(MINUTES),60) $(ARGS)
 
+mutants: venv  ## Leave out one rule of the product at a time, and find a schedule with a wrong result for each
+	@$(PY) tests/schedules/mutants.py $(ARGS)
+
 lives: venv  ## Run random statements on a Spark cluster whose executors and drivers are killed, for MINUTES=60
 	@$(WITH_JAVA) $(PY) tests/cluster/cluster_lives.py --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))
 
