@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help venv interop-env docs docs-serve demo test run-tests test-all test-others check-all test-fast soak kafka sail s3a standalone metastore clouds browser fuzz feeds lives schedules interop spark-versions wheels lint types user-types format lock bench clean
+.PHONY: help venv interop-env docs docs-serve demo test run-tests test-all test-others check-all test-fast soak kafka sail s3a standalone metastore clouds browser fuzz feeds lives schedules mutants interop spark-versions wheels lint types user-types format lock bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
