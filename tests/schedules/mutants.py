@@ -25,7 +25,6 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "sup
 
 from schedule_search import Case  # noqa: E402  # after the path is set
 from schedule_steps import Schedule  # noqa: E402  # after the path is set
-from schedule_worlds import OPERATIONS, write  # noqa: E402  # after the path is set
 
 SOURCE = Path(__file__).parents[2] / "src"
 _SECONDS_MAX = 300.0
@@ -53,10 +52,6 @@ _NEVER_OWN: Patch = (
     _COMMITTER, "own = author.own(self._metadata, self._latest, kind, looked_at)", "own = None",
 )  # fmt: skip
 _LOST: Patch = (_AUTHORITY, "made = store.read(path) == data", "made = False")
-_OVERTAKEN = tuple(f"A{{created}} B* A{further} C* A*" for further in (1, 2, 3))
-
-# Two writes with the same order of their rows, of which the later one wins.
-OPERATIONS["write a tie"] = write("+I 1 3 tie")
 
 MUTANTS: dict[str, Mutant] = {
     "a lost race is a success": Mutant(
@@ -75,44 +70,23 @@ MUTANTS: dict[str, Mutant] = {
          (_COMMITTER, "if not attempt.in_doubt:", "if True:")),
         "latest", ("write", "write later"), ("A{created}?",),
     ),
-    "no restamp": Mutant(
-        ((_COMMITTER, "            self._restamp(decision)\n", "            pass\n"),),
-        "latest", ("write", "write a tie"),
-    ),
     "no check of the base": Mutant(
         ((_COMMITTER, "is_beside = self._is_beside_the_table(new)", "is_beside = False"),),
         "latest", ("write", "roll back"),
     ),
-    "bases are not named": Mutant(
-        (("commit/snapshot_files.py",
-          ', BASE_PROPERTY: f"{identity} {latest.identity}"}', "}"),),
-        "latest", ("write", "roll back", "write later"), _OVERTAKEN,
-    ),
-    "bases are not compared": Mutant(
-        (("format/snapshot.py", "return self.base in (None, before.identity)", "return True"),),
-        "latest", ("write", "roll back", "write later"), _OVERTAKEN,
-    ),
     "rows that others changed": Mutant(
         ((_CHANGE, "        if any(\n            ((entry.partition, entry.bucket) in buckets",
           "        if False and any(\n            ((entry.partition, entry.bucket) in buckets"),),
-        "latest", ("update", "drop"),
+        "latest", ("update", "delete"),
     ),
     "commits of others are compactions": Mutant(
         ((_COMMITTER, "source is not None and has_same_rows(self._metadata, source, self._live):",
           "source is not None:"),),
-        "latest", ("update", "drop"),
+        "latest", ("update", "delete"),
     ),
     "files that are gone": Mutant(
         ((_CHANGE, "            if entry.identity not in present:\n", "            if False:\n"),),
         "latest", ("compact", "overwrite"),
-    ),
-    "deletion vectors of others": Mutant(
-        ((_CHANGE, "    if any(rows.is_outdated(", "    if False and any(rows.is_outdated("),),
-        "deletion vectors", ("write", "write later"),
-    ),
-    "keys in other buckets": Mutant(
-        ((_CHANGE, "    if any(each.is_conflict() for each in moved):", "    if False:"),),
-        "dynamic buckets", ("write", "write"),
     ),
     "snapshots are cached by number": Mutant(
         (("snapshot/metadata.py",
@@ -127,15 +101,6 @@ MUTANTS: dict[str, Mutant] = {
         ((_ROLLBACK, "if self.is_in_branch or self.keeping_tag() is not None:", "if True:"),),
         "latest", ("roll back", "expire"),
     ),
-    "a rollback deletes the oldest first": Mutant(
-        ((_AUTHORITY, "for number in reversed(snapshot_ids):", "for number in snapshot_ids:"),),
-        "deletion vectors", ("scan", "roll back"),
-    ),
-    "a rollback lists once": Mutant(
-        ((_ROLLBACK, "            if later == before[:1]:\n",
-          "            later = before[:1]\n            if True:\n"),),
-        "latest", ("write", "roll back"),
-    ),
     "a rollback does not look for its target": Mutant(
         ((_ROLLBACK, "if data is not None and not self.metadata.has_snapshot(self.target.id):",
           "if False:"),),
@@ -149,10 +114,6 @@ MUTANTS: dict[str, Mutant] = {
         (("maintenance/references.py",
           "return [path for path in known if name_of(path) not in held]", "return [*known]"),),
         "latest", ("expire", "compact"),
-    ),
-    "a restore does not guard its files": Mutant(
-        (("maintenance/restore.py", "        guard.set()\n", "        pass\n"),),
-        "latest", ("restore", "expire"),
     ),
     "a fast-forward takes what is there": Mutant(
         ((_ROLLBACK, "        if self.into.store.read(path) != data:\n", "        if False:\n"),),

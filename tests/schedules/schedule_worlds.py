@@ -26,7 +26,6 @@ __all__ = [
     "new_world",
     "rows",
     "supports",
-    "write",
 ]
 
 _SCHEMA = pa.schema(
