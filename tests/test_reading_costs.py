@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
     "modules": 347,
-    "code_lines": 75_556,
+    "code_lines": 75_558,
     "import_lines": 7_675,
     "functions": 6_738,
     "longest_function": 49,
