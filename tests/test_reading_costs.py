@@ -16,8 +16,8 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
     "modules": 347,
-    "code_lines": 75_558,
-    "import_lines": 7_675,
+    "code_lines": 75_564,
+    "import_lines": 7_681,
     "functions": 6_738,
     "longest_function": 49,
     "one_liners_percent": 28,

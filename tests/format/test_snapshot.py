@@ -8,7 +8,7 @@ import pytest
 
 from keytide.base.dataclass import replace
 from keytide.errors import DataError, UnsupportedError
-from keytide.format.snapshot import BASE_PROPERTY, CommitKind, Consumer, Snapshot, Tag
+from keytide.format.snapshot import BASE_PROPERTY, CommitKind, Consumer, Snapshot, Tag, is_based_on
 
 DATA = Path(__file__).parents[1] / "data"
 DOCUMENTS: dict[str, str] = json.loads((DATA / "golden.json").read_text())["json_documents"]
@@ -262,9 +262,9 @@ def made(number: int, properties: dict[str, str] | None) -> Snapshot:
 def test_snapshot_follows_the_one_that_it_names_and_no_other() -> None:
     first = made(1, None)
     assert first.base is None
-    assert made(2, {BASE_PROPERTY: "list-2 list-1"}).follows(first)
-    assert not made(2, {BASE_PROPERTY: "list-2 list-0"}).follows(first)
-    assert made(2, None).follows(first)  # of another engine, which says nothing
+    assert is_based_on(made(2, {BASE_PROPERTY: "list-2 list-1"}), first)
+    assert not is_based_on(made(2, {BASE_PROPERTY: "list-2 list-0"}), first)
+    assert is_based_on(made(2, None), first)  # of another engine, which says nothing
 
 
 def test_base_that_was_copied_from_another_snapshot_says_nothing() -> None:

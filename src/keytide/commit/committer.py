@@ -64,7 +64,7 @@ from keytide.format.cache import METADATA
 from keytide.format.index_files import IndexFile, IndexKey
 from keytide.format.manifest_entry import FileKind, ManifestEntry, is_live
 from keytide.format.schema import TableSchema
-from keytide.format.snapshot import CommitKind, Snapshot
+from keytide.format.snapshot import CommitKind, Snapshot, is_based_on
 from keytide.options import keys
 from keytide.snapshot.authority import UnknownOutcomeError
 from keytide.snapshot.dynamic_buckets import hash_files
@@ -205,7 +205,7 @@ class Committer:
         newest = self.metadata.latest_snapshot()
         if newest is not None:
             following = next(self.metadata.each_there([newest.id + 1]), newest)
-            if following is not newest and not following.follows(newest):
+            if following is not newest and not is_based_on(following, newest):
                 reason = (
                     f"snapshot {following.id} is not part of the table: its writer died during a "
                     f"rollback. Table.rollback_to({newest.id}) keeps everything else and removes it"

@@ -132,13 +132,6 @@ class Snapshot:
         # Another engine may have copied the properties of an earlier snapshot.
         return base if own == self.identity and base else None
 
-    def follows(self, before: Snapshot) -> bool:
-        """Whether nothing says that it was made from another snapshot than the one before it.
-
-        If it was, a rollback removed that one, and this one is not part of the table.
-        """
-        return self.base in (None, before.identity)
-
     @property
     def commit_number(self) -> int:
         """The identity as a number below 2 to the power of 63."""
@@ -291,6 +284,14 @@ def _tag_document(tag: Tag) -> dict[str, Any]:
     if tag.time_retained_ns is not None:
         document["tagTimeRetained"] = Decimal(tag.time_retained_ns).scaleb(-9)
     return document
+
+
+def is_based_on(snapshot: Snapshot, before: Snapshot) -> bool:
+    """Whether nothing says that a snapshot was made from another one than the one before it.
+
+    If it was, a rollback removed that one, and this one is not part of the table.
+    """
+    return snapshot.base in (None, before.identity)
 
 
 def _snapshot_from_document(document: Mapping[str, Any], path: str) -> Snapshot:

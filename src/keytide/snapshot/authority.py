@@ -25,7 +25,7 @@ from keytide.definition.schema_evolution import SchemaChange
 from keytide.errors import ConflictError, DataError, KeytideError
 from keytide.format import paths
 from keytide.format.schema import TableSchema
-from keytide.format.snapshot import FIRST_SNAPSHOT_ID, Snapshot, Tag
+from keytide.format.snapshot import FIRST_SNAPSHOT_ID, Snapshot, Tag, is_based_on
 from keytide.store import Store
 
 # -- keepers ---------------------------------------------------------------------------------------
@@ -265,9 +265,9 @@ SCHEMAS = Family(
 
 
 def may_follow(before: bytes, after: bytes) -> bool:
-    """Whether a snapshot may follow another one, see `Snapshot.follows`. True if one is damaged."""
+    """Whether a snapshot may follow another one, see `is_based_on`. True if one is damaged."""
     try:
-        return Snapshot.from_json(after, "").follows(Snapshot.from_json(before, ""))
+        return is_based_on(Snapshot.from_json(after, ""), Snapshot.from_json(before, ""))
     except KeytideError:
         return True  # whoever needs the damaged one raises the error
 

@@ -39,7 +39,13 @@ from keytide.format.manifest import (
 )
 from keytide.format.manifest_entry import Entries, FileKind
 from keytide.format.schema import TableSchema
-from keytide.format.snapshot import FIRST_SNAPSHOT_ID, LAST_SNAPSHOT_ID, Snapshot, Tag
+from keytide.format.snapshot import (
+    FIRST_SNAPSHOT_ID,
+    LAST_SNAPSHOT_ID,
+    Snapshot,
+    Tag,
+    is_based_on,
+)
 from keytide.options import TableOptions, keys
 from keytide.snapshot.authority import (
     FOLDER_COMMITS,
@@ -590,7 +596,7 @@ class TableMetadata:
         if self._decoded(snapshot.id, own) != snapshot:
             return False
         if before is not None:
-            return snapshot.follows(self._decoded(snapshot.id - 1, before))
+            return is_based_on(snapshot, self._decoded(snapshot.id - 1, before))
         # The one before it may have expired.
         is_oldest = snapshot.id in (FIRST_SNAPSHOT_ID, self.hinted(paths.Hint.EARLIEST))
         return is_oldest or min(self.listed_snapshot_ids(), default=snapshot.id) == snapshot.id
