@@ -16,9 +16,9 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
     "modules": 347,
-    "code_lines": 75_564,
-    "import_lines": 7_681,
-    "functions": 6_738,
+    "code_lines": 75_563,
+    "import_lines": 7_679,
+    "functions": 6_736,
     "longest_function": 49,
     "one_liners_percent": 28,
     "used_once_percent": 41,
@@ -32,20 +32,20 @@ MEDIANS = {"lines_of_a_module": 341.0, "lines_of_a_function": 4}
 
 WAYS = {
     # At most so many modules, functions, and jumps between modules.
-    "upsert": (51, 512, 347),
+    "upsert": (50, 511, 346),
     "scan": (33, 211, 144),
     "get": (26, 132, 90),
-    "DELETE": (75, 807, 634),
-    "DELETE in SQL": (95, 916, 732),
-    "MERGE in SQL": (99, 966, 773),
+    "DELETE": (74, 806, 633),
+    "DELETE in SQL": (94, 915, 731),
+    "MERGE in SQL": (98, 965, 772),
     "SELECT": (55, 406, 289),
-    "compaction": (57, 575, 415),
-    "auto_cdc": (58, 583, 412),
-    "auto_cdc, histories": (69, 692, 503),
+    "compaction": (56, 574, 414),
+    "auto_cdc": (57, 583, 412),
+    "auto_cdc, histories": (68, 692, 503),
     "changes": (40, 295, 224),
     "why": (39, 307, 209),
     "external scan": (33, 206, 127),
-    "upsert and publish": (77, 933, 769),
+    "upsert and publish": (76, 931, 768),
 }
 
 

@@ -10,7 +10,7 @@ of different names are those of different processes, each with a memory of its o
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -24,6 +24,7 @@ import keytide as kt
 from keytide.definition.schema_evolution import SetOption
 from keytide.format import paths
 from keytide.format.snapshot import Snapshot
+from keytide.store.local import LocalStore
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), False), ("v", pa.int64())])
 
@@ -129,3 +130,58 @@ def outcome(look: Callable[[], object]) -> object:
 
 def sorted_rows(found: object) -> list[str]:
     return sorted(map(repr, found.to_arrow().to_pylist()))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("which", "lost"),
+    [
+        ("[35]", []),
+        ("[35]", ["LATEST"]),
+        ("[37]", ["EARLIEST"]),
+        ("[37]", ["LATEST", "EARLIEST"]),
+    ],
+)
+def test_leftovers_of_an_expiry_are_never_the_latest_snapshot(
+    which: str, lost: list[str], tmp_path: Path
+) -> None:
+    processes = Processes(tmp_path)
+    table = processes.process().table("t")
+    for number in range(8):
+        table.write([{"k": number, "v": number}])
+    folder = next((tmp_path / "lake").glob("*/t")) / paths.snapshot_dir()
+    left = {path: path.read_bytes() for path in folder.glob(f"snapshot-{which}")}
+    table.expire_snapshots(retain_max=1, retain_min=1)
+
+    for path, data in left.items():
+        path.write_bytes(data)
+    for name in lost:
+        (folder / name).unlink()
+
+    other = processes.process().table("t")
+    assert len(other.scan().to_pylist()) == 8
+    other.write([{"k": 8, "v": 8}])
+    assert len(processes.process().table("t").scan().to_pylist()) == 9
+
+
+def test_expiry_deletes_last_what_leads_to_the_kept_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Processes(tmp_path).process().table("t")
+    for number in range(4):
+        table.write([{"k": number, "v": number}])
+    deleted: list[list[str]] = []
+    delete = LocalStore.delete
+
+    def recorded(store: LocalStore, files: Iterable[str]) -> None:
+        deleted.append(list(files))
+        delete(store, deleted[-1])
+
+    monkeypatch.setattr(LocalStore, "delete", recorded)
+    table.expire_snapshots(retain_max=1, retain_min=1)
+
+    of_snapshots = [
+        sorted(file.rpartition("-")[2] for file in files)
+        for files in deleted
+        if any("snapshot-" in file for file in files)
+    ]
+    assert of_snapshots == [["1", "2"], ["3"]]

@@ -208,13 +208,17 @@ def metadata_document(state: IcebergState, now_ms: int, dropped: Sequence[str]) 
         "schema-id": state.schema["schema-id"],
         "summary": {"operation": "overwrite", _SNAPSHOT: str(state.snapshot_id)},
     }
+    # Some readers refuse a file with a column id above the "last-column-id". Files also have copies
+    # of the key, whose ids are above all others except those of the format's own columns, which
+    # Iceberg reserves too.
+    copies = KEY_FIELD_ID_START + max(field["id"] for field in state.schema["fields"])
     document = {
         "format-version": state.format_version,
         "table-uuid": state.table_id,
         "location": state.location,
         "last-sequence-number": number,
         "last-updated-ms": now_ms,
-        "last-column-id": _highest_id_in_files(state.schema),
+        "last-column-id": int(max(*column_ids(dict(state.schema)), copies)),
         "current-schema-id": state.schema["schema-id"],
         "schemas": [state.schema],
         "default-spec-id": 0,
@@ -238,16 +242,6 @@ def metadata_document(state: IcebergState, now_ms: int, dropped: Sequence[str]) 
         snapshot |= {"first-row-id": state.row_ids.start, "added-rows": len(state.row_ids)}
         document["next-row-id"] = state.row_ids.stop
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _highest_id_in_files(schema: Mapping[str, Any]) -> int:
-    """At least the highest id of a column in files. Some readers refuse a file with a higher id.
-
-    In addition to the table's own columns, these are copies of its key. Their ids are above all
-    others except those of the format's own columns, which Iceberg also reserves.
-    """
-    own = [field["id"] for field in schema["fields"]]
-    return int(max(*column_ids(dict(schema)), KEY_FIELD_ID_START + max(own)))
 
 
 def decode_metadata(data: bytes, version: int, path: str) -> tuple[IcebergState, dict[str, Any]]:

@@ -530,7 +530,10 @@ class Head:
 
         `seen` are the comparison numbers of all new rows.
         """
-        more, fewer = (_counts(each.files) for each in (entries, before))
+        tallies = (np.unique(each.files, return_counts=True) for each in (entries, before))
+        more, fewer = (
+            dict(zip(numbers.tolist(), counts.tolist(), strict=True)) for numbers, counts in tallies
+        )
         counted = tuple(
             replace(f, current=f.current + more.get(f.number, 0) - fewer.get(f.number, 0))
             for f in files
@@ -571,8 +574,3 @@ class Head:
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DataError(f"{path}: the key index is damaged ({error})") from error
-
-
-def _counts(numbers: Numbers) -> dict[int, int]:
-    found, counts = np.unique(numbers, return_counts=True)
-    return dict(zip(found.tolist(), counts.tolist(), strict=True))

@@ -24,7 +24,7 @@ from keytide.errors import KeytideError, NotFoundError
 from keytide.format.paths import BRANCH_MARK
 from keytide.maintenance.expiry import expire_due
 from keytide.maintenance.partition_expiry import PartitionAge, expire_partitions
-from keytide.maintenance.tags import tags_after_commit
+from keytide.maintenance.tags import create_automatic_tags, forget_over
 from keytide.publish.publish import publish_after
 from keytide.snapshot.lineage import CheckTimes
 from keytide.snapshot.live_files import BucketId
@@ -95,7 +95,13 @@ def _expire_partitions(made: TableChange) -> int | None:
     return expire_partitions(made.table, PartitionAge()).snapshot_id
 
 
-_LOOKS = CheckTimes()
+def _expire_tags(made: TableChange) -> None:
+    # Tags have a retention time, which need not be exact to the second.
+    if made.view.options.tag_time_expire_enabled and _TAG_LOOKS.is_time(made.table.uri, 60.0):
+        forget_over(made.table.metadata)
+
+
+_LOOKS, _TAG_LOOKS = CheckTimes(), CheckTimes()
 
 FOLLOW_UPS = [
     FollowUp(
@@ -106,10 +112,13 @@ FOLLOW_UPS = [
     FollowUp(
         "creating automatic tags",
         "CALL sys.trigger_tag_automatic_creation",
-        lambda made: tags_after_commit(
-            made.table.metadata, made.view.options, is_batch=made.is_batch
+        lambda made: (
+            create_automatic_tags(made.table.metadata, made.view.options, is_batch=made.is_batch)
+            if made.view.options.tag_automatic_creation != "none"
+            else None
         ),
     ),
+    FollowUp("deleting expired tags", "Table.expire_tags", _expire_tags),
     FollowUp("expiring partitions", "Table.expire_partitions", _expire_partitions),
     FollowUp(
         "publishing it",

@@ -393,7 +393,12 @@ class _Expiry:
         oldest = paths.encode_hint(plan.oldest_kept.id)
         store.hint(paths.snapshot_hint_path(paths.Hint.EARLIEST), oldest)
         if metadata.has(plan.oldest_kept):
-            store.delete(paths.snapshot_path(snapshot.id) for snapshot in plan.expired)
+            # A store may delete in any order, and what is left if it fails or this process dies
+            # should lead to the kept one without a gap: otherwise, it could seem to be the latest.
+            *earlier, last = [paths.snapshot_path(snapshot.id) for snapshot in plan.expired]
+            if earlier:
+                store.delete(earlier)
+            store.delete([last])
             self.table.oldest = plan.oldest_kept
             newest_id = metadata.latest_snapshot_id()
             if newest_id is not None and newest_id >= plan.oldest_kept.id:

@@ -28,7 +28,6 @@ from keytide.format.snapshot import Snapshot, Tag
 from keytide.maintenance.references import is_guard, is_over, refuse_needed
 from keytide.options import TableOptions
 from keytide.options.values import lifetime_ms
-from keytide.snapshot.lineage import CheckTimes
 from keytide.snapshot.metadata import TableMetadata
 from keytide.snapshot.stored_table import StoredTable, pinned
 
@@ -391,23 +390,19 @@ def _span(nanoseconds: int) -> timedelta:
 
 _PROCESS_TIME, _WATERMARK = "process-time", "watermark"
 _BATCH_TAG = "batch-write-"
-# Tags have a retention time, which need not be exact to the second.
-_SECONDS_BETWEEN_LOOKS = 60.0
 
 
-def tags_after_commit(metadata: TableMetadata, options: TableOptions, *, is_batch: bool) -> None:
-    """Create the tags that are due after a commit, and delete expired ones.
+def create_automatic_tags(
+    metadata: TableMetadata, options: TableOptions, *, is_batch: bool
+) -> None:
+    """Create the tags that are due after a commit. `is_batch`: it does not belong to a stream.
 
-    Sends no request to the store if the options need only what was checked within the last minute.
     Raises the errors of `create_due_tags`.
     """
-    if options.tag_automatic_creation == "batch":
-        if is_batch:
-            _tag_batch(metadata, options)
-    else:
+    if options.tag_automatic_creation != "batch":
         create_due_tags(metadata, options)
-    if options.tag_time_expire_enabled and _LOOKS.is_time(metadata.uri, _SECONDS_BETWEEN_LOOKS):
-        forget_over(metadata)
+    elif is_batch:
+        _tag_batch(metadata, options)
 
 
 # -- tags of periods -------------------------------------------------------------------------------
@@ -569,6 +564,3 @@ def _is_over(
     path = paths.tag_path(tag.name)
     found = (info.modified_ms for info in metadata.store.list(paths.tag_dir()) if info.path == path)
     return next(found, float("inf")) < older_than_ms
-
-
-_LOOKS = CheckTimes()

@@ -133,7 +133,7 @@ class PointLookups:
         names = self.state.view.schema.names
         others = {}
         if self._others:
-            rows = to_arrow(place.rows[place.position : place.position + 1], self._other_columns)
+            rows = to_arrow(place.rows[place.position : place.position + 1], self._others)
             others = in_python(rows)[0]
         return {
             name: others[name] if name in others else place.rows.item(place.position, name)
@@ -141,13 +141,9 @@ class PointLookups:
         }
 
     @cached_property
-    def _others(self) -> tuple[str, ...]:
+    def _others(self) -> pa.Schema:
         """The columns whose values Arrow converts to Python."""
-        return tuple(f.name for f in self.state.view.schema.fields if f.type.root not in _ALIKE)
-
-    @cached_property
-    def _other_columns(self) -> pa.Schema:
-        return arrow_schema(self.state.view.schema.select(self._others))
+        return arrow_schema([f for f in self.state.view.schema.fields if f.type.root not in _ALIKE])
 
 
 def _column(column: Field, value: Any) -> pa.Array:

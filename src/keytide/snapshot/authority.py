@@ -14,7 +14,6 @@ them, on request.
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -378,14 +377,17 @@ def _from_hint(store: Store, family: Family, hint: str | None) -> list[NumberedD
     return _to_the_end(store, family, found) if len(found) > 1 else found
 
 
-def _is_oldest(store: Store, family: Family, number: int) -> bool:
-    """Whether a document is the oldest one: those before it have expired."""
-    if number == family.first:
+def _is_oldest(store: Store, family: Family, number: int, listed: Sequence[int] = ()) -> bool:
+    """Whether a document is the oldest one: those before it have expired.
+
+    An expiry that died may have left some of them, but it first wrote the hint.
+    """
+    if number == min(listed, default=family.first):
         return True
     with suppress(DataError):
         if family.oldest_hint and paths.decode_hint(store.read(family.oldest_hint)) == number:
             return True
-    found = map(family.parse, store.list_names(family.folder))
+    found = listed or map(family.parse, store.list_names(family.folder))
     return min((each for each in found if each is not None), default=number) == number
 
 
@@ -410,7 +412,7 @@ def _listed(store: Store, family: Family) -> list[NumberedDocument]:
         line = (
             found
             if family.reads_all
-            else _in_line(family, found, partial(operator.ge, min(numbers, default=family.first)))
+            else _in_line(family, found, partial(_is_oldest, store, family, listed=numbers))
         )
         if line == found and beyond is None and (not wanted or read[-1] is not None):
             return found

@@ -154,7 +154,7 @@ def delete_tag(table: StoredTable, tag: str) -> None:
 def trigger_tag_automatic_creation(table: StoredTable) -> None:
     """Create the tags that are due according to the table's options."""
     options = TableOptions.parse(table.schema.options)
-    tags.tags_after_commit(table.metadata, options, is_batch=True)
+    tags.create_automatic_tags(table.metadata, options, is_batch=True)
 
 
 # -- rollback --------------------------------------------------------------------------------------
