@@ -46,12 +46,12 @@ ROOMS = [
     ["catalogs"],
     ["dml"],
     ["sources"],
-    ["testing"],
     ["feeds", "cdc", "sql"],
     ["spark"],
     ["lake"],
     ["duckdb", "pinot"],
     ["__init__"],
+    ["testing"],
     ["ui"],
     ["cli", "__main__"],
 ]
