@@ -12,7 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help venv interop-env docs docs-serve demo test run-tests test-all test-others check-all test-fast soak kafka sail s3a standalone metastore clouds browser fuzz feeds lives schedules mutants interop spark-versions wheels lint types user-types format lock bench clean
+.PHONY: help venv interop-env docs docs-serve demo test run-tests test-all test-others check-all test-fast soak judge kafka sail s3a standalone metastore clouds browser fuzz feeds lives schedules mutants interop spark-versions wheels lint types user-types format lock bench clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ interop-env: .venv-pypaimon/.ready .venv-duckdb/.ready .venv-sail/.ready  ## Cre
 
 .venv-docs/.ready: requirements-docs.lock | venv
 	@sh scripts/make-docs-env.sh
+
+.venv-chdb/.ready: scripts/make-chdb-env.sh | venv
+	@sh scripts/make-chdb-env.sh
 
 .venv-java/.ready: scripts/get-paimon-java.sh
 	@sh scripts/get-paimon-java.sh
@@ -130,6 +133,9 @@ feeds: venv  ## Feed tables from a simulated source by every tool, for MINUTES=6
 
 interop: venv interop-env .venv-java/.ready .venv-spark-peers/.ready  ## Run the tests in which other readers and writers check the results
 	@$(WITH_JAVA) $(PYTEST) -k interop $(ARGS)
+
+judge: venv interop-env .venv-java/.ready .venv-spark-peers/.ready .venv-chdb/.ready  ## Judge other readers of the tables, and write docs/judged-readers.md
+	@$(WITH_JAVA) PYTHONPATH=src $(PY) tests/interop/judged_page.py
 
 spark-versions: venv  ## Run the Spark tests with the oldest supported pyspark
 	@$(WITH_JAVA) sh scripts/spark-versions.sh $(VERSIONS)

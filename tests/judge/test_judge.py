@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tarfile
 from collections import Counter
@@ -152,7 +153,7 @@ def test_archive_has_tables_that_can_be_judged_elsewhere(tmp_path: Path) -> None
         packed.extractall(tmp_path / "there", filter="data")
     (tmp_path / "here").rename(tmp_path / "gone")
     forms = Counter(
-        json.loads(line)["told"]["form"]
+        json.loads(line)["request"]["form"]
         for line in (tmp_path / "there" / "tables.jsonl").read_text().splitlines()
     )
     assert forms["delta"] == 1
@@ -168,6 +169,31 @@ def test_command_without_anything_to_do_says_what_to_give(
     assert "name a command that reads tables" in capsys.readouterr().err
 
 
+# -- the page --------------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[2] / "docs" / "judged-readers.md"
+
+
+def test_reader_of_the_page_reads_delta_tables_right(tmp_path: Path) -> None:
+    (body,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    path = tmp_path / "reader.py"
+    path.write_text(body)
+    judge.make_tables(tmp_path / "tables", lambda cell: "a, deduplicate, c" in cell.name, 1)
+    judge.make_tables(tmp_path / "others", lambda cell: cell.name.startswith("tag, 1 b"), 1)
+    command = [sys.executable, str(path)]
+    outcomes = [
+        each.outcome
+        for folder in ("tables", "others")
+        for each in judge.judge(tmp_path / folder, command)
+    ]
+    assert outcomes == ["right", "refused", "refused", "refused"]
+
+
+def test_page_says_that_keytide_reads_every_table_right() -> None:
+    of_the_format = sum(cell.form == "paimon" for cell in cells())
+    assert f"| Keytide | {of_the_format} | 0 | 0 |" in PAGE.read_text()
+
+
 # -- values ----------------------------------------------------------------------------------------
 
 SPELLINGS: list[tuple[str, list[Any], list[Any]]] = [
@@ -177,6 +203,7 @@ SPELLINGS: list[tuple[str, list[Any], list[Any]]] = [
     ("DOUBLE", ["NaN"], ["Infinity", 0.0]),
     ("DOUBLE", [0.0, 0], [-0.0, 5e-324]),
     ("DECIMAL(9, 2)", ["1.50", 1.5, "1.5"], ["1.51", "-1.50"]),
+    ("DECIMAL(38, 0)", ["9" * 38], ["1" + "0" * 38, "9" * 37 + "8"]),
     ("BYTES", ["AP8="], ["AP4=", ""]),
     ("DATE", ["1970-01-01"], ["1970-01-02"]),
     ("TIME(3)", ["00:00:01", "00:00:01.000"], ["00:00:01.001"]),
@@ -187,7 +214,7 @@ SPELLINGS: list[tuple[str, list[Any], list[Any]]] = [
      ["1970-01-01T02:00:00Z"]),
     ("ARRAY<INT>", [[1, 2]], [[2, 1], [1], None]),
     ("MAP<STRING, INT>", [{"a": 1, "b": 2}, [["b", 2], ["a", 1]]], [{"a": 1}, {"a": 2, "b": 1}]),
-    ("MAP<INT, INT>", [{"1": 2}, [[1, 2]]], [{"2": 1}, [["1", 2]]]),
+    ("MAP<INT, INT>", [{"1": 2}, [[1, 2]], [{"key": 1, "value": 2}]], [{"2": 1}, [["1", 2]]]),
     ("MULTISET<STRING>", [[["a", 1], ["b", 2]], [["b", 2], ["a", 1]]], [[["a", 1], ["b", 1]]]),
     ("ROW<a INT, b INT>", [{"a": 1, "b": None}, {"a": 1}], [{"a": 1, "b": 0}, None]),
 ]  # fmt: skip

@@ -28,6 +28,7 @@ from schedule_steps import Schedule  # noqa: E402  # after the path is set
 
 SOURCE = Path(__file__).parents[2] / "src"
 _SECONDS_MAX = 300.0
+_NOT_FOUND = 3  # an exit code that no error of Python has
 
 Patch = tuple[str, str, str]
 
@@ -48,6 +49,7 @@ _CHANGE = "commit/change.py"
 _AUTHORITY = "snapshot/authority.py"
 _ROLLBACK = "maintenance/rollback.py"
 _EXPIRY = "maintenance/expiry.py"
+_REFERENCES = "maintenance/references.py"
 _NEVER_OWN: Patch = (
     _COMMITTER, "own = author.own(self._metadata, self._latest, kind, looked_at)", "own = None",
 )  # fmt: skip
@@ -111,13 +113,68 @@ MUTANTS: dict[str, Mutant] = {
         "latest", ("expire", "roll back"),
     ),
     "an expiry deletes all files of a snapshot": Mutant(
-        (("maintenance/references.py",
+        ((_REFERENCES,
           "return [path for path in known if name_of(path) not in held]", "return [*known]"),),
         "latest", ("expire", "compact"),
     ),
     "a fast-forward takes what is there": Mutant(
         ((_ROLLBACK, "        if self.into.store.read(path) != data:\n", "        if False:\n"),),
         "latest", ("fast-forward", "write"),
+    ),
+    "an expiry overlooks tags": Mutant(
+        ((_REFERENCES, "    yield from _tagged(store)\n    for other", "    for other"),),
+        "latest", ("tag the first", "expire"),
+    ),
+    "an expiry overlooks branches": Mutant(
+        ((_REFERENCES, "    for other in _other_branches(store):\n        # Tags",
+          "    for other in ():\n        # Tags"),),
+        "latest", ("compact", "expire"),
+    ),
+    "a tag does not look for its snapshot": Mutant(
+        (("maintenance/tags.py",
+          "    if not source.is_there(metadata):\n        metadata.delete_tag(name)",
+          "    if False:\n        metadata.delete_tag(name)"),),
+        "latest", ("tag the first", "expire"),
+    ),
+    "garbage is chosen before the snapshots are deleted": Mutant(
+        ((_REFERENCES,
+          "        delete_documents()\n        free = retried(lambda: free_files("
+          "self.metadata, self.view, self.files, self.remaining_ids))\n",
+          "        free = retried(lambda: free_files("
+          "self.metadata, self.view, self.files, self.remaining_ids))\n"
+          "        delete_documents()\n"),),
+        "latest", ("expire", "tag the first"),
+    ),
+    "a snapshot is created before its files": Mutant(
+        ((_COMMITTER, "        self._metadata.store.put_all(new.files)\n", ""),
+         (_COMMITTER, "        if not self._create(new):\n            return None\n        hint",
+          "        if not self._create(new):\n            return None\n"
+          "        self._metadata.store.put_all(new.files)\n        hint")),
+        "latest", ("write", "scan"),
+    ),
+    "live files are not read again": Mutant(
+        ((_COMMITTER,
+          "self._live = load_live_files(self._metadata, self._latest, self._live)\n"
+          "        return own",
+          "return own"),),
+        "latest", ("update", "delete"),
+    ),
+    "indexes of others": Mutant(
+        ((_COMMITTER, "if self._has_other_indexes():", "if False:"),),
+        "key index", ("write", "write later"),
+    ),
+    "keys in other buckets": Mutant(
+        ((_CHANGE, "if any(each.is_conflict() for each in moved):", "if False:"),),
+        "dynamic buckets", ("write three", "write two"),
+    ),
+    "files that moved and come back": Mutant(
+        ((_CHANGE, "if change.restored.files and moved_files(change.restored.files, live):",
+          "if False:"),),
+        "latest", ("restore", "compact"),
+    ),
+    "rows of files that are gone": Mutant(
+        ((_CHANGE, "    if not marked <= present:\n", "    if False:\n"),),
+        "deletion vectors", ("delete", "compact"),
     ),
     "a schema replaces another one": Mutant(
         (("store/interface.py", "        return store.create(path, data)\n    except DataError:\n"
@@ -169,7 +226,7 @@ def found(name: str) -> str | None:
         environment = os.environ | {"PYTHONPATH": f"{folder}/src", "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, __file__, "--here", name]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 1):
+    if done.returncode not in (0, _NOT_FOUND):
         raise AssertionError(f"{name}: {done.stderr[-2000:]}")
     return done.stdout.strip() or None
 
@@ -184,7 +241,7 @@ def main() -> int:
         (name,) = given.names
         line = run_one(MUTANTS[name])
         print(line or "")
-        return 0 if line else 1
+        return 0 if line else _NOT_FOUND
     missed = 0
     for name in given.names or MUTANTS:
         began = time.monotonic()

@@ -3,15 +3,17 @@
 | SQL type | in JSON |
 | --- | --- |
 | BOOLEAN, integers | as in JSON |
-| FLOAT, DOUBLE | a number, or one of the texts NaN, Infinity, -Infinity |
-| DECIMAL | a text such as "-0.50", or a number |
-| CHAR, VARCHAR, STRING | a text |
-| BINARY, VARBINARY, BYTES | a text in base64 |
-| DATE, TIME, TIMESTAMP | an ISO text; a time zone is possible WITH LOCAL TIME ZONE, otherwise UTC |
+| FLOAT, DOUBLE | a number, or one of the strings NaN, Infinity, -Infinity |
+| DECIMAL | a string such as "-0.50", or a number |
+| CHAR, VARCHAR, STRING | a string |
+| BINARY, VARBINARY, BYTES | a string in base64 |
+| DATE, TIME, TIMESTAMP | an ISO string in UTC, perhaps with a zone if it is WITH LOCAL TIME ZONE |
 | ARRAY | a list |
-| MAP | an object, whose keys are texts of numbers and times too, or a list of pairs, in any order |
-| MULTISET | the same, with the count of each element |
+| MAP | in any order: a list of pairs, or of objects of `key` and `value`, or an object |
+| MULTISET | the same, with the count of each element as value |
 | ROW | an object |
+
+The keys of an object that is a MAP are strings, of numbers and times too.
 
 Plain Python without vectors: the tables are small, and a reader that is judged may be written in
 any language.
@@ -24,7 +26,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -42,6 +44,7 @@ from keytide.types.logical import (
 __all__ = ["arrow_column", "comparable"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EXACT = Context(prec=80)  # of more digits than any DECIMAL
 _FRACTION = re.compile(r"\.(\d+)")
 
 
@@ -85,9 +88,10 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _pairs(value: Any, key: DataType) -> Iterable[Any]:
-    """The pairs of an object or a list. Keys of an object are texts, which name numbers too."""
+    """The pairs of an object or a list. Keys of an object are strings, of numbers too."""
     if not isinstance(value, Mapping):
-        return map(_listed, _listed(value))
+        entries = _listed(value)
+        return [(e["key"], e["value"]) if isinstance(e, Mapping) else _listed(e) for e in entries]
     is_number = key.root in ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT")
     return [(json.loads(k) if is_number else k, v) for k, v in value.items()]
 
@@ -115,7 +119,7 @@ def _comparable_value(value: Any, kind: AtomicType) -> Any:
         number = float(value)
         return float(np.float32(number)) if kind.root == "FLOAT" else number
     if kind.root == "DECIMAL":
-        return Decimal(str(value)).normalize() + 0  # 1.50 is 1.5, and there is no -0
+        return _EXACT.normalize(Decimal(str(value)))  # 1.50 is 1.5
     if kind.root in ("BINARY", "VARBINARY"):
         return base64.b64decode(value, validate=True)
     if kind.root in ("TIMESTAMP", "TIMESTAMP_LTZ", "TIME", "DATE"):

@@ -6,12 +6,12 @@ makes some 2,000 small tables, has the command READER read all of them, and prin
 right or wrong, and which it refuses. The tables are `judged_tables.cells`, and `json_values` says
 how values are spelled. The command can be in any language:
 
-- It is started once, and gets a line of JSON on its standard input for each table: an object with
-  `warehouse` (the folder of the databases), `table` (its name, `default.t`), `path` (its folder),
-  `form` (`paimon`, `delta` or `iceberg`), `columns` (their names and SQL types) and, if an earlier
-  or other state of the table is asked for, `snapshot` (an id), `tag` or `branch` (names).
+- It is started once, and gets an object of JSON on its standard input for each table, in a line of
+  its own. This has the members `warehouse` (the folder of the databases), `table` (its name,
+  `default.t`), `path` (its folder), `form` (`paimon`, `delta` or `iceberg`) and `columns` (their
+  names and SQL types). Another state of the table is named by `snapshot`, `tag` or `branch`.
 - It prints a line of JSON for each row, an object of column names and values, in any order, and an
-  empty line after the last one. To refuse, it prints its reason as a text of JSON in place of rows.
+  empty line after the last one. To refuse, it prints its reason as a string of JSON instead.
 - At the end of its input, it ends. If it ends before, or gives no answer in time, the table counts
   as failed, and the command is started again for the next one.
 """
@@ -32,6 +32,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, suppress
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -54,7 +55,7 @@ _LIST = "tables.jsonl"
 _TABLE = "default.t"
 
 Line: TypeAlias = dict[str, Any]
-"""A table in the list of a folder: what a reader is told, and what it must show."""
+"""A table in the list of a folder: what is requested, and the rows that it must show."""
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,15 @@ def _make(folder: Path, place: int) -> Line:
 
 def _line(cell: Cell, warehouse: str) -> Line:
     columns = {**(cell.shown or cell.columns)}
-    told = {"table": _TABLE, "form": cell.form, "columns": columns, **cell.look}
+    request = {"table": _TABLE, "form": cell.form, "columns": columns, **cell.look}
     known = {"rows": cell.rows, "bags": cell.bags}
-    return {"area": cell.area, "name": cell.name, "warehouse": warehouse, "told": told, **known}
+    return {
+        "area": cell.area,
+        "name": cell.name,
+        "warehouse": warehouse,
+        "request": request,
+        **known,
+    }
 
 
 def archive_tables(folder: Path, archive: Path) -> None:
@@ -113,7 +120,7 @@ def archive_tables(folder: Path, archive: Path) -> None:
     Iceberg tables are left out, because their files name the folder in which they were made.
     """
     lines = [json.loads(text) for text in (folder / _LIST).read_text().splitlines()]
-    packed = [line for line in lines if line["told"]["form"] != "iceberg"]
+    packed = [line for line in lines if line["request"]["form"] != "iceberg"]
     with tarfile.open(archive, "w:xz") as made, tempfile.TemporaryDirectory() as scratch:
         listed = Path(scratch, _LIST)
         listed.write_text("".join(f"{json.dumps(line)}\n" for line in packed))
@@ -145,7 +152,8 @@ class _Reader:
             assert self._process.stdin is not None
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
-            return [json.loads(line) for line in iter(self._line, b"")]
+            # As decimals, numbers keep all digits that the reader prints.
+            return [json.loads(line, parse_float=Decimal) for line in iter(self._line, b"")]
         except (OSError, ValueError):
             self.close()
             raise
@@ -200,7 +208,7 @@ def judge(
 def _judged(folder: Path, line: Line, reader: _Reader) -> tuple[str, str]:
     warehouse = (folder / line["warehouse"]).resolve()
     request = {
-        "warehouse": str(warehouse), "path": str(warehouse / "default.db" / "t"), **line["told"],
+        "warehouse": str(warehouse), "path": str(warehouse / "default.db" / "t"), **line["request"],
     }  # fmt: skip
     try:
         answer = reader.answer(request)
@@ -210,7 +218,7 @@ def _judged(folder: Path, line: Line, reader: _Reader) -> tuple[str, str]:
         return "failed", f"{type(error).__name__}: {error}"
     if any(isinstance(each, str) for each in answer):
         return "refused", next(each for each in answer if isinstance(each, str))
-    columns = line["told"]["columns"]
+    columns = line["request"]["columns"]
     expected = [dict(zip(columns, row, strict=True)) for row in line["rows"]]
     try:
         shown = Counter(_texts(answer, columns, line["bags"]))
@@ -219,7 +227,7 @@ def _judged(folder: Path, line: Line, reader: _Reader) -> tuple[str, str]:
     wanted = Counter(_texts(expected, columns, line["bags"]))
     if shown == wanted:
         return "right", ""
-    missing, surplus = [*(wanted - shown)][:3], [*(shown - wanted)][:3]
+    missing, surplus = sorted(wanted - shown)[:3], sorted(shown - wanted)[:3]
     return (
         "wrong",
         f"it misses {', '.join(missing) or 'nothing'}; has {', '.join(surplus) or 'no'} more",
@@ -291,6 +299,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.tables or Path(scratch, "tables")
         if not (folder / _LIST).exists():
+            if folder.exists() and any(folder.iterdir()):
+                parser.error(f"{folder} is not empty, and has no {_LIST}; name a new folder")
             make_tables(folder, lambda cell: is_chosen(cell.form, f"{cell.area}: {cell.name}"))
         if given.archive:
             archive_tables(folder, given.archive)
@@ -299,7 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = judge(
             folder,
             command,
-            lambda line: is_chosen(line["told"]["form"], f"{line['area']}: {line['name']}"),
+            lambda line: is_chosen(line["request"]["form"], f"{line['area']}: {line['name']}"),
             given.seconds,
         )
         verdicts = list(_tracked(found, None, "Reading tables"))

@@ -114,7 +114,9 @@ def _roll_back(table: kt.Table) -> object:
 
 
 def _publish(table: kt.Table) -> object:
-    return table.publish()
+    (made,) = table.publish()
+    assert made.version is not None, made.reason
+    return made
 
 
 LIVES: dict[str, Callable[[Sequence[Version]], list[Step]]] = {
@@ -434,6 +436,11 @@ _FEATURES: dict[str, dict[str, str]] = {
 }
 
 
+_COMPACTING = {"write-only": "false", "compaction.background": "false"}
+_VECTORS = {**_COMPACTING, "deletion-vectors.enabled": "true"}
+"""Rows are seen after the compaction that follows their write."""
+
+
 def _of_features() -> Iterator[Cell]:
     options, rows = _ENGINES["deduplicate by sequence"]
     for name, more in _FEATURES.items():
@@ -443,23 +450,19 @@ def _of_features() -> Iterator[Cell]:
             [each for each in FORMATS if (name, each) != ("lz4", "avro")],
             columns=_COLUMNS, rows=rows, options={**options, **more},
         )  # fmt: skip
-    # The rows of these are seen after the compaction that follows their write.
-    vectors = {"deletion-vectors.enabled": "true", "write-only": "false",
-               "compaction.background": "false"}  # fmt: skip
     for engine in ("deduplicate", "deduplicate by sequence", "partial-update", "first-row"):
         options, rows = _ENGINES[engine]
         if engine != "first-row":
             yield from _lived(
                 "features", f"deletion vectors, {engine}", _CHANGES,
                 ("a commit a row", "three commits", "compacted"),
-                columns=_COLUMNS, rows=rows, options={**options, **vectors},
+                columns=_COLUMNS, rows=rows, options={**options, **_VECTORS},
             )  # fmt: skip
-        looked_up = {"changelog-producer": "lookup", "write-only": "false",
-                     "compaction.background": "false"}  # fmt: skip
         yield from _lived(
             "features", f"changelog by lookups, {engine}", _CHANGES,
             ("a commit a row", "three commits"),
-            columns=_COLUMNS, rows=rows, options={**options, **looked_up},
+            columns=_COLUMNS, rows=rows,
+            options={**options, **_COMPACTING, "changelog-producer": "lookup"},
         )  # fmt: skip
 
 
@@ -594,11 +597,21 @@ _FORMS = {
 }
 
 
+_KEEPING_DELETES = {
+    "deduplicate by sequence",
+    "deduplicate by two sequences",
+    "partial-update by sequence",
+    "a sequence group that removes",
+    "aggregation removing",
+}
+"""Engines whose compacted files keep deletes, so that no form can have them."""
+
+
 def _of_forms() -> Iterator[Cell]:
-    vectors = {"deletion-vectors.enabled": "true", "write-only": "false",
-               "compaction.background": "false"}  # fmt: skip
     for form, publishing in _FORMS.items():
         for engine, (options, rows) in _ENGINES.items():
+            if engine in _KEEPING_DELETES:
+                continue
             yield Cell(
                 "published merge engines", f"{form}, {engine}, compacted", _COLUMNS,
                 (*LIVES["compacted"](_CHANGES), _publish), rows,
@@ -610,7 +623,7 @@ def _of_forms() -> Iterator[Cell]:
                 yield Cell(
                     "published merge engines", f"{form}, {engine}, deletion vectors, {life}",
                     _COLUMNS, (*LIVES[life](_CHANGES), _publish), rows,
-                    options={**options, **publishing, **vectors}, form=form.split()[0],
+                    options={**options, **publishing, **_VECTORS}, form=form.split()[0],
                 )  # fmt: skip
         for kind, values in _VALUES.items():
             if kind == "TIME(3)" or kind.startswith("TIMESTAMP(9)"):
