@@ -15,19 +15,19 @@ import pytest
 SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
-    "modules": 347,
-    "code_lines": 75_563,
-    "import_lines": 7_679,
-    "functions": 6_736,
+    "modules": 350,
+    "code_lines": 76_426,
+    "import_lines": 7_741,
+    "functions": 6_786,
     "longest_function": 49,
     "one_liners_percent": 28,
     "used_once_percent": 41,
-    "lone_modules": 28,
+    "lone_modules": 29,
     "names_in_two_packages": 21,
 }
 """At most so many. A limit falls with its count, and rises only for a new capability."""
 
-MEDIANS = {"lines_of_a_module": 341.0, "lines_of_a_function": 4}
+MEDIANS = {"lines_of_a_module": 340.5, "lines_of_a_function": 4}
 """At least so many."""
 
 WAYS = {

@@ -51,6 +51,24 @@ def test_statement_in_little_memory_does_the_same(
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize(("memory", "is_narrowed"), [("256 kb", False), ("1 gb", True)])
+def test_merge_holds_no_more_values_of_its_source_than_memory_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: str, is_narrowed: bool
+) -> None:
+    held: list[int] = []
+    apply_values = coming_keys.KeyedMetadata.apply_values
+
+    def counted(of: Any, session: Any, table: Any, values: Any) -> Any:
+        held.extend(map(len, values.values()))
+        return apply_values(of, session, table, values)
+
+    monkeypatch.setattr(coming_keys.KeyedMetadata, "apply_values", counted)
+    lake = filled(tmp_path, ["k"], {"read.memory": memory})
+    lake.sql("MERGE INTO t USING t AS s ON t.k = s.k AND t.v = s.v WHEN MATCHED THEN DELETE")
+    assert held == ([ROWS, 1000] if is_narrowed else [])
+    assert lake.table("t").scan().count() == 0
+
+
 @pytest.mark.one_in(14)
 @pytest.mark.parametrize("apart", [1, 30_000, ROWS - 1])
 def test_row_that_is_matched_twice_is_found_however_far_apart(tmp_path: Path, apart: int) -> None:

@@ -136,21 +136,12 @@ MUTANTS: dict[str, Mutant] = {
           "    if False:\n        metadata.delete_tag(name)"),),
         "latest", ("tag the first", "expire"),
     ),
-    "garbage is chosen before the snapshots are deleted": Mutant(
-        ((_REFERENCES,
-          "        delete_documents()\n        free = retried(lambda: free_files("
-          "self.metadata, self.view, self.files, self.remaining_ids))\n",
-          "        free = retried(lambda: free_files("
-          "self.metadata, self.view, self.files, self.remaining_ids))\n"
-          "        delete_documents()\n"),),
-        "latest", ("expire", "tag the first"),
-    ),
     "a snapshot is created before its files": Mutant(
         ((_COMMITTER, "        self._metadata.store.put_all(new.files)\n", ""),
          (_COMMITTER, "        if not self._create(new):\n            return None\n        hint",
           "        if not self._create(new):\n            return None\n"
           "        self._metadata.store.put_all(new.files)\n        hint")),
-        "latest", ("write", "scan"),
+        "latest", ("write", "scan"), ("A{created}? B*",),
     ),
     "live files are not read again": Mutant(
         ((_COMMITTER,
@@ -159,22 +150,9 @@ MUTANTS: dict[str, Mutant] = {
           "return own"),),
         "latest", ("update", "delete"),
     ),
-    "indexes of others": Mutant(
-        ((_COMMITTER, "if self._has_other_indexes():", "if False:"),),
-        "key index", ("write", "write later"),
-    ),
     "keys in other buckets": Mutant(
         ((_CHANGE, "if any(each.is_conflict() for each in moved):", "if False:"),),
         "dynamic buckets", ("write three", "write two"),
-    ),
-    "files that moved and come back": Mutant(
-        ((_CHANGE, "if change.restored.files and moved_files(change.restored.files, live):",
-          "if False:"),),
-        "latest", ("restore", "compact"),
-    ),
-    "rows of files that are gone": Mutant(
-        ((_CHANGE, "    if not marked <= present:\n", "    if False:\n"),),
-        "deletion vectors", ("delete", "compact"),
     ),
     "a schema replaces another one": Mutant(
         (("store/interface.py", "        return store.create(path, data)\n    except DataError:\n"

@@ -139,18 +139,29 @@ class LocalMergeHost:
     def _matchable(
         self, match: Match, target_scan: TargetScan, cursor: duckdb.DuckDBPyConnection
     ) -> TargetScan:
-        """The target without rows that certainly match nothing."""
+        """The target without rows that certainly match nothing.
+
+        Not if the source has more values than `memory_bytes` has room for.
+        """
         assert match.view is not None
-        values = {}
-        for column, source in match.columns.items():
-            name = exp.column(source, quoted=True)
-            there = exp.select(name).distinct().from_(exp.to_table(match.view, quoted=True))
+        most = self.memory_bytes // _VALUE_BYTES
+        given: dict[str, pa.ChunkedArray] = {}
+        for column in match.columns.values():
+            # Without DISTINCT, for which DuckDB would hold all values.
+            name = exp.column(column, quoted=True)
+            listed = exp.select(name).from_(exp.to_table(match.view, quoted=True))
+            listed = listed.where(name.is_(exp.null()).not_()).limit(most + 1)
             with engine_errors(self.query.bound, duckdb.Error):
-                found = cursor.sql(there.where(name.is_(exp.null()).not_()).sql("duckdb"))
-                values[column] = found.to_arrow_table().column(0).combine_chunks()
-        types = {column.name: column.type for column in target_scan.columns}
-        given = {match.columns[column]: some.type for column, some in values.items()}
-        known = {column: values[column] for column in match.comparable(types, given)}
+                given[column] = cursor.sql(listed.sql("duckdb")).to_arrow_table().column(0)
+        equal = match.comparable(
+            {column.name: column.type for column in target_scan.columns},
+            {name: some.type for name, some in given.items()},
+        )
+        known = {
+            column: given[source].unique()
+            for column, source in equal.items()
+            if len(given[source]) <= most
+        }
         return (
             target_scan.scan_of_values(known)
             if known and target_scan.scan_of_values is not None
@@ -211,6 +222,7 @@ def _within(memory_bytes: int) -> dict[str, str]:
 
 
 _MEMORY_MIN = 64 << 20
+_VALUE_BYTES = 64
 _THREAD_BYTES = 32 << 20
 """With less memory per thread, DuckDB fails instead of spilling to disk."""
 
