@@ -97,6 +97,7 @@ RUN_BY: dict[str, dict[str, str]] = {
     WITH_KAFKA: {"kafka.md": _KAFKA},
     "run with PostgreSQL": {"sql.md": "tests/dml/test_database_page.py"},
     "run with DuckDB's extensions": {"publishing.md": "tests/publish/test_published_page.py"},
+    "run by the judge": {"judged-readers.md": "tests/judge/test_judge.py"},
 }
 """By the mark of blocks: the pages that have such, and the test that runs these."""
 
