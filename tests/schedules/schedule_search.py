@@ -13,7 +13,16 @@ from datetime import datetime, timezone
 from functools import cache
 
 from schedule_steps import Outcome, Schedule, Step, Turn, run
-from schedule_worlds import COMPACTED, DELETES, OPERATIONS, READS, STEPWISE, contents, new_world
+from schedule_worlds import (
+    COMPACTED,
+    DELETES,
+    NOT_LATE,
+    OPERATIONS,
+    READS,
+    STEPWISE,
+    contents,
+    new_world,
+)
 
 import keytide as kt
 from keytide.store.faults import Crash
@@ -22,6 +31,7 @@ from keytide.store.interface import Store
 __all__ = ["Case", "Finding"]
 
 _NAMES = "ABC"
+_LATE, _CHANGES = "~", ("create", "put", "output", "delete", "hint")
 
 
 @dataclass(frozen=True)
@@ -70,10 +80,14 @@ class Case:
             if operation in STEPWISE:
                 continue
             others = tuple(Turn(other) for other in self.actors if other != name)
-            for step in range(len(self.steps_alone(name))):
+            for number, step in enumerate(self.steps_alone(name)):
+                may_be_late = step.operation in _CHANGES and operation not in NOT_LATE
                 for fate in fates:
-                    yield Schedule((Turn(name, step, fate), *others))
-                    yield Schedule((*others, Turn(name, step, fate)))
+                    if fate != _LATE or may_be_late:
+                        yield Schedule((Turn(name, number, fate), *others))
+                        yield Schedule((*others, Turn(name, number, fate)))
+                if _LATE in fates and may_be_late:
+                    yield Schedule((Turn(name, number, _LATE), Turn(name), *others))
 
     @property
     def actors(self) -> str:

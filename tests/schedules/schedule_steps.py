@@ -4,7 +4,8 @@ Actors run real calls, each in a thread and over a view of one store. Every requ
 step. A schedule is a line of text that says how many steps each actor makes until it is the turn of
 another: `A3 B* A*` are three steps of A, all of B, and the rest of A. A mark after a number is the
 fate of the step after these: `A3! B*` means that A dies at its fourth step, `A3?` that the step is
-done but its answer is lost, `A3-` that it fails.
+done but its answer is lost, `A3-` that it fails. `A3~ B* A*` is a request that A takes for failed,
+and that the store carries out after all, when the next turn is over: here after all of B.
 
 The same schedule gives the same steps: an actor makes one request after the other, whatever its
 threads, and names that are random are different each time but mean the same.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Condition, Thread
 from typing import BinaryIO, TypeVar
@@ -27,7 +28,7 @@ __all__ = ["Outcome", "Schedule", "Step", "run"]
 
 T = TypeVar("T")
 _ALL = 1 << 30
-_FATES = {"!": "crash", "?": "lost-response", "-": "fail"}
+_FATES = {"!": "crash", "?": "lost-response", "-": "fail", "~": "late"}
 _WAIT_SECONDS = 60
 
 
@@ -54,7 +55,7 @@ class Schedule:
         """The schedule of a line of text."""
         found = []
         for word in text.split():
-            actor, steps, fate = re.fullmatch(r"([A-Z])(\*|\d+)([!?-]?)", word).groups()  # type: ignore[union-attr]  # or the text is wrong
+            actor, steps, fate = re.fullmatch(r"([A-Z])(\*|\d+)([!?~-]?)", word).groups()  # type: ignore[union-attr]  # or the text is wrong
             found.append(Turn(actor, _ALL if steps == "*" else int(steps), fate))
         return cls(tuple(found))
 
@@ -114,6 +115,7 @@ def run(
         thread.start()
     for thread in threads:
         thread.join()
+    conductor.carry_out(whatever=True)
     return Outcome(tuple(conductor.steps), conductor.values, conductor.errors)
 
 
@@ -132,6 +134,8 @@ class _Conductor:
     """The steps of the present turn."""
     is_busy: bool = False
     """Whether a step is being made."""
+    late: list[tuple[int, Callable[[], object]]] = field(default_factory=list)
+    """Requests that the store carries out later, each once so many turns are left."""
     moved: Condition = field(default_factory=Condition)
 
     def play(self, name: str, store: Store, call: Callable[[kt.Table], object]) -> None:
@@ -157,7 +161,8 @@ class _Conductor:
             if self.turns and self.turns[0].actor == name:
                 self.made += 1
                 if self.made > self.turns[0].steps:
-                    fate, self.made = _FATES[self.turns.pop(0).fate], 0
+                    fate = _FATES[self.turns[0].fate]
+                    self._end_turn()
             self.steps.append(Step(name, operation, path, fate))
             self.is_busy = True
             if fate == "crash":
@@ -180,9 +185,21 @@ class _Conductor:
             turn = self.turns[0]
             if turn.actor not in self.over and (self.made < turn.steps or turn.fate):
                 return turn.actor
-            self.turns.pop(0)
-            self.made = 0
+            self._end_turn()
         return next((name for name in self.names if name not in self.over), None)
+
+    def _end_turn(self) -> None:
+        self.turns.pop(0)
+        self.made = 0
+        self.carry_out()
+
+    def carry_out(self, *, whatever: bool = False) -> None:
+        """Carry out the late requests that are due, or all. Nobody waits for their answers."""
+        due = [do for left, do in self.late if whatever or len(self.turns) <= left]
+        self.late = [each for each in self.late if each[1] not in due]
+        for do in due:
+            with suppress(kt.KeytideError):
+                do()
 
 
 class _Stage(FaultyStore):
@@ -215,6 +232,9 @@ class _Stage(FaultyStore):
         with self._conductor.step(self._name, operation, self._prefix + path) as fate:
             if fate in ("", "lost-response"):
                 found = do()
+            if fate == "late":
+                self._conductor.late.append((len(self._conductor.turns) - 1, do))
+                raise self._failure("fail", operation, path)
             if fate:
                 raise self._failure(fate, operation, path)  # type: ignore[arg-type]  # an action
             return found

@@ -19,6 +19,7 @@ __all__ = [
     "COMPACTED",
     "DELETES",
     "KINDS",
+    "NOT_LATE",
     "OPERATIONS",
     "READS",
     "STEPWISE",
@@ -113,6 +114,11 @@ READS = frozenset(("scan", "get"))
 STEPWISE = frozenset(("roll back", "fast-forward"))
 """Operations that others can see half done: each snapshot that they delete uncovers an earlier one,
 which is a state that the table had.
+"""
+
+NOT_LATE = frozenset(("branch", "tag", "tag the first"))
+"""Operations whose late requests are seen: files of a branch that was not created, and a tag that
+is taken for the same one of another actor.
 """
 
 

@@ -28,7 +28,7 @@ def test_result_of_any_schedule_is_that_of_some_order(kind: str) -> None:
     possible = [name for name in OPERATIONS if supports(kind, name)]
     for _ in range(EACH):
         case = Case(kind, tuple(chance.choices(possible, k=2)))
-        schedules = itertools.chain(case.schedules(2), case.faults("!?-"))
+        schedules = itertools.chain(case.schedules(2), case.faults("!?~-"))
         for schedule in chance.sample([*schedules], EACH):
             finding = case.check(schedule)
             assert finding is None, str(finding)
@@ -45,7 +45,7 @@ def test_a_schedule_gives_the_same_steps_each_time() -> None:
     assert [actor for actor, _, _ in steps()][:14] == ["A"] * 5 + ["B"] * 9
 
 
-@pytest.mark.parametrize("text", ["A3 B*", "A0! B*", "B2? A* B*", "A12- B3 A*"])
+@pytest.mark.parametrize("text", ["A3 B*", "A0! B*", "B2? A* B*", "A12- B3 A*", "A3~ B*"])
 def test_schedule_is_a_line_of_text(text: str) -> None:
     assert str(Schedule.of(text)) == text
 
@@ -56,6 +56,21 @@ def test_crash_ends_an_actor_at_its_step() -> None:
     assert len(made.steps) == 5
     assert type(made.errors["A"]).__name__ == "Crash"
     assert contents(kt.connect("", store=store).table("t")) == [(1, 1, "o"), (4, 1, "p")]
+
+
+def test_late_request_is_carried_out_when_the_next_turn_is_over() -> None:
+    steps = run(Schedule(), new_world("latest"), {"A": OPERATIONS["write"]}).steps
+    created = [step.operation for step in steps].index("create")
+    store = new_world("latest")
+    made = run(
+        Schedule.of(f"A{created}~ B* A*"),
+        store,
+        {"A": OPERATIONS["write"], "B": lambda table: contents(table)},
+    )
+    assert made.values["B"] == [(1, 1, "o"), (4, 1, "p")]
+    assert "A" not in made.errors
+    assert [step.operation for step in made.steps if step.actor == "A"].count("create") == 1
+    assert (1, 3, "w") in contents(kt.connect("", store=store).table("t"))
 
 
 FOUND = [
