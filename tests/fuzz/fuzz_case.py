@@ -6,6 +6,7 @@ A case is told by its part, the seed of the run and its number, and does the sam
 from __future__ import annotations
 
 import errno
+import os
 import random
 import tempfile
 import traceback
@@ -110,11 +111,21 @@ class Case:
 
 @contextmanager
 def made(part: str, seed: int, number: int, *, is_far: bool = False) -> Iterator[Case]:
-    """A case with an empty folder, which goes away with it."""
-    chance = random.Random(f"{seed} {part} {number}")
+    """A case with an empty folder, which goes away with it.
+
+    Relative paths are meant from another empty folder, so that they name nothing.
+    """
+    chance, before = random.Random(f"{seed} {part} {number}"), Path.cwd()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield Case(part, number, chance, Path(folder), is_far)
+        own, nothing = Path(folder, "own"), Path(folder, "nothing")
+        own.mkdir()
+        nothing.mkdir()
+        os.chdir(nothing)
+        try:
+            yield Case(part, number, chance, own, is_far)
+        finally:
+            os.chdir(before)
 
 
 def _named(error: BaseException) -> str:

@@ -81,12 +81,14 @@ class Case:
                 continue
             others = tuple(Turn(other) for other in self.actors if other != name)
             for number, step in enumerate(self.steps_alone(name)):
-                may_be_late = step.operation in _CHANGES and operation not in NOT_LATE
+                # A late deletion can hit what a rollback counts on: no store knows what it deletes.
+                is_lost = step.operation == "delete" and {*self.operations} & STEPWISE
+                is_late = step.operation in _CHANGES and operation not in NOT_LATE and not is_lost
                 for fate in fates:
-                    if fate != _LATE or may_be_late:
+                    if fate != _LATE or is_late:
                         yield Schedule((Turn(name, number, fate), *others))
                         yield Schedule((*others, Turn(name, number, fate)))
-                if _LATE in fates and may_be_late:
+                if _LATE in fates and is_late:
                     yield Schedule((Turn(name, number, _LATE), Turn(name), *others))
 
     @property
