@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache
+from typing import Any
 
 from schedule_steps import Outcome, Schedule, Step, Turn, run
 from schedule_worlds import (
@@ -159,7 +160,23 @@ class Case:
         if contents(again) != found:
             return f"removing orphan files left {contents(again)} of {found}"
         findings = again.verify().findings
-        return f"verify: {findings}" if findings else None
+        if findings:
+            return f"verify: {findings}"
+        followed = _followed(again)
+        return None if followed == found else f"a follower has {followed}, and the table {found}"
+
+
+def _followed(table: kt.Table) -> list[tuple[int, Any, Any]]:
+    """The rows of the oldest snapshot, and the changes since then."""
+    ids = [snapshot.id for snapshot in table.snapshots()]
+    rows = {row[0]: row for row in contents(table, ids[0])}
+    for change in table.changes(ids[0], ids[-1]) if len(ids) > 1 else ():
+        row = (change["k"], change["v"], change["s"])
+        if change["_row_kind"] in ("+I", "+U"):
+            rows[row[0]] = row
+        elif rows.get(row[0]) == row:
+            del rows[row[0]]
+    return sorted(rows.values())
 
 
 @cache

@@ -130,9 +130,9 @@ def supports(kind: str, operation: str) -> bool:
     return is_of_latest or operation not in ("drop", "delete", "update", "merge")
 
 
-def contents(table: kt.Table) -> list[tuple[int, Any, Any]]:
+def contents(table: kt.Table, snapshot_id: int | None = None) -> list[tuple[int, Any, Any]]:
     """The rows of a table, in order, in their first columns."""
-    return sorted((row["k"], row["v"], row["s"]) for row in table.scan())
+    return sorted((row["k"], row["v"], row["s"]) for row in table.scan(snapshot_id=snapshot_id))
 
 
 @cache

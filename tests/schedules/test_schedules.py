@@ -178,3 +178,10 @@ def test_wrong_result_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [finding for each in case.schedules(1) if (finding := case.check(each))]
     assert found
     assert "are those of no order" in str(found[0])
+
+
+def test_changes_that_are_missing_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kt.Table, "changes", lambda *given: ())
+    finding = Case("latest", ("write", "scan")).check(Schedule())
+    assert finding is not None
+    assert "a follower has" in finding.what
