@@ -136,6 +136,23 @@ MUTANTS: dict[str, Mutant] = {
           "    if False:\n        metadata.delete_tag(name)"),),
         "latest", ("tag the first", "expire"),
     ),
+    "young files are orphans": Mutant(
+        (("maintenance/orphans.py", "    before_ms = now_ms - AGE_MIN_MS\n",
+          "    before_ms = now_ms + AGE_MIN_MS\n"),
+         ("maintenance/orphans.py", "    if before_ms > now_ms:\n", "    if False:\n")),
+        "latest", ("write", "remove orphans"),
+    ),
+    "a branch does not look for its snapshot": Mutant(
+        (("maintenance/branches.py", "            if not begins.source.is_there(metadata):\n",
+          "            if False:\n"),),
+        "latest", ("branch of the first", "expire"),
+    ),
+    "compactions overlook each other": Mutant(
+        ((_CHANGE, "lowest = 1 if change.kind is CommitKind.COMPACT else 0",
+          "lowest = 99 if change.kind is CommitKind.COMPACT else 0"),
+         (_CHANGE, "            if entry.identity not in present:\n", "            if False:\n")),
+        "latest", ("compact", "compact"),
+    ),
     "a snapshot is created before its files": Mutant(
         ((_COMMITTER, "        self._metadata.store.put_all(new.files)\n", ""),
          (_COMMITTER, "        if not self._create(new):\n            return None\n        hint",

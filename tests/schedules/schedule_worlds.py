@@ -99,6 +99,8 @@ OPERATIONS: dict[str, Callable[[kt.Table], Any]] = {
     "tag": lambda t: t.create_tag("tagged"),
     "tag the first": lambda t: t.create_tag("first", first_snapshot(t)),
     "branch": lambda t: t.create_branch("other"),
+    "branch of the first": lambda t: t.create_branch("early", snapshot_id=first_snapshot(t)),
+    "remove orphans": lambda t: t.remove_orphan_files(dry_run=False),
     "fast-forward": lambda t: t.fast_forward("side", discard=True),
     "add a column": lambda t: t.alter(AddColumn(("n",), kt.parse_sql_type("INT"))),
     "overwrite": lambda t: t.overwrite(rows("+I 9 1 o")),
@@ -116,7 +118,7 @@ STEPWISE = frozenset(("roll back", "fast-forward"))
 which is a state that the table had.
 """
 
-NOT_LATE = frozenset(("branch", "tag", "tag the first"))
+NOT_LATE = frozenset(("branch", "branch of the first", "tag", "tag the first"))
 """Operations whose late requests are seen: files of a branch that was not created, and a tag that
 is taken for the same one of another actor.
 """
