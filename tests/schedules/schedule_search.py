@@ -31,7 +31,7 @@ from keytide.store.interface import Store
 
 __all__ = ["Case", "Finding"]
 
-_NAMES = "ABC"
+_NAMES, _LAG = "ABC", "<"
 _LATE, _CHANGES = "~", ("create", "put", "output", "delete", "hint")
 
 
@@ -85,7 +85,9 @@ class Case:
                 # A late deletion can hit what a rollback counts on: no store knows what it deletes.
                 is_lost = step.operation == "delete" and {*self.operations} & STEPWISE
                 is_late = step.operation in _CHANGES and operation not in NOT_LATE and not is_lost
-                for fate in fates:
+                if _LAG in fates and step.operation == "list":
+                    yield Schedule((Turn(name, number), *others, Turn(name, 0, _LAG)))
+                for fate in fates.replace(_LAG, ""):
                     if fate != _LATE or is_late:
                         yield Schedule((Turn(name, number, fate), *others))
                         yield Schedule((*others, Turn(name, number, fate)))
@@ -121,7 +123,7 @@ class Case:
         return None if what is None else Finding(self, schedule, what, outcome)
 
     def _wrong(self, schedule: Schedule, outcome: Outcome, store: Store) -> str | None:
-        faulty = {turn.actor for turn in schedule.turns if turn.fate}
+        faulty = {turn.actor for turn in schedule.turns if turn.fate not in ("", _LAG)}
         refused, unsure, ends = set[int](), set[int](), list[str | None]()
         for number, name in enumerate(self.actors):
             error = outcome.errors.get(name)

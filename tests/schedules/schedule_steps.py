@@ -5,7 +5,9 @@ step. A schedule is a line of text that says how many steps each actor makes unt
 another: `A3 B* A*` are three steps of A, all of B, and the rest of A. A mark after a number is the
 fate of the step after these: `A3! B*` means that A dies at its fourth step, `A3?` that the step is
 done but its answer is lost, `A3-` that it fails. `A3~ B* A*` is a request that A takes for failed,
-and that the store carries out after all, when the next turn is over: here after all of B.
+and that the store carries out after all, when the next turn is over: here after all of B. And
+`A3 B* A0< A*` is a listing of A that lags: it lacks the files that others have created since the
+step of A before it.
 
 The same schedule gives the same steps: an actor makes one request after the other, whatever its
 threads, and names that are random are different each time but mean the same.
@@ -28,7 +30,8 @@ __all__ = ["Outcome", "Schedule", "Step", "run"]
 
 T = TypeVar("T")
 _ALL = 1 << 30
-_FATES = {"!": "crash", "?": "lost-response", "-": "fail", "~": "late"}
+_FATES = {"!": "crash", "?": "lost-response", "-": "fail", "~": "late", "<": "lag"}
+_CREATES = ("create", "put", "output", "hint")
 _WAIT_SECONDS = 60
 
 
@@ -55,7 +58,7 @@ class Schedule:
         """The schedule of a line of text."""
         found = []
         for word in text.split():
-            actor, steps, fate = re.fullmatch(r"([A-Z])(\*|\d+)([!?~-]?)", word).groups()  # type: ignore[union-attr]  # or the text is wrong
+            actor, steps, fate = re.fullmatch(r"([A-Z])(\*|\d+)([!?~<-]?)", word).groups()  # type: ignore[union-attr]  # or the text is wrong
             found.append(Turn(actor, _ALL if steps == "*" else int(steps), fate))
         return cls(tuple(found))
 
@@ -136,6 +139,8 @@ class _Conductor:
     """Whether a step is being made."""
     late: list[tuple[int, Callable[[], object]]] = field(default_factory=list)
     """Requests that the store carries out later, each once so many turns are left."""
+    new: dict[str, set[str]] = field(default_factory=dict)
+    """By actor: the files that others have created since its latest step."""
     moved: Condition = field(default_factory=Condition)
 
     def play(self, name: str, store: Store, call: Callable[[kt.Table], object]) -> None:
@@ -164,6 +169,11 @@ class _Conductor:
                     fate = _FATES[self.turns[0].fate]
                     self._end_turn()
             self.steps.append(Step(name, operation, path, fate))
+            if fate != "lag":
+                self.new[name] = set()
+            if operation in _CREATES:
+                for other in {*self.names} - {name}:
+                    self.new.setdefault(other, set()).add(path)
             self.is_busy = True
             if fate == "crash":
                 self.dead.add(name)
@@ -230,11 +240,25 @@ class _Stage(FaultyStore):
         tear: Callable[[], object] | None = None,
     ) -> T:
         with self._conductor.step(self._name, operation, self._prefix + path) as fate:
-            if fate in ("", "lost-response"):
+            if fate in ("", "lost-response", "lag"):
                 found = do()
+            if fate == "lag":
+                return self._lagging(path, found)
             if fate == "late":
                 self._conductor.late.append((len(self._conductor.turns) - 1, do))
                 raise self._failure("fail", operation, path)
             if fate:
                 raise self._failure(fate, operation, path)  # type: ignore[arg-type]  # an action
             return found
+
+    def _lagging(self, directory: str, found: T) -> T:
+        """What is listed, without what others have just created."""
+        hidden = self._conductor.new.get(self._name, set())
+        if isinstance(found, list):
+            place = (self._prefix + directory).strip("/")
+            shown = [name for name in found if f"{place}/{name}" not in hidden]
+        elif isinstance(found, Iterator):
+            shown = iter([i for i in found if self._prefix + i.path not in hidden])  # type: ignore[assignment]
+        else:
+            raise AssertionError(f"a {type(found).__name__} is no listing")
+        return shown  # type: ignore[return-value]  # of the same type

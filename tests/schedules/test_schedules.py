@@ -28,7 +28,7 @@ def test_result_of_any_schedule_is_that_of_some_order(kind: str) -> None:
     possible = [name for name in OPERATIONS if supports(kind, name)]
     for _ in range(EACH):
         case = Case(kind, tuple(chance.choices(possible, k=2)))
-        schedules = itertools.chain(case.schedules(2), case.faults("!?~-"))
+        schedules = itertools.chain(case.schedules(2), case.faults("!?~<-"))
         for schedule in chance.sample([*schedules], EACH):
             finding = case.check(schedule)
             assert finding is None, str(finding)
@@ -45,7 +45,9 @@ def test_a_schedule_gives_the_same_steps_each_time() -> None:
     assert [actor for actor, _, _ in steps()][:14] == ["A"] * 5 + ["B"] * 9
 
 
-@pytest.mark.parametrize("text", ["A3 B*", "A0! B*", "B2? A* B*", "A12- B3 A*", "A3~ B*"])
+@pytest.mark.parametrize(
+    "text", ["A3 B*", "A0! B*", "B2? A* B*", "A12- B3 A*", "A3~ B*", "A2 B* A0< A*"]
+)
 def test_schedule_is_a_line_of_text(text: str) -> None:
     assert str(Schedule.of(text)) == text
 
@@ -71,6 +73,20 @@ def test_late_request_is_carried_out_when_the_next_turn_is_over() -> None:
     assert "A" not in made.errors
     assert [step.operation for step in made.steps if step.actor == "A"].count("create") == 1
     assert (1, 3, "w") in contents(kt.connect("", store=store).table("t"))
+
+
+def test_listing_that_lags_lacks_what_others_have_just_created() -> None:
+    def names(table: kt.Table) -> list[str]:
+        return table.stored.store.list_names("tag")
+
+    before = len(run(Schedule(), new_world("latest"), {"A": names}).steps) - 1
+    for fate, listed in (("", ["tag-tagged"]), ("<", [])):
+        made = run(
+            Schedule.of(f"A{before} B* A0{fate} A*"),
+            new_world("latest"),
+            {"A": names, "B": OPERATIONS["tag"]},
+        )
+        assert made.values["A"] == listed
 
 
 FOUND = [
