@@ -139,14 +139,8 @@ def test_command_prints_verdicts_as_json(tables: Path, capsys: pytest.CaptureFix
 
 
 def test_archive_has_tables_that_can_be_judged_elsewhere(tmp_path: Path) -> None:
-    only = (
-        "--only",
-        "a tag of",
-        "--only",
-        "delta, deduplicate, c",
-        "--only",
-        "iceberg, deduplicate, c",
-    )
+    words = ("tag, 1 b", "delta, deduplicate, c", "iceberg, deduplicate, c")
+    only = [word for each in words for word in ("--only", each)]
     archive = tmp_path / "tables.tar.xz"
     assert run("--tables", str(tmp_path / "here"), "--archive", str(archive), *only) == 0
     with tarfile.open(archive) as packed:
@@ -156,9 +150,32 @@ def test_archive_has_tables_that_can_be_judged_elsewhere(tmp_path: Path) -> None
         json.loads(line)["request"]["form"]
         for line in (tmp_path / "there" / "tables.jsonl").read_text().splitlines()
     )
-    assert forms["delta"] == 1
-    assert "iceberg" not in forms
+    assert forms == {"paimon": 3, "delta": 1}
     assert run("--tables", str(tmp_path / "there"), "--form", "paimon", *OWN_READER) == 0
+
+
+def test_reader_that_always_fails_is_asked_five_times(tmp_path: Path) -> None:
+    judge.make_tables(tmp_path / "tables", lambda cell: "of BOOLEAN" in cell.name, processes=1)
+    body = f"open({str(tmp_path / 'asked')!r}, 'a').write(line)\nsys.exit(1)"
+    found = [*judge.judge(tmp_path / "tables", reader(tmp_path, body))]
+    assert {each.outcome for each in found} == {"failed"}
+    assert len((tmp_path / "asked").read_text().splitlines()) == 5 < len(found)
+    assert found[-1].detail == "not read after 5 failures in a row"
+
+
+@pytest.mark.parametrize(
+    ("given", "saying"),
+    [
+        (["no-such-command"], "the command 'no-such-command' does not exist"),
+        (["--only", "nothing like this", sys.executable], "no table of the folder has these words"),
+    ],
+)
+def test_command_that_cannot_do_anything_says_why(
+    given: list[str], saying: str, tables: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run("--tables", str(tables), *given)
+    assert saying in capsys.readouterr().err
 
 
 def test_command_without_anything_to_do_says_what_to_give(

@@ -23,6 +23,7 @@ import json
 import multiprocessing
 import os
 import selectors
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -53,6 +54,7 @@ OUTCOMES = ("right", "refused", "wrong", "failed")
 FORMS = ("paimon", "delta", "iceberg")
 _LIST = "tables.jsonl"
 _TABLE = "default.t"
+_FAILURES_MAX = 5
 
 Line: TypeAlias = dict[str, Any]
 """A table in the list of a folder: what is requested, and the rows that it must show."""
@@ -194,13 +196,18 @@ def judge(
 ) -> Iterator[Verdict]:
     """Have a command read the tables of a folder, one after the other. Verdicts in their order.
 
-    Raises `FileNotFoundError` if the command or the list of tables is missing.
+    After five failures in a row, the remaining tables count as failed. Raises `FileNotFoundError`
+    if the command or the list of tables is missing.
     """
     lines = [json.loads(text) for text in (folder / _LIST).read_text().splitlines()]
-    reader = _Reader(command, seconds)
+    reader, failures = _Reader(command, seconds), 0
     try:
         for line in filter(chosen, lines):
-            yield Verdict(line["area"], line["name"], *_judged(folder, line, reader))
+            found = ("failed", f"not read after {_FAILURES_MAX} failures in a row")
+            if failures < _FAILURES_MAX:
+                found = _judged(folder, line, reader)
+                failures = failures + 1 if found[0] == "failed" else 0
+            yield Verdict(line["area"], line["name"], *found)
     finally:
         reader.close()
 
@@ -291,6 +298,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = [word for word in given.reader if word != "--"] if given.reader else []
     if not command and not (given.tables or given.archive):
         parser.error("name a command that reads tables, or --tables or --archive to make them only")
+    if command and shutil.which(command[0]) is None:
+        parser.error(f"the command {command[0]!r} does not exist")
 
     def is_chosen(form: str, name: str) -> bool:
         has_words = not given.only or any(words in name for words in given.only)
@@ -313,6 +322,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given.seconds,
         )
         verdicts = list(_tracked(found, None, "Reading tables"))
+    if not verdicts:
+        parser.error("no table of the folder has these words and this form")
     if given.json:
         for each in verdicts:
             print(json.dumps(vars(each)))
