@@ -132,8 +132,10 @@ def _named(error: BaseException) -> str:
     return f"{type(error).__module__}.{type(error).__qualname__}: {_told(error)}"
 
 
-def _is_overlong(error: kt.DataError) -> bool:
-    return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ENAMETOOLONG
+def _is_overlong(error: BaseException | None) -> bool:
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return True
+    return error is not None and _is_overlong(error.__cause__)
 
 
 def _told(error: BaseException) -> str:
