@@ -16,12 +16,12 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
     "modules": 350,
-    "code_lines": 76_426,
-    "import_lines": 7_741,
-    "functions": 6_786,
-    "longest_function": 49,
+    "code_lines": 76_449,
+    "import_lines": 7_742,
+    "functions": 6_787,
+    "longest_function": 53,
     "one_liners_percent": 28,
-    "used_once_percent": 41,
+    "used_once_percent": 42,
     "lone_modules": 29,
     "names_in_two_packages": 21,
 }
