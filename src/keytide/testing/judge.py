@@ -19,6 +19,7 @@ how values are spelled. The command can be in any language:
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
@@ -100,20 +101,10 @@ def _make(folder: Path, place: int) -> Line:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KeytideWarning)  # they concern who uses the table for long
         cell.make(kt.connect(str(folder / warehouse)), _TABLE.partition(".")[2])
-    return _line(cell, warehouse)
-
-
-def _line(cell: Cell, warehouse: str) -> Line:
     columns = {**(cell.shown or cell.columns)}
     request = {"table": _TABLE, "form": cell.form, "columns": columns, **cell.look}
-    known = {"rows": cell.rows, "bags": cell.bags}
-    return {
-        "area": cell.area,
-        "name": cell.name,
-        "warehouse": warehouse,
-        "request": request,
-        **known,
-    }
+    known = {"warehouse": warehouse, "rows": cell.rows, "bags": cell.bags}
+    return {"area": cell.area, "name": cell.name, "request": request, **known}
 
 
 def archive_tables(folder: Path, archive: Path) -> None:
@@ -260,23 +251,7 @@ def _tracked(items: Any, count: int | None, what: str) -> Any:
     return track(items, what, count, console=console, disable=not console.is_terminal)
 
 
-def _print(verdicts: Sequence[Verdict]) -> None:
-    """A table of the areas, and what was wrong or failed."""
-    console = Console(soft_wrap=True)
-    table = Table("tables", *OUTCOMES)
-    counts = Counter((each.area, each.outcome) for each in verdicts)
-    for area in dict.fromkeys(each.area for each in verdicts):
-        table.add_row(area, *(str(counts[area, outcome]) for outcome in OUTCOMES))
-    total = Counter(each.outcome for each in verdicts)
-    table.add_row("all", *(str(total[outcome]) for outcome in OUTCOMES))
-    for each in verdicts:
-        if each.outcome in ("wrong", "failed"):
-            console.print(f"{each.outcome}: {each.area}: {each.name}: {each.detail}", markup=False)
-    console.print(table)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Judge a reader. The exit code is 1 if a table is read wrong or not at all."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m keytide.testing.judge",
         description="Have a command read some 2,000 small tables, and compare the rows.",
@@ -294,6 +269,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="to wait for an answer")
     parser.add_argument("--json", action="store_true", help="print all verdicts as lines of JSON")
     parser.add_argument("reader", nargs=argparse.REMAINDER, help="the command and its arguments")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Judge a reader. The exit code is 1 if a table is read wrong or not at all."""
+    parser = _parser()
     given = parser.parse_args(arguments)
     command = [word for word in given.reader if word != "--"] if given.reader else []
     if not command and not (given.tables or given.archive):
@@ -324,12 +305,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verdicts = list(_tracked(found, None, "Reading tables"))
     if not verdicts:
         parser.error("no table of the folder has these words and this form")
+    is_bad = [each.outcome in ("wrong", "failed") for each in verdicts]
     if given.json:
         for each in verdicts:
             print(json.dumps(vars(each)))
-    else:
-        _print(verdicts)
-    return int(any(each.outcome in ("wrong", "failed") for each in verdicts))
+        return int(any(is_bad))
+
+    # A table of the areas, and what was wrong or failed.
+    console, table = Console(soft_wrap=True), Table("tables", *OUTCOMES)
+    for each in itertools.compress(verdicts, is_bad):
+        console.print(f"{each.outcome}: {each.area}: {each.name}: {each.detail}", markup=False)
+    counts = Counter((each.area, each.outcome) for each in verdicts)
+    counts.update(("all", each.outcome) for each in verdicts)
+    for area in dict.fromkeys([*(each.area for each in verdicts), "all"]):
+        table.add_row(area, *(str(counts[area, outcome]) for outcome in OUTCOMES))
+    console.print(table)
+    return int(any(is_bad))
 
 
 if __name__ == "__main__":

@@ -101,16 +101,8 @@ def _compact(table: kt.Table) -> object:
     return table.compact(full=True)
 
 
-def _compact_some(table: kt.Table) -> object:
-    return table.compact()
-
-
 def _expire(table: kt.Table) -> object:
     return table.expire_snapshots(retain_max=1, retain_min=1)
-
-
-def _roll_back(table: kt.Table) -> object:
-    return table.rollback_to(3)
 
 
 def _publish(table: kt.Table) -> object:
@@ -125,8 +117,10 @@ LIVES: dict[str, Callable[[Sequence[Version]], list[Step]]] = {
     "three commits": lambda vs: _writes(vs, 3),
     "compacted": lambda vs: [*_writes(vs, 3), _compact],
     "compacted between": lambda vs: _each_then(_writes(vs, 3), _compact, 1),
-    "compacted in part": lambda vs: _each_then(_writes(vs, len(vs)), _compact_some, 3),
-    "rolled back": lambda vs: [*_writes(vs, 3), *_writes(vs[:2], 1), _roll_back],
+    "compacted in part": lambda vs: _each_then(_writes(vs, len(vs)), lambda t: t.compact(), 3),
+    "rolled back": lambda vs: [
+        *_writes(vs, 3), *_writes(vs[:2], 1), lambda t: t.rollback_to(3),
+    ],
     "expired": lambda vs: [*_writes(vs, 3), _compact, _expire],
 }  # fmt: skip
 """How a history is cut and compacted."""
@@ -397,20 +391,17 @@ def _of_keys() -> Iterator[Cell]:
             columns={"k": f"{kind} NOT NULL", "v": "INT"},
             rows=rows if len(values) > 1 else (),
         )  # fmt: skip
-
-
-def _of_partitions() -> Iterator[Cell]:
     for kind, given in _KEY_VALUES.items():
         if "TIME" in kind or kind in ("FLOAT", "DOUBLE", "BYTES", "VARBINARY(9)"):
             continue
         values = [value for value in given if value != "" and len(str(value)) < 100]
-        history = [("+I", (value, n, n)) for n in (1, 2) for value in values]
+        added: list[Version] = [("+I", (value, n, n)) for n in (1, 2) for value in values]
         yield from _lived(
-            "types of partitions", kind, [*history, ("-D", (values[0], 1, 1))],
+            "types of partitions", kind, [*added, ("-D", (values[0], 1, 1))],
             ("three commits", "compacted"),
             columns={"p": f"{kind} NOT NULL", "k": "INT NOT NULL", "v": "INT"},
             key=("p", "k"), partition_by=("p",),
-            rows=tuple(row for kind, row in history if row != (values[0], 1, 1)),
+            rows=tuple(row for _, row in added if row != (values[0], 1, 1)),
         )  # fmt: skip
 
 
@@ -464,9 +455,6 @@ def _of_features() -> Iterator[Cell]:
             columns=_COLUMNS, rows=rows,
             options={**options, **_COMPACTING, "changelog-producer": "lookup"},
         )  # fmt: skip
-
-
-def _of_append_tables() -> Iterator[Cell]:
     versions: list[Version] = [("+I", row) for _, row in _CHANGES]
     for name, more in {
         "no buckets": {"bucket": "-1"},
@@ -643,9 +631,7 @@ def cells() -> list[Cell]:
         *_of_functions(),
         *_of_values(),
         *_of_keys(),
-        *_of_partitions(),
         *_of_features(),
-        *_of_append_tables(),
         *_of_times(),
         *_of_schemas(),
         *_of_forms(),
