@@ -149,8 +149,8 @@ MAKES_FILES = re.compile(
     r"\.write_(text|bytes)\(|duckdb\.connect\(|sqlite3\.connect\(|open\([^)]*[\"'][wxa]"
 )
 """What makes a file that has a name. One of `tempfile.TemporaryFile` has none."""
-IN_TABLES = {"store/local", "store/local_writes"}
-"""Modules that make the files of tables, which have the modes that the umask gives."""
+IN_TABLES = {"store/local", "store/local_writes", "testing/judge"}
+"""Modules that make the files of tables and lists of them, which have the modes of the umask."""
 MAKES_NONE = {"cli/command_group", "duckdb", "dml/adbc", "dml/databases"}
 
 

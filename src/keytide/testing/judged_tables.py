@@ -296,7 +296,7 @@ _TEXTS = ["", "a", "é", "日本語", "\U0001f600", "ab"]
 _MICROS = ["1969-12-31T23:59:59.999999", "1970-01-01T00:00:00.000001", "2023-11-14T22:13:20.123456"]
 _NANOS = ["1969-12-31T23:59:59.999999999", "1970-01-01T00:00:00.000000999",
           "2023-11-14T22:13:20.123456789"]  # fmt: skip
-_ZONE = " WITH LOCAL TIME ZONE"
+_ZONE = "WITH LOCAL TIME ZONE"
 _KEY_VALUES: dict[str, list[Any]] = {
     "BOOLEAN": [False, True],
     "TINYINT": [-128, -1, 0, 127],
@@ -320,9 +320,9 @@ _KEY_VALUES: dict[str, list[Any]] = {
     "TIMESTAMP(3)": [*_SECONDS, "1969-12-31T23:59:59.999", "1970-01-01T00:00:00.001"],
     "TIMESTAMP(6)": [*_SECONDS, *_MICROS],
     "TIMESTAMP(9)": _NANOS,
-    f"TIMESTAMP(3){_ZONE}": ["1969-12-31T23:59:59.999", "2023-11-14T22:13:20.123"],
-    f"TIMESTAMP(6){_ZONE}": _MICROS,
-    f"TIMESTAMP(9){_ZONE}": _NANOS,
+    f"TIMESTAMP(3) {_ZONE}": ["1969-12-31T23:59:59.999", "2023-11-14T22:13:20.123"],
+    f"TIMESTAMP(6) {_ZONE}": _MICROS,
+    f"TIMESTAMP(9) {_ZONE}": _NANOS,
 }
 _VALUES: dict[str, list[Any]] = {
     **{kind: [*values, None] for kind, values in _KEY_VALUES.items()},
