@@ -123,6 +123,12 @@ def test_command_prints_a_table_and_ends_with_0_if_all_is_right(
     assert "wrong:" not in printed
 
 
+def test_reader_gets_its_own_dashes(tables: Path, tmp_path: Path) -> None:
+    own = reader(tmp_path, f"open({str(tmp_path / 'given')!r}, 'w').write(sys.argv[1])\n{RIGHT}")
+    assert run("--tables", str(tables), "--", *own, "--") == 0
+    assert (tmp_path / "given").read_text() == "--"
+
+
 def test_command_names_what_is_wrong_and_ends_with_1(
     tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

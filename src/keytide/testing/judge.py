@@ -276,7 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Judge a reader. The exit code is 1 if a table is read wrong or not at all."""
     parser = _parser()
     given = parser.parse_args(arguments)
-    command = [word for word in given.reader if word != "--"] if given.reader else []
+    command = given.reader[1:] if given.reader[:1] == ["--"] else given.reader
     if not command and not (given.tables or given.archive):
         parser.error("name a command that reads tables, or --tables or --archive to make them only")
     if command and shutil.which(command[0]) is None:
