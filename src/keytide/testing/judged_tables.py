@@ -1,15 +1,17 @@
 """Small tables that a reader is judged by, and the rows that each of them must show.
 
-The rows are written down here, or follow from the values: no engine was asked for them. A table's
-history is the same however it is cut into commits and compacted, and so are its rows, because the
-order of compactions must not matter.
+The rows are written down here and in `judged_tables.json`, or follow from the values: no engine was
+asked for them. A table's history is the same however it is cut into commits and compacted, and so
+are its rows, because the order of compactions must not matter.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from importlib import resources
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -24,6 +26,7 @@ from keytide.definition.schema_evolution import (
     MoveColumn,
     RenameColumn,
 )
+from keytide.options import keys
 from keytide.testing.json_values import arrow_column
 
 __all__ = ["Cell", "cells"]
@@ -61,7 +64,7 @@ class Cell:
         """
         types = {column: kt.parse_sql_type(text) for column, text in self.columns.items()}
         schema = [kt.Field(-1, column, kind) for column, kind in types.items()]
-        options = {"bucket": "1", "write-only": "true", **self.options}
+        options = {keys.BUCKET: "1", keys.WRITE_ONLY: "true", **self.options}
         table = lake.create_table(
             name, schema, self.key, partition_by=self.partition_by, options=options
         )
@@ -138,17 +141,20 @@ def _lived(
             area,
             f"{name}, {life}, {file_format}",
             life=tuple(LIVES[life](history)),
-            options={"file.format": file_format, **options},
+            options={keys.FILE_FORMAT: file_format, **options},
             **more,
         )
 
 
 # -- merge engines ---------------------------------------------------------------------------------
 
-_COLUMNS = {"k": "INT NOT NULL", "s": "INT", "v": "INT", "w": "INT", "t": "STRING"}
+_DECLARED: dict[str, Any] = json.loads(
+    resources.files("keytide.testing").joinpath("judged_tables.json").read_text("utf-8")
+)
+_COLUMNS: dict[str, str] = _DECLARED["columns"]
 
 
-def _rows(*lines: str) -> tuple[Row, ...]:
+def _rows(lines: Sequence[str]) -> tuple[Row, ...]:
     """Rows of lines such as `1 3 11 - d`, in which `-` is NULL."""
     return tuple(
         tuple(
@@ -159,84 +165,17 @@ def _rows(*lines: str) -> tuple[Row, ...]:
     )
 
 
-def _history(*lines: str) -> list[Version]:
-    return [(line[:2], row) for line in lines for row in _rows(line[3:])]
-
-
-_CHANGES = _history(
-    "+I 1 1 10 1 a",
-    "+I 2 1 20 2 b",
-    "+I 3 5 30 - c",
-    "+U 1 3 11 - d",
-    "-D 2 2 20 2 b",
-    "+I 4 1 40 4 -",
-    "+U 3 4 31 3 e",
-    "+I 2 3 21 - f",
-    "-D 4 2 40 4 -",
-    "+U 1 2 12 5 -",
-    "+I 5 - 50 5 g",
-    "-D 3 6 30 - c",
-    "+I 3 7 33 7 h",
-)
-_PARTIAL = {"merge-engine": "partial-update"}
-_SUMS = {
-    "merge-engine": "aggregation", "fields.v.aggregate-function": "sum",
-    "fields.w.aggregate-function": "max", "fields.s.aggregate-function": "max",
-    "fields.t.aggregate-function": "last_non_null_value",
-}  # fmt: skip
+_CHANGES: list[Version] = [(line[:2], *_rows([line[3:]])) for line in _DECLARED["changes"]]
 _ENGINES: dict[str, tuple[dict[str, str], tuple[Row, ...]]] = {
-    "deduplicate": (
-        {}, _rows("1 2 12 5 -", "2 3 21 - f", "3 7 33 7 h", "5 - 50 5 g"),
-    ),
-    "deduplicate by sequence": (
-        {"sequence.field": "s"}, _rows("1 3 11 - d", "2 3 21 - f", "3 7 33 7 h", "5 - 50 5 g"),
-    ),
-    "deduplicate by two sequences": (
-        {"sequence.field": "w,s"},
-        _rows("1 2 12 5 -", "3 7 33 7 h", "5 - 50 5 g"),
-    ),
-    "deduplicate by sequence, descending": (
-        {"sequence.field": "s", "sequence.field.sort-order": "descending"},
-        _rows("1 1 10 1 a", "2 1 20 2 b", "3 4 31 3 e", "4 1 40 4 -", "5 - 50 5 g"),
-    ),
-    "deduplicate without deletes": (
-        {"ignore-delete": "true"},
-        _rows("1 2 12 5 -", "2 3 21 - f", "3 7 33 7 h", "4 1 40 4 -", "5 - 50 5 g"),
-    ),
-    "first-row": (
-        {"merge-engine": "first-row", "ignore-delete": "true"},
-        _rows("1 1 10 1 a", "2 1 20 2 b", "3 5 30 - c", "4 1 40 4 -", "5 - 50 5 g"),
-    ),
-    "partial-update": (
-        {**_PARTIAL, "ignore-delete": "true"},
-        _rows("1 2 12 5 d", "2 3 21 2 f", "3 7 33 7 h", "4 1 40 4 -", "5 - 50 5 g"),
-    ),
-    "partial-update by sequence": (
-        {**_PARTIAL, "ignore-delete": "true", "sequence.field": "s"},
-        _rows("1 3 11 5 d", "2 3 21 2 f", "3 7 33 7 h", "4 1 40 4 -", "5 - 50 5 g"),
-    ),
-    "partial-update removing": (
-        {**_PARTIAL, "partial-update.remove-record-on-delete": "true"},
-        _rows("1 2 12 5 d", "2 3 21 - f", "3 7 33 7 h", "5 - 50 5 g"),
-    ),
-    "a sequence group": (
-        {**_PARTIAL, "fields.s.sequence-group": "v,w,t"},
-        _rows("1 3 11 - d", "2 3 21 - f", "3 7 33 7 h", "4 2 - - -", "5 - 50 5 g"),
-    ),
-    "a sequence group that removes": (
-        {**_PARTIAL, "fields.s.sequence-group": "v,w,t",
-         "partial-update.remove-record-on-sequence-group": "s"},
-        _rows("1 3 11 - d", "2 3 21 - f", "3 7 33 7 h", "5 - 50 5 g"),
-    ),
-    "aggregation": (
-        {**_SUMS, **{f"fields.{name}.ignore-retract": "true" for name in "swt"}},
-        _rows("1 3 33 5 d", "2 3 21 2 f", "3 7 64 7 h", "4 1 0 4 -", "5 - 50 5 g"),
-    ),
-    "aggregation removing": (
-        {**_SUMS, "aggregation.remove-record-on-delete": "true"},
-        _rows("1 3 33 5 d", "2 3 21 - f", "3 7 33 7 h", "5 - 50 5 g"),
-    ),
-}  # fmt: skip
+    name: (engine["options"], _rows(engine["rows"]))
+    for name, engine in _DECLARED["engines"].items()
+}
+"""The options of a table with an engine, and the rows that the changes become."""
+_BY_SEQUENCE = "deduplicate by sequence"
+
+
+def _engines_with(feature: str) -> list[str]:
+    return [name for name, engine in _DECLARED["engines"].items() if feature in engine["also"]]
 
 
 def _of_engines() -> Iterator[Cell]:
@@ -246,35 +185,9 @@ def _of_engines() -> Iterator[Cell]:
         )
 
 
-_FUNCTIONS: list[tuple[str, str, list[Any], Any]] = [
-    ("sum", "INT", [10, 5, None, 8], 23),
-    ("sum", "BIGINT", [1 << 40, 1, None, -3], (1 << 40) - 2),
-    ("sum", "DECIMAL(10, 2)", ["1.50", "2.25", None, "-0.75"], "3.00"),
-    ("sum", "DOUBLE", [0.5, 0.25, None, 1.0], 1.75),
-    ("product", "INT", [2, 3, None, 4], 24),
-    ("max", "INT", [2, 7, None, 4], 7),
-    ("max", "STRING", ["a", "c", None, "b"], "c"),
-    ("max", "DATE", ["2026-01-31", "1969-12-31", None], "2026-01-31"),
-    ("min", "INT", [2, 7, None, 4], 2),
-    ("min", "TIMESTAMP(6)", ["2026-01-31T00:00:00", "1970-01-01T00:00:00.000001", None],
-     "1970-01-01T00:00:00.000001"),
-    ("bool_and", "BOOLEAN", [True, None, False, True], False),
-    ("bool_or", "BOOLEAN", [False, None, True, False], True),
-    ("last_value", "INT", [1, 2, 3, None], None),
-    ("last_non_null_value", "STRING", ["a", "b", None, None], "b"),
-    ("first_value", "INT", [None, 1, 2], None),
-    ("first_non_null_value", "INT", [None, 1, 2], 1),
-    ("listagg", "STRING", ["a", None, "b", "c"], "a,b,c"),
-    ("collect", "ARRAY<INT>", [[1], [2, 1], None, [3]], [1, 2, 1, 3]),
-    ("merge_map", "MAP<STRING, INT>", [{"a": 1}, {"b": 2, "a": 3}, None], {"a": 3, "b": 2}),
-    ("nested_update", "ARRAY<ROW<a INT, b STRING>>",
-     [[{"a": 1, "b": "x"}], None, [{"a": 2, "b": "y"}]], [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]),
-]  # fmt: skip
-"""A function, the type of its column, the values of one key in order, and what they become."""
-
-
 def _of_functions() -> Iterator[Cell]:
-    for function, kind, values, result in _FUNCTIONS:
+    """A function, the type of its column, the values of one key in order, and what they become."""
+    for function, kind, values, result in _DECLARED["functions"]:
         versions: list[Version] = [("+I", (1, value)) for value in values]
         yield from _lived(
             "aggregate functions",
@@ -283,7 +196,10 @@ def _of_functions() -> Iterator[Cell]:
             [life for life in LIVES if life != "one commit"],
             columns={"k": "INT NOT NULL", "x": kind},
             rows=((1, result), (2, values[0])),
-            options={"merge-engine": "aggregation", "fields.x.aggregate-function": function},
+            options={
+                **_DECLARED["aggregating"],
+                keys.key_of(keys.AGGREGATE_FUNCTION, "x"): function,
+            },
             bags=("x",) if kind.startswith("ARRAY") else (),
         )
 
@@ -407,62 +323,35 @@ def _of_keys() -> Iterator[Cell]:
 
 # -- features of a table ---------------------------------------------------------------------------
 
-_FEATURES: dict[str, dict[str, str]] = {
-    "two buckets": {"bucket": "2"},
-    "five buckets": {"bucket": "5"},
-    "buckets by modulus": {"bucket": "3", "bucket-function.type": "mod"},
-    "dynamic buckets": {"bucket": "-1", "dynamic-bucket.target-row-num": "2"},
-    "changelog of the input": {"changelog-producer": "input"},
-    "changelog of full compactions": {"changelog-producer": "full-compaction"},
-    "zstd": {"file.compression": "zstd"},
-    "lz4": {"file.compression": "lz4"},
-    "snappy": {"file.compression": "snappy"},
-    "no compression": {"file.compression": "none"},
-    "no compression of manifests": {"manifest.compression": "none"},
-    "no statistics": {"metadata.stats-mode": "none"},
-    "full statistics": {"metadata.stats-mode": "full"},
-    "bloom filters": {"file-index.bloom-filter.columns": "k,v"},
-    "thin files": {"data-file.thin-mode": "true"},
-    "small files": {"target-file-size": "1 kb"},
-}
-
-
-_COMPACTING = {"write-only": "false", "compaction.background": "false"}
-_VECTORS = {**_COMPACTING, "deletion-vectors.enabled": "true"}
-"""Rows are seen after the compaction that follows their write."""
-
 
 def _of_features() -> Iterator[Cell]:
-    options, rows = _ENGINES["deduplicate by sequence"]
-    for name, more in _FEATURES.items():
+    options, rows = _ENGINES[_BY_SEQUENCE]
+    for name, more in _DECLARED["features"].items():
         yield from _lived(
             "features", name, _CHANGES,
             ("a commit a row", "compacted", "compacted between", "rolled back", "expired"),
             [each for each in FORMATS if (name, each) != ("lz4", "avro")],
             columns=_COLUMNS, rows=rows, options={**options, **more},
         )  # fmt: skip
-    for engine in ("deduplicate", "deduplicate by sequence", "partial-update", "first-row"):
-        options, rows = _ENGINES[engine]
-        if engine != "first-row":
+    for feature, lives in (
+        ("deletion vectors", ("a commit a row", "three commits", "compacted")),
+        ("changelog by lookups", ("a commit a row", "three commits")),
+    ):
+        for engine in _engines_with(feature):
+            options, rows = _ENGINES[engine]
             yield from _lived(
-                "features", f"deletion vectors, {engine}", _CHANGES,
-                ("a commit a row", "three commits", "compacted"),
-                columns=_COLUMNS, rows=rows, options={**options, **_VECTORS},
+                "features", f"{feature}, {engine}", _CHANGES, lives,
+                columns=_COLUMNS, rows=rows, options={**options, **_DECLARED[feature]},
             )  # fmt: skip
-        yield from _lived(
-            "features", f"changelog by lookups, {engine}", _CHANGES,
-            ("a commit a row", "three commits"),
-            columns=_COLUMNS, rows=rows,
-            options={**options, **_COMPACTING, "changelog-producer": "lookup"},
-        )  # fmt: skip
+
+
+def _of_append_tables() -> Iterator[Cell]:
+    """Rows without a key are all seen."""
     versions: list[Version] = [("+I", row) for _, row in _CHANGES]
-    for name, more in {
-        "no buckets": {"bucket": "-1"},
-        "buckets": {"bucket": "2", "bucket-key": "k"},
-    }.items():
+    for name, options in _DECLARED["append tables"].items():
         yield from _lived(
             "append tables", name, versions, ("one commit", "a commit a row", "compacted"),
-            columns=_COLUMNS, rows=tuple(row for _, row in versions), key=(), options=more,
+            columns=_COLUMNS, rows=tuple(row for _, row in versions), key=(), options=options,
         )  # fmt: skip
 
 
@@ -499,7 +388,7 @@ def _of_times() -> Iterator[Cell]:
             {"k": "INT NOT NULL", "v": "INT"},
             (*writes, tagged, _compact, *more),
             rows,
-            options={"file.format": file_format, "bucket": bucket},
+            options={keys.FILE_FORMAT: file_format, keys.BUCKET: bucket},
             look=look,
         )
 
@@ -572,46 +461,31 @@ def _evolved(
     for (life, steps), file_format in itertools.product(lives.items(), FORMATS):
         yield Cell(
             "changes of the schema", f"{name}, {life}, {file_format}", before, tuple(steps), rows,
-            options={"file.format": file_format}, shown=after,
+            options={keys.FILE_FORMAT: file_format}, shown=after,
         )  # fmt: skip
 
 
 # -- published forms -------------------------------------------------------------------------------
 
-_FORMS = {
-    "delta": {"publish": "delta"},
-    "iceberg": {"publish": "iceberg"},
-    "iceberg 3": {"publish": "iceberg", "publish.iceberg.format-version": "3"},
-}
-
-
-_KEEPING_DELETES = {
-    "deduplicate by sequence",
-    "deduplicate by two sequences",
-    "partial-update by sequence",
-    "a sequence group that removes",
-    "aggregation removing",
-}
-"""Engines whose compacted files keep deletes, so that no form can have them."""
-
 
 def _of_forms() -> Iterator[Cell]:
-    for form, publishing in _FORMS.items():
-        for engine, (options, rows) in _ENGINES.items():
-            if engine in _KEEPING_DELETES:
-                continue
+    """Engines whose compacted files keep deletes are missing: no form can have those."""
+    for form, publishing in _DECLARED["forms"].items():
+        for engine in _engines_with("published"):
+            options, rows = _ENGINES[engine]
             yield Cell(
                 "published merge engines", f"{form}, {engine}, compacted", _COLUMNS,
                 (*LIVES["compacted"](_CHANGES), _publish), rows,
                 options={**options, **publishing}, form=form.split()[0],
             )  # fmt: skip
-        for engine in ("deduplicate", "deduplicate by sequence", "partial-update"):
+        for engine in _engines_with("deletion vectors"):
             for life in ("a commit a row", "three commits"):
                 options, rows = _ENGINES[engine]
                 yield Cell(
                     "published merge engines", f"{form}, {engine}, deletion vectors, {life}",
                     _COLUMNS, (*LIVES[life](_CHANGES), _publish), rows,
-                    options={**options, **publishing, **_VECTORS}, form=form.split()[0],
+                    options={**options, **publishing, **_DECLARED["deletion vectors"]},
+                    form=form.split()[0],
                 )  # fmt: skip
         for kind, values in _VALUES.items():
             if kind == "TIME(3)" or kind.startswith("TIMESTAMP(9)"):
@@ -632,6 +506,7 @@ def cells() -> list[Cell]:
         *_of_values(),
         *_of_keys(),
         *_of_features(),
+        *_of_append_tables(),
         *_of_times(),
         *_of_schemas(),
         *_of_forms(),
