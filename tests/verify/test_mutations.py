@@ -104,6 +104,15 @@ def test_every_member_that_says_something_else_is_told_or_harmless(name: str) ->
             check(name, mutation)
 
 
+@pytest.mark.parametrize("name", mutations.MADE)
+def test_list_without_its_first_manifest_is_told_or_harmless(name: str) -> None:
+    lists = [m for m in some(name) if "manifest-list" in m.path and m.place == (0,)]
+    assert len(lists) > 10
+    for mutation in lists:
+        with noting(f"{name}, {mutation}"):
+            check(name, mutation)
+
+
 @pytest.mark.takes_turns
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("member", ["schemaId", "_MAX_SEQUENCE_NUMBER", "_ROW_COUNT"])

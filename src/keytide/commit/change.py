@@ -296,7 +296,10 @@ class Change:
     """
 
     merges_manifests: bool = False
-    """Whether the manifests of earlier commits are merged as far as possible, due or not."""
+    """Whether the manifests of earlier commits are merged as far as possible, due or not.
+
+    At least one of them is rewritten.
+    """
 
     @property
     def entries(self) -> tuple[ManifestEntry, ...]:

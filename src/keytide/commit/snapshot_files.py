@@ -340,6 +340,10 @@ class SnapshotBuilder:
         manifests = self._metadata.manifests(latest)
         picked = pick_all if change.merges_manifests else pick
         rewrite = picked(manifests, MergeRules.of(self._view.options))
+        if change.merges_manifests and not rewrite.places:
+            # A compaction that has the manifests of the snapshot before it looks as if its list of
+            # changes were damaged.
+            rewrite = Rewrite(tuple(range(len(manifests))[-1:]))
         merger = ManifestMerger(self._metadata, self._view, self._names)
         return merger.rewritten(manifests, rewrite, files) if rewrite.places else manifests
 

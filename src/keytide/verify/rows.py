@@ -25,7 +25,7 @@ from keytide.format.data_file import VALUE_KIND, FileReader
 from keytide.format.index_files import HASH, IndexFile
 from keytide.format.manifest import ManifestFileMeta, live_entries
 from keytide.format.manifest_entry import FileKind, Identity, ManifestEntry
-from keytide.format.snapshot import Snapshot
+from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.read.runs import StoredVersions
 from keytide.read.scan import Scan
 from keytide.read.sections import decoded, key_ranks
@@ -120,6 +120,9 @@ class _Walk:
         if start is None or changes is None or base is None or delta is None:
             return None
         self._check_changes(path, changes, start)
+        names = frozenset(meta.file_name for meta in (*base, *delta))
+        if before is not None and not delta and names == before.manifests:
+            self._check_idle(path, snapshot, before)
 
         changed = list(changes)
         added = {e.identity: e for e in changed if e.kind is FileKind.ADD}
@@ -127,8 +130,28 @@ class _Walk:
         live = {i: e for i, e in {**start.live, **added}.items() if i not in gone}
         self._check_counts(path, snapshot, changes, live, before)
         self._check_layout(path, live, None if before is None else changes)
-        names = frozenset(meta.file_name for meta in (*base, *delta))
         return _Lists(snapshot, live, names, start.deleted | _deleted_by(changes))
+
+    def _check_idle(self, path: str, snapshot: Snapshot, before: _Lists) -> None:
+        """Check a snapshot with the same manifests as the one before it.
+
+        If a compaction has lost its list of files that move to another level, no count is wrong.
+        A conversion to another kind of table changes the schema. Compactions of other engines, which
+        name no base, may change an index alone.
+        """
+        last = before.snapshot
+        is_possible = (
+            snapshot.commit_kind is not CommitKind.COMPACT
+            or snapshot.schema_id != last.schema_id
+            or (snapshot.base is None and snapshot.index_manifest != last.index_manifest)
+        )
+        if before.live and not is_possible:
+            self.findings.add(
+                path,
+                "it is a compaction without changes of files",
+                "a list of the files that it replaced and created",
+                _COMPACT_AGAIN,
+            )
 
     def _before(
         self, path: str, base: list[ManifestFileMeta] | None, before: _Lists | None
@@ -360,6 +383,7 @@ def _frames(scan: Scan) -> Iterator[pl.DataFrame]:
 Hashes = npt.NDArray[np.int32]
 
 _WAY_OUT = f"{REWRITE}; this recreates the index"
+_COMPACT_AGAIN = "Compact the table again"
 
 
 def check_hashes(
