@@ -113,6 +113,14 @@ def test_list_without_its_first_manifest_is_told_or_harmless(name: str) -> None:
             check(name, mutation)
 
 
+def test_snapshot_without_its_index_manifest_is_told_or_harmless() -> None:
+    lost = [m for m in some("vectors") if m.place == ("indexManifest",)]
+    assert len(lost) > 10
+    for mutation in lost:
+        with noting(str(mutation)):
+            check("vectors", mutation)
+
+
 @pytest.mark.takes_turns
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("member", ["schemaId", "_MAX_SEQUENCE_NUMBER", "_ROW_COUNT"])

@@ -250,6 +250,11 @@ def metadata_file_name(file: MetadataFile, uuid: str, number: int) -> str:
     return f"{file.value}-{uuid}-{_checked_id(number)}"
 
 
+def uuid_of(name: str) -> str:
+    """The uuid in the name of a manifest, manifest list, index manifest or index file."""
+    return name.rpartition("-")[0][-36:]
+
+
 def manifest_path(name: str) -> str:
     """The path of a manifest, manifest list or index manifest."""
     return join(MANIFEST_DIR, name)

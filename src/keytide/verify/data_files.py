@@ -375,11 +375,25 @@ Place = tuple[bytes, int, str]
 
 
 @dataclass(frozen=True)
-class _DeadCounts:
-    """How many rows of each data file are dead in a snapshot. None if that is not recorded."""
+class _Dead:
+    """The deletion vectors of a snapshot.
 
-    snapshot_id: int
+    `rows` is how many rows of each data file are dead. None if that is not recorded.
+    """
+
+    seen: SnapshotFiles
+    files: frozenset[str]
     rows: Mapping[Place, int | None]
+
+    @classmethod
+    def of(cls, seen: SnapshotFiles, listed: Iterable[IndexFile]) -> _Dead:
+        vectors = [index for index in listed if index.index_type == DELETION_VECTORS]
+        rows = {
+            (index.partition, index.bucket, place.data_file_name): place.cardinality
+            for index in vectors
+            for place in index.ranges or ()
+        }
+        return cls(seen, frozenset(index.file_name for index in vectors), rows)
 
 
 @dataclass
@@ -393,7 +407,7 @@ class Indexes:
     check.
     """
     _checked: set[IndexFile] = field(default_factory=set)
-    _before: _DeadCounts | None = None
+    _before: _Dead | None = None
     _manifests: dict[str, list[IndexFile]] = field(default_factory=dict)
 
     def check(self, seen: SnapshotFiles) -> None:
@@ -433,17 +447,12 @@ class Indexes:
 
     def _check_still_dead(self, seen: SnapshotFiles, listed: Iterable[IndexFile]) -> None:
         """Check that dead rows are still dead. Only a replacement of rows may change that."""
-        rows = {
-            (index.partition, index.bucket, place.data_file_name): place.cardinality
-            for index in listed
-            if index.index_type == DELETION_VECTORS
-            for place in index.ranges or ()
-        }
-        before, now = self._before, _DeadCounts(seen.snapshot.id, rows)
+        before, now = self._before, _Dead.of(seen, listed)
         self._before = now
         kinds = (CommitKind.APPEND, CommitKind.COMPACT)
         if before is None or not seen.follows or seen.snapshot.commit_kind not in kinds:
             return
+        self._check_taken_over(before, now)
         there = {
             (entry.partition, entry.bucket, entry.file.file_name) for entry in seen.live.values()
         }
@@ -453,8 +462,27 @@ class Indexes:
                 self.findings.add(
                     seen.path,
                     f"{counted(was - known, 'row')} of {place[2]} exist again that were deleted "
-                    f"in snapshot {before.snapshot_id}",
+                    f"in snapshot {before.seen.snapshot.id}",
                     f"an index manifest that marks at least {was} as deleted",
+                    "Restore the file from a backup, or read a newer snapshot",
+                )
+
+    def _check_taken_over(self, before: _Dead, now: _Dead) -> None:
+        """Check that a snapshot took over no deletion vectors that the one before it lacks.
+
+        A commit of this engine, which names its base, takes its own names from one uuid.
+        """
+        snapshot = now.seen.snapshot
+        if snapshot.base is None:
+            return
+        own = paths.uuid_of(snapshot.delta_manifest_list)
+        for name in sorted(now.files - before.files):
+            if paths.uuid_of(name) != own:
+                self.findings.add(
+                    before.seen.path,
+                    f"it lacks the deletion vectors of {name}, which snapshot {snapshot.id} took "
+                    "over from it",
+                    "an index manifest with these deletion vectors",
                     "Restore the file from a backup, or read a newer snapshot",
                 )
 

@@ -135,8 +135,8 @@ class _Walk:
     def _check_idle(self, path: str, snapshot: Snapshot, before: _Lists) -> None:
         """Check a snapshot with the same manifests as the one before it.
 
-        If a compaction has lost its list of files that move to another level, no count is wrong.
-        A conversion to another kind of table changes the schema. Compactions of other engines, which
+        If a compaction has lost its list of files that move to another level, no count is wrong. A
+        conversion to another kind of table changes the schema. Compactions of other engines, which
         name no base, may change an index alone.
         """
         last = before.snapshot
