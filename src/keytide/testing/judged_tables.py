@@ -11,7 +11,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from importlib import resources
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -148,9 +148,7 @@ def _lived(
 
 # -- merge engines ---------------------------------------------------------------------------------
 
-_DECLARED: dict[str, Any] = json.loads(
-    resources.files("keytide.testing").joinpath("judged_tables.json").read_text("utf-8")
-)
+_DECLARED: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
 _COLUMNS: dict[str, str] = _DECLARED["columns"]
 
 
