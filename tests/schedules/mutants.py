@@ -48,6 +48,7 @@ _COMMITTER = "commit/committer.py"
 _CHANGE = "commit/change.py"
 _AUTHORITY = "snapshot/authority.py"
 _ROLLBACK = "maintenance/rollback.py"
+_FILES = "commit/snapshot_files.py"
 _EXPIRY = "maintenance/expiry.py"
 _REFERENCES = "maintenance/references.py"
 _NEVER_OWN: Patch = (
@@ -170,6 +171,41 @@ MUTANTS: dict[str, Mutant] = {
     "keys in other buckets": Mutant(
         ((_CHANGE, "if any(each.is_conflict() for each in moved):", "if False:"),),
         "dynamic buckets", ("write three", "write two"),
+    ),
+    "writes keep their numbers": Mutant(
+        ((_CHANGE, "return Restamp(numbers) if numbers else Fits()", "return Fits()"),),
+        "by commits", ("drop", "update all"),
+    ),
+    "compactions take new numbers": Mutant(
+        ((_CHANGE, "    if change.kind is not CommitKind.APPEND or not change.renumbers:\n",
+          "    if not change.renumbers:\n"),),
+        "by commits", ("compact", "write late"),
+    ),
+    "manifests of an earlier attempt": Mutant(
+        ((_FILES, "            base = self._base(change, latest, files)\n",
+          "            base = self.__dict__.setdefault('_first', "
+          "self._base(change, latest, files))\n"),),
+        "latest", ("write", "write later"),
+    ),
+    "deletion vectors of others": Mutant(
+        ((_CHANGE, "    if any(rows.is_outdated(dead_rows.get(bucket, NOTHING_DEAD))"
+          " for bucket, rows in dead):\n", "    if False:\n"),),
+        "without a key", ("update all", "delete the first"),
+    ),
+    "dead rows of files that are gone": Mutant(
+        ((_CHANGE, "    if not marked <= present:\n", "    if False:\n"),),
+        "without a key", ("delete the first", "compact"),
+    ),
+    "branches have orphans": Mutant(
+        ((_REFERENCES, "    for branch in map(paths.parse_branch_name, "
+          "main.list_names(paths.branches_dir())):\n", "    for branch in ():\n"),),
+        "latest", ("write", "scan"),
+    ),
+    "two create a branch": Mutant(
+        (("maintenance/branches.py",
+          "    if not created(store.main, paths.unfinished_path(store.branch), mark):\n",
+          "    created(store.main, paths.unfinished_path(store.branch), mark)\n    if False:\n"),),
+        "latest", ("branch", "branch"),
     ),
     "a schema replaces another one": Mutant(
         (("store/interface.py", "        return store.create(path, data)\n    except DataError:\n"

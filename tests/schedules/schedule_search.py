@@ -7,16 +7,16 @@ was refused because of a conflict is not part of it. One that crashed or failed 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
-from schedule_steps import Outcome, Schedule, Step, Turn, run
+from schedule_steps import WHOLE, Outcome, Schedule, Step, Turn, run
 from schedule_worlds import (
     COMPACTED,
-    DELETES,
     NOT_LATE,
     OPERATIONS,
     READS,
@@ -63,17 +63,25 @@ class Case:
 
     def schedules(self, preemptions: int) -> Iterator[Schedule]:
         """All schedules with at most so many preemptions, without those that only swap steps that
-        nobody else sees.
+        do not meet.
         """
-        for order in itertools.permutations(self.actors):
-            first, *others = order
-            yield Schedule(tuple(Turn(name) for name in order))
-            for stop in self.stops(first) if preemptions else ():
-                head, rest = Turn(first, stop), tuple(map(Turn, others))
-                yield Schedule((head, *rest, Turn(first)))
-                if preemptions > 1:
-                    for again in self.stops(others[0]):
-                        yield Schedule((head, Turn(others[0], again), Turn(first), *rest))
+        explored = _explored(self) if preemptions else _Explored(self)
+        found: list[Schedule] = [Schedule(tuple(map(Turn, order))) for order in self.orders]
+        yield from found
+        for _ in range(preemptions):
+            found = [later for each in found for later in explored.preempted(each)]
+            yield from found
+
+    @property
+    def orders(self) -> Iterator[tuple[str, ...]]:
+        """The orders in which each actor makes all of its steps at once."""
+        return itertools.permutations(self.actors)
+
+    @property
+    def is_atomic(self) -> bool:
+        """Whether others may not come in between."""
+        stepwise = [operation for operation in self.operations if operation in STEPWISE]
+        return len(stepwise) > 1 or bool(stepwise and {*self.operations} & READS)
 
     def faults(self, fates: str) -> Iterator[Schedule]:
         """Each step of each actor with each fate, after which the others run, and before."""
@@ -99,28 +107,31 @@ class Case:
         """The name of each operation's actor."""
         return _NAMES[: len(self.operations)]
 
-    def stops(self, name: str) -> Sequence[int]:
-        """After how many steps it makes a difference that others come first."""
-        stepwise = [operation for operation in self.operations if operation in STEPWISE]
-        if len(stepwise) > 1 or (stepwise and {*self.operations} & READS):
-            return ()
-        is_all_seen = any(of in DELETES for of in self.operations)
-        steps = self.steps_alone(name)
-        return [n for n, step in enumerate(steps) if n and (step.is_seen or is_all_seen)]
+    @property
+    def calls(self) -> dict[str, Callable[[kt.Table], Any]]:
+        """What each actor does."""
+        return dict(zip(self.actors, map(OPERATIONS.__getitem__, self.operations), strict=True))
 
     def steps_alone(self, name: str) -> tuple[Step, ...]:
         """The steps of an operation if it is the first one."""
-        return _alone(self.kind, self.operations[self.actors.index(name)])
+        return _alone(self.kind, name, self.operations[self.actors.index(name)])
 
     # -- results --------------------------------------------------------------------------------
 
     def check(self, schedule: Schedule) -> Finding | None:
         """Run a schedule. None if its result is right."""
         store = new_world(self.kind)
-        calls = dict(zip(self.actors, map(OPERATIONS.__getitem__, self.operations), strict=True))
-        outcome = run(schedule, store, calls)
+        outcome = run(schedule, store, self.calls)
+        # Nobody knows when a late request was carried out.
+        is_late = any(turn.fate == _LATE for turn in schedule.turns)
+        traces, trace = _right_traces(self), hash(outcome.trace)
+        if trace in traces and not is_late:
+            return None
         what = self._wrong(schedule, outcome, store)
-        return None if what is None else Finding(self, schedule, what, outcome)
+        if what is not None:
+            return Finding(self, schedule, what, outcome)
+        traces.add(trace)
+        return None
 
     def _wrong(self, schedule: Schedule, outcome: Outcome, store: Store) -> str | None:
         faulty = {turn.actor for turn in schedule.turns if turn.fate not in ("", _LAG)}
@@ -171,19 +182,72 @@ class Case:
 def _followed(table: kt.Table) -> list[tuple[int, Any, Any]]:
     """The rows of the oldest snapshot, and the changes since then."""
     ids = [snapshot.id for snapshot in table.snapshots()]
-    rows = {row[0]: row for row in contents(table, ids[0])}
+    seen = Counter(contents(table, ids[0]))
     for change in table.changes(ids[0], ids[-1]) if len(ids) > 1 else ():
         row = (change["k"], change["v"], change["s"])
-        if change["_row_kind"] in ("+I", "+U"):
-            rows[row[0]] = row
-        elif rows.get(row[0]) == row:
-            del rows[row[0]]
-    return sorted(rows.values())
+        if change["_row_kind"] in ("-D", "-U"):
+            seen[row] -= 1
+            continue
+        for other in [each for each in seen if table.primary_key and each[0] == row[0]]:
+            del seen[other]
+        seen[row] += 1
+    return sorted(seen.elements())
+
+
+@lru_cache(maxsize=8)
+def _right_traces(case: Case) -> set[int]:
+    """The hashes of the traces whose result is right. Filled as they are found."""
+    return set()
 
 
 @cache
-def _alone(kind: str, operation: str) -> tuple[Step, ...]:
-    return run(Schedule(), new_world(kind), {"A": OPERATIONS[operation]}).steps
+def _alone(kind: str, name: str, operation: str) -> tuple[Step, ...]:
+    return run(Schedule(), new_world(kind), {name: OPERATIONS[operation]}).named
+
+
+@dataclass(frozen=True)
+class _Explored:
+    """The steps of schedules of a case, and all that were met."""
+
+    case: Case
+    steps: dict[Schedule, tuple[Step, ...]] = field(default_factory=dict)
+    met: set[Step] = field(default_factory=set)
+
+    def preempted(self, schedule: Schedule) -> list[Schedule]:
+        """The same with one preemption more, in the first turn that is none yet: before each step
+        that the step of another actor meets.
+        """
+        place = sum(turn.steps < WHOLE for turn in schedule.turns)
+        before, whole, rest = (
+            schedule.turns[:place], schedule.turns[place], schedule.turns[place + 1 :]
+        )  # fmt: skip
+        if self.case.is_atomic or not rest:
+            return []
+        earlier = sum(turn.steps for turn in before if turn.actor == whole.actor)
+        own = [step for step in self.of(schedule) if step.actor == whole.actor][earlier:]
+        others = [step for step in self.met if step.actor != whole.actor]
+        stops = [n for n, step in enumerate(own) if n and any(map(step.meets, others))]
+        return [Schedule((*before, Turn(whole.actor, n), *rest, whole)) for n in stops]
+
+    def of(self, schedule: Schedule) -> tuple[Step, ...]:
+        """The steps of a schedule."""
+        if schedule not in self.steps:
+            made = run(schedule, new_world(self.case.kind), self.case.calls).named
+            self.steps[schedule] = made
+            self.met.update(made)
+        return self.steps[schedule]
+
+
+@lru_cache(maxsize=8)
+def _explored(case: Case) -> _Explored:
+    """All schedules with at most one preemption."""
+    explored, known = _Explored(case), -1
+    serial = [Schedule(tuple(map(Turn, order))) for order in case.orders]
+    while known < (known := len(explored.steps)):
+        for schedule in serial:
+            for each in (schedule, *explored.preempted(schedule)):
+                explored.of(each)
+    return explored
 
 
 @cache

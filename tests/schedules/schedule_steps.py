@@ -15,10 +15,12 @@ threads, and names that are random are different each time but mean the same.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Condition, Thread
 from typing import BinaryIO, TypeVar
 
@@ -26,12 +28,14 @@ import keytide as kt
 from keytide.store.faults import Crash, FaultyStore
 from keytide.store.interface import Store, buffered
 
-__all__ = ["Outcome", "Schedule", "Step", "run"]
+__all__ = ["WHOLE", "Outcome", "Schedule", "Step", "Turn", "run"]
 
 T = TypeVar("T")
-_ALL = 1 << 30
+WHOLE = 1 << 30
+"""The steps of a turn that has no end."""
 _FATES = {"!": "crash", "?": "lost-response", "-": "fail", "~": "late", "<": "lag"}
 _CREATES = ("create", "put", "output", "hint")
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=-)[0-9a-f]{12}\b")
 _WAIT_SECONDS = 60
 
 
@@ -40,11 +44,11 @@ class Turn:
     """So many steps of one actor, and the fate of the next one if it has one."""
 
     actor: str
-    steps: int = _ALL
+    steps: int = WHOLE
     fate: str = ""
 
     def __str__(self) -> str:
-        return f"{self.actor}{'*' if self.steps == _ALL else self.steps}{self.fate}"
+        return f"{self.actor}{'*' if self.steps == WHOLE else self.steps}{self.fate}"
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Schedule:
         found = []
         for word in text.split():
             actor, steps, fate = re.fullmatch(r"([A-Z])(\*|\d+)([!?~<-]?)", word).groups()  # type: ignore[union-attr]  # or the text is wrong
-            found.append(Turn(actor, _ALL if steps == "*" else int(steps), fate))
+            found.append(Turn(actor, WHOLE if steps == "*" else int(steps), fate))
         return cls(tuple(found))
 
     def __str__(self) -> str:
@@ -79,19 +83,24 @@ class Step:
         return f"{self.actor}  {self.operation:7} {self.path}{'  ' * bool(self.fate)}{self.fate}"
 
     @property
-    def is_seen(self) -> bool:
-        """Whether it matters to others when it happens, if nobody deletes anything.
+    def does_change(self) -> bool:
+        """Whether it changes the store."""
+        return self.operation in (*_CREATES, "delete")
 
-        Files with random names are invisible until a snapshot names them, and never change.
-        """
-        return self.operation in ("create", "hint", "delete", "list") or bool(
-            _SHARED.search(self.path)
-        )
+    @property
+    def folder(self) -> str | None:
+        """The beginning of all paths that a listing can contain. None if it is no listing."""
+        return f"{self.path}/".lstrip("/") if self.operation == "list" else None
 
-
-_SHARED = re.compile(
-    r"(^|/)(snapshot|schema|tag|branch|consumer|changelog)(/|$)|/(LATEST|EARLIEST)$"
-)
+    def meets(self, other: Step) -> bool:
+        """Whether it matters which of the two comes first."""
+        if not (self.does_change or other.does_change):
+            return False
+        if self.folder is not None or other.folder is not None:
+            return self.path.startswith(other.folder or "?") or other.path.startswith(
+                self.folder or "?"
+            )
+        return self.path == other.path
 
 
 @dataclass(frozen=True)
@@ -104,6 +113,54 @@ class Outcome:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.steps))
+
+    @property
+    def named(self) -> tuple[Step, ...]:
+        """The steps with names that are the same each time: `A2` for the second new name of A."""
+        names, own = dict[str, str](), Counter[str]()
+        for step in self.steps:
+            for uuid in _UUID.findall(step.path) if step.operation in _CREATES else ():
+                if uuid not in names:
+                    own[step.actor] += 1
+                    names[uuid] = f"{step.actor}{own[step.actor]}"
+        return tuple(
+            replace(step, path=_UUID.sub(lambda found: names.get(found[0], found[0]), step.path))
+            for step in self.steps
+        )
+
+    @property
+    def trace(self) -> str:
+        """What all schedules have in common that differ in the order of independent steps only.
+
+        It is the steps of each actor, and for each place the order of the steps that meet there. So
+        the state of the store at the end is the same, but for names and times.
+        """
+        meetings: dict[str, list[tuple[bool, str]]] = {}
+        steps: dict[str, list[str]] = {}
+        named = self.named
+        folders = {step.folder for step in named if step.folder is not None}
+        for step in named:
+            what = str(step)
+            steps.setdefault(step.actor, []).append(what)
+            place = step.path if step.folder is None else step.folder
+            meetings.setdefault(place, []).append((step.does_change, what))
+            for folder in folders if step.does_change else ():
+                if step.path.startswith(folder):
+                    meetings.setdefault(folder, []).append((True, what))
+        ordered = sorted((place, _ordered(place, met)) for place, met in meetings.items())
+        return repr((sorted(steps.items()), ordered))
+
+
+def _ordered(place: str, met: Iterable[tuple[bool, str]]) -> list[tuple[bool, list[str]]]:
+    """The order of reads among changes. Reads, and changes in a folder, have none among each
+    other.
+    """
+    found = []
+    for does_change, some in itertools.groupby(met, key=lambda each: each[0]):
+        what = [each for _, each in some]
+        is_folder = place.endswith("/") or not place
+        found.append((does_change, sorted(what) if is_folder or not does_change else what))
+    return found
 
 
 def run(

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 import keytide as kt
-from keytide.definition.schema_evolution import AddColumn
+from keytide.definition.schema_evolution import AddColumn, SetOption
 from keytide.store import open_store
 from keytide.store.interface import Store
 
@@ -39,6 +39,11 @@ _COMMON = {
 _INDEX = {"upsert.mode": "full"}
 KINDS: dict[str, dict[str, str | None]] = {
     "latest": {},
+    "by commits": {"sequence.field": None},
+    "other buckets": {},
+    "without a key": {
+        "bucket": "-1", "deletion-vectors.enabled": "true", "sequence.field": None,
+    },
     "two buckets": {"bucket": "2"},
     "dynamic buckets": {"bucket": "-1", "dynamic-bucket.target-row-num": "2"},
     "deletion vectors": {"deletion-vectors.enabled": "true"},
@@ -52,7 +57,7 @@ KINDS: dict[str, dict[str, str | None]] = {
     "first rows": {"merge-engine": "first-row", "sequence.field": None},
     "published": {"publish": "delta", "deletion-vectors.enabled": "true"},
 }  # fmt: skip
-"""The options in which each kind differs."""
+"""The options in which each kind differs. A table with other buckets has to be rescaled."""
 COMPACTED = frozenset(("deletion vectors", "published"))
 """Kinds whose rows are seen after the compaction that follows their write."""
 
@@ -73,7 +78,8 @@ def write(*lines: str) -> Callable[[kt.Table], object]:
 
 def first_snapshot(table: kt.Table) -> int:
     """The snapshot in which the first rows can be seen."""
-    return 2 if table.stored.schema.options.get("deletion-vectors.enabled") else 1
+    is_compacted = table.primary_key and "deletion-vectors.enabled" in table.options
+    return 2 if is_compacted else 1
 
 
 def merge(table: kt.Table) -> object:
@@ -90,9 +96,12 @@ OPERATIONS: dict[str, Callable[[kt.Table], Any]] = {
     "write two": write("+I 7 4 n", "+I 8 4 n"),
     "drop": write("-D 4 5 d"),
     "delete": lambda t: t.delete("k = 4"),
+    "delete the first": lambda t: t.delete("k = 1"),
     "update": lambda t: t.update({"s": "'u'"}, "k = 4"),
+    "update all": lambda t: t.update({"s": "'u'"}, "k > 0"),
     "merge": merge,
     "compact": lambda t: t.compact(full=True),
+    "rescale": lambda t: t.rescale(),
     "expire": lambda t: t.expire_snapshots(retain_max=1),
     "roll back": lambda t: t.rollback_to(first_snapshot(t)),
     "restore": lambda t: t.restore(first_snapshot(t)),
@@ -124,12 +133,20 @@ is taken for the same one of another actor.
 """
 
 
+_BY_ROWS = ("delete", "delete the first", "update", "update all", "merge")
+
+
 def supports(kind: str, operation: str) -> bool:
     """Whether an operation is possible on a kind of table."""
-    if operation == "publish":
-        return kind == "published"
-    is_of_latest = kind not in ("sums", "first rows")
-    return is_of_latest or operation not in ("drop", "delete", "update", "merge")
+    only = {"publish": "published", "rescale": "other buckets"}
+    if operation in only:
+        return kind == only[operation]
+    missing = {
+        "without a key": ("drop", "get"),
+        "sums": (*_BY_ROWS, "drop"),
+        "first rows": (*_BY_ROWS, "drop"),
+    }
+    return operation not in missing.get(kind, ())
 
 
 def contents(table: kt.Table, snapshot_id: int | None = None) -> list[tuple[int, Any, Any]]:
@@ -142,10 +159,13 @@ def _files(kind: str) -> Mapping[str, bytes]:
     store = open_store(f"memory://{uuid4().hex}")
     given = {**_COMMON, **KINDS[kind]}
     options = {name: value for name, value in given.items() if value is not None}
-    table = kt.connect("", store=store).create_table("t", _SCHEMA, ["k"], options=options)
+    key = () if kind == "without a key" else ("k",)
+    table = kt.connect("", store=store).create_table("t", _SCHEMA, key, options=options)
     table.write(rows("+I 1 1 o", "+I 4 0 o"))
     table.write(rows("+I 4 1 p"))
     table.create_branch("side").write(rows("+I 1 7 side"))
+    if kind == "other buckets":
+        table.alter(SetOption("bucket", "2"))
     return {info.path: store.read(info.path) for info in store.list()}
 
 

@@ -201,3 +201,40 @@ def test_changes_that_are_missing_are_found(monkeypatch: pytest.MonkeyPatch) -> 
     finding = Case("latest", ("write", "scan")).check(Schedule())
     assert finding is not None
     assert "a follower has" in finding.what
+
+
+# -- what is left out: schedules that only swap steps that do not meet -----------------------------
+
+
+@pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
+@pytest.mark.parametrize("operations", [("write", "compact"), ("expire", "tag the first")])
+def test_no_order_of_steps_that_meet_is_left_out(operations: tuple[str, str]) -> None:
+    case = Case("latest", operations)
+    stops = [(name, n) for name in "AB" for n in range(1, len(case.steps_alone(name)))]
+    others = {"A": "B", "B": "A"}
+    every = [Schedule.of(f"{name}{n} {others[name]}* {name}*") for name, n in stops]
+    few = [*case.schedules(1)]
+    assert len(few) < len(every) / 2
+
+    def traces(schedules: list[Schedule]) -> set[str]:
+        return {run(each, new_world("latest"), case.calls).trace for each in schedules}
+
+    assert traces(every) <= traces(few)
+
+
+@pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
+def test_schedules_with_one_trace_have_one_result() -> None:
+    case = Case("by commits", ("drop", "update all"))
+    results: dict[str, set[str]] = {}
+    for schedule in case.schedules(1):
+        store = new_world(case.kind)
+        made = run(schedule, store, case.calls)
+        rows_left = contents(kt.connect("", store=store).table("t"))
+        ends = {name: type(error) for name, error in made.errors.items()}
+        results.setdefault(made.trace, set()).add(f"{rows_left} {ends}")
+    assert {len(found) for found in results.values()} == {1}
+    assert len(results) > 5
+
+
+def test_rows_that_are_twice_in_a_table_without_a_key_are_followed() -> None:
+    assert Case("without a key", ("write", "write")).check(Schedule()) is None
