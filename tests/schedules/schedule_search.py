@@ -127,14 +127,14 @@ class Case:
         traces, trace = _right_traces(self), hash(outcome.trace)
         if trace in traces and not is_late:
             return None
-        what = self._wrong(schedule, outcome, store)
+        what = self._wrong(outcome, store)
         if what is not None:
             return Finding(self, schedule, what, outcome)
         traces.add(trace)
         return None
 
-    def _wrong(self, schedule: Schedule, outcome: Outcome, store: Store) -> str | None:
-        faulty = {turn.actor for turn in schedule.turns if turn.fate not in ("", _LAG)}
+    def _wrong(self, outcome: Outcome, store: Store) -> str | None:
+        faulty = {step.actor for step in outcome.steps if step.fate not in ("", "lag")}
         refused, unsure, ends = set[int](), set[int](), list[str | None]()
         for number, name in enumerate(self.actors):
             error = outcome.errors.get(name)
