@@ -65,17 +65,16 @@ class Case:
         """All schedules with at most so many preemptions, without those that only swap steps that
         do not meet.
         """
-        explored = _explored(self) if preemptions else _Explored(self)
-        found: list[Schedule] = [Schedule(tuple(map(Turn, order))) for order in self.orders]
+        found = self.serial
         yield from found
         for _ in range(preemptions):
-            found = [later for each in found for later in explored.preempted(each)]
+            found = [later for each in found for later in _explored(self).preempted(each)]
             yield from found
 
     @property
-    def orders(self) -> Iterator[tuple[str, ...]]:
-        """The orders in which each actor makes all of its steps at once."""
-        return itertools.permutations(self.actors)
+    def serial(self) -> list[Schedule]:
+        """The schedules in which each actor makes all of its steps at once."""
+        return [Schedule(tuple(map(Turn, order))) for order in itertools.permutations(self.actors)]
 
     @property
     def is_atomic(self) -> bool:
@@ -122,10 +121,10 @@ class Case:
         """Run a schedule. None if its result is right."""
         store = new_world(self.kind)
         outcome = run(schedule, store, self.calls)
-        # Nobody knows when a late request was carried out.
-        is_late = any(turn.fate == _LATE for turn in schedule.turns)
+        # A trace does not say when a late request was carried out, or since when a listing lags.
+        is_whole = not any(turn.fate in (_LATE, _LAG) for turn in schedule.turns)
         traces, trace = _right_traces(self), hash(outcome.trace)
-        if trace in traces and not is_late:
+        if is_whole and trace in traces:
             return None
         what = self._wrong(outcome, store)
         if what is not None:
@@ -242,9 +241,8 @@ class _Explored:
 def _explored(case: Case) -> _Explored:
     """All schedules with at most one preemption."""
     explored, known = _Explored(case), -1
-    serial = [Schedule(tuple(map(Turn, order))) for order in case.orders]
     while known < (known := len(explored.steps)):
-        for schedule in serial:
+        for schedule in case.serial:
             for each in (schedule, *explored.preempted(schedule)):
                 explored.of(each)
     return explored

@@ -17,7 +17,6 @@ from keytide.store.interface import Store
 
 __all__ = [
     "COMPACTED",
-    "DELETES",
     "KINDS",
     "NOT_LATE",
     "OPERATIONS",
@@ -119,8 +118,6 @@ OPERATIONS: dict[str, Callable[[kt.Table], Any]] = {
     "get": lambda t: t.get(4),
 }  # fmt: skip
 
-DELETES = frozenset(("expire", "roll back", "restore", "fast-forward", "truncate"))
-"""Operations that delete what others may be reading, so that all of their steps are seen."""
 READS = frozenset(("scan", "get"))
 STEPWISE = frozenset(("roll back", "fast-forward"))
 """Operations that others can see half done: each snapshot that they delete uncovers an earlier one,

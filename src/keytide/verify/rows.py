@@ -150,7 +150,7 @@ class _Walk:
                 path,
                 "it is a compaction without changes of files",
                 "a list of the files that it replaced and created",
-                _COMPACT_AGAIN,
+                "Compact the table again",
             )
 
     def _before(
@@ -383,7 +383,6 @@ def _frames(scan: Scan) -> Iterator[pl.DataFrame]:
 Hashes = npt.NDArray[np.int32]
 
 _WAY_OUT = f"{REWRITE}; this recreates the index"
-_COMPACT_AGAIN = "Compact the table again"
 
 
 def check_hashes(
