@@ -23,11 +23,10 @@ from typing import Any, TypeAlias, TypeVar
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from keytide.base.dataclass import dataclass, replace
 from keytide.base.process import scratch
-from keytide.base.row_kind import RETRACTS, ROW_KIND
+from keytide.base.row_kind import ROW_KIND, RowKind
 from keytide.catalogs import local_writes
 from keytide.catalogs.catalog import Catalog
 from keytide.catalogs.local_writes import extended_for, extended_table
@@ -229,9 +228,11 @@ class EventTask:
         given = incoming_rows(complete, view.schema, view.options, view.name)
         if task.order is not Order.KNOWN:
             refuse_ties(view, tie_columns(given.frame, view))
-        deletes = pc.is_in(given.kinds, pa.array(RETRACTS, pa.int8()))
-        rows_of_table = given.table.append_column(ROW_KIND, pc.if_else(deletes, "-D", "+I"))
-        return replace(self.writer.write(rows_of_table, number).written, rows=events.num_rows)
+        upsert, delete = (pl.lit(kind, pl.Int8) for kind in (RowKind.INSERT, RowKind.DELETE))
+        kinds = given.frame.select(pl.when(IS_ADD).then(upsert).otherwise(delete)).to_series()
+        given = replace(given, kinds=pa.chunked_array([kinds.to_arrow()]))
+        written = self.writer.write(given, number).written
+        return replace(written, rows=events.num_rows)
 
 
 # -- commits ---------------------------------------------------------------------------------------

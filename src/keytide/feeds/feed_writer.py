@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import polars as pl
@@ -36,7 +36,7 @@ from keytide.feeds.feed import (
     check_places,
 )
 from keytide.feeds.omitted_values import OmittedValues
-from keytide.format.arrow import from_arrow, to_arrow
+from keytide.format.arrow import to_arrow
 from keytide.format.data_file import VALUE_KIND
 from keytide.merge.functions.registry import DEFAULT_FUNCTION, function_names
 from keytide.merge.order import IS_ADD, RANK, STORED_RANK, MergeOrder, is_late, order_of, with_ranks
@@ -45,7 +45,7 @@ from keytide.read.scan import ReadTask, Scan
 from keytide.snapshot.live_files import BucketId
 from keytide.snapshot.state import TableView
 from keytide.types import arrow_schema
-from keytide.write.input_rows import typed_rows
+from keytide.write.input_rows import Rows, parsed_kinds, typed_rows
 from keytide.write.layout import Layout
 from keytide.write.refusals import why_refused
 from keytide.write.task import TaskResult, WriteTask
@@ -65,7 +65,7 @@ def adapt_to_table(
     `check_places` does.
     """
     columns = [n for n in decoded.rows.column_names if n in (*view.schema.names, ROW_KIND)]
-    given_rows = _as_stored(decoded.rows.select(columns), view)
+    given_rows = event_rows(decoded.rows.select(columns), view).table
     check_places(decoded)
     given = typed_rows(given_rows, view.schema, view.options, view.name)
     rows = decoded.rows
@@ -89,12 +89,15 @@ def adapt_to_table(
     )
 
 
-def _as_stored(rows: pa.Table, view: TableView) -> pa.Table:
-    """The rows with the column `OMITTED`, which the decoder does not know, if the table has it."""
-    if OMITTED not in view.schema.by_name or OMITTED in rows.column_names:
-        return rows
-    type_ = view.schema.field(OMITTED).type.to_arrow()
-    return rows.append_column(OMITTED, pa.nulls(rows.num_rows, type_))
+def event_rows(rows: pa.Table, view: TableView) -> Rows:
+    """Decoded rows with their kinds, for `FeedWriter.write`.
+
+    The column `OMITTED`, which the decoder does not know, is added if the table has it.
+    """
+    if OMITTED in view.schema.by_name and OMITTED not in rows.column_names:
+        type_ = view.schema.field(OMITTED).type.to_arrow()
+        rows = rows.append_column(OMITTED, pa.nulls(rows.num_rows, type_))
+    return Rows(rows, parsed_kinds(rows[ROW_KIND], ROW_KIND, view.name))
 
 
 # -- kernels ---------------------------------------------------------------------------------------
@@ -271,11 +274,8 @@ def _filled(
 # -- the writer ------------------------------------------------------------------------------------
 
 
-_KINDS = {kind.short: int(kind) for kind in RowKind}
-_TO_VALUE_KIND = pl.col(ROW_KIND).replace_strict(_KINDS, return_dtype=pl.Int8).alias(VALUE_KIND)
-_TO_ROW_KIND = (
-    pl.col(VALUE_KIND).replace_strict({kind: text for text, kind in _KINDS.items()}).alias(ROW_KIND)
-)
+_KIND_TEXTS = pl.Series([kind.short for kind in sorted(RowKind)])
+_TO_ROW_KIND = pl.lit(_KIND_TEXTS).gather(pl.col(VALUE_KIND)).alias(ROW_KIND)
 
 
 @dataclass(frozen=True)
@@ -330,8 +330,8 @@ class FeedWriter:
         task = replace(transaction.task_here(self.task), threads=os.cpu_count() or 1)
         return replace(self, task=task)
 
-    def write(self, events: pa.Table, number: int = 0) -> WrittenChanges:
-        """Write what events change, in order of arrival, in the table's types, with `_row_kind`.
+    def write(self, events: Rows, number: int = 0) -> WrittenChanges:
+        """Write what events change, in order of arrival, in the table's types.
 
         They can have more columns than the table, for the kernel, and are part `number` of all
         events. REQUIRES: one call gets all events of a bucket. Files are durable on return, and are
@@ -340,11 +340,10 @@ class FeedWriter:
         """
         view, counts = self.task.view, _NOTHING_COUNTED
         made, refused = [], [REJECTED_SCHEMA.empty_table()]
-        whole = _as_stored(events, view)
         # Keys without a bucket may be placed differently when they are written, because nothing is
         # stored for them that would have to be found.
         placing = self.task.layout.begin()
-        frame, cut = placing.cut(from_arrow(whole).with_columns(_TO_VALUE_KIND), whole, view)
+        frame, cut = placing.cut(events.frame, events.table, view)
         for bucket, part in cut.parts(frame):
             stored = self._stored_versions(bucket, part)
             changed = self.kernel.changed(stored, part)
@@ -366,13 +365,13 @@ class FeedWriter:
     def _stored_versions(self, bucket: BucketId, events: pl.DataFrame) -> pl.DataFrame:
         """The latest stored version of each key of the events, including deletes."""
         columns = self.kernel.stored_columns(events)
-        asked = events.select(self.kernel.order.key).unique()
-        found: Iterable[pl.DataFrame] = ()
+        keys = events.select(self.kernel.order.key)
+        found = [events.select(*columns, VALUE_KIND).clear()]
         if isinstance(self.task, UpsertTask):
-            found = self.task.newest_versions(bucket, asked, columns)
+            found += self.task.newest_versions(bucket, keys.unique(), columns)
         elif bucket in self.reads:
-            found = newest_versions(self.reads[bucket], asked, columns)
-        return pl.concat([events.select(*columns, VALUE_KIND).clear(), *found])
+            found += newest_versions(self.reads[bucket], keys.unique(), columns)
+        return pl.concat(found)
 
 
 # -- the writer of changes -------------------------------------------------------------------------
