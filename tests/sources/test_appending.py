@@ -24,12 +24,20 @@ from pyiceberg.types import LongType, NestedField
 
 from delta_tables import actions, commit, field, metadata, protocol
 from iceberg_tables import as_version, catalog, create
-from keytide.errors import ConflictError, InvalidError, NotFoundError, SetupError, UnsupportedError
+from keytide.errors import (
+    ConflictError,
+    DataError,
+    InvalidError,
+    NotFoundError,
+    SetupError,
+    UnsupportedError,
+)
 from keytide.sources import appends, database, delta, iceberg
 from keytide.sources.appends import Appender, again_after_conflicts
 from keytide.sources.source import Place, Source
 from sources import all_rows, check_order, counted, place
 
+TIMESTAMP = pa.timestamp("us")
 EVENTS = pa.schema([pa.field("k", pa.int64(), False), ("s", pa.string()), ("n", pa.int64())])
 
 
@@ -238,6 +246,37 @@ def test_delta_append_that_always_loses_is_a_conflict_and_keeps_no_row(
 
 
 # -- Iceberg
+
+
+YEAR_10000_US = 253_402_300_800_000_000
+
+
+@pytest.mark.parametrize("year", ["date", "timestamp"])
+def test_time_that_pyiceberg_cannot_write_is_refused_with_its_column(
+    tmp_path: Path, year: str
+) -> None:
+    days, us = YEAR_10000_US // 86_400_000_000, YEAR_10000_US
+    far = {"date": pa.array([0, days], pa.date32()), "timestamp": pa.array([0, us], TIMESTAMP)}
+    table = create(tmp_path, pa.schema([("n", pa.int64()), ("at", far[year].type)]))
+    opened = place("n.t", {"catalog.uri": f"sqlite:///{tmp_path}/c.db"})
+    appender, numbers = appends.open_iceberg_appender(opened), pa.array([1, 2])
+    with pytest.raises(InvalidError, match=r"'at': a time is in the year 10000"):
+        appender.append(pa.table({"n": numbers, "at": far[year]}), ["n"])
+    assert table.refresh().current_snapshot() is None
+    appender.append(pa.table({"n": numbers[:1], "at": far[year][:1]}), ["n"])
+    assert table.refresh().scan().to_arrow().num_rows == 1
+
+
+def test_any_error_within_the_library_is_reported_as_one_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OverflowError("no such day")
+
+    target = iceberg_target(tmp_path)
+    monkeypatch.setattr("pyiceberg.table.Transaction.append", fail)
+    with pytest.raises(DataError, match="no such day"):
+        target.append(events(0))
 
 
 def test_iceberg_table_of_a_folder_is_not_appended_to(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.schema import TableSchema
 from keytide.format.snapshot import Snapshot
 from keytide.maintenance.writes import writing
-from keytide.merge.order import IS_ADD, MergeOrder
+from keytide.merge.order import IS_ADD, VALUE_KIND, MergeOrder
 from keytide.predicate.literals import scalar_of_text
 from keytide.predicate.predicate import (
     Comparison,
@@ -229,8 +229,9 @@ class EventTask:
         if task.order is not Order.KNOWN:
             refuse_ties(view, tie_columns(given.frame, view))
         upsert, delete = (pl.lit(kind, pl.Int8) for kind in (RowKind.INSERT, RowKind.DELETE))
-        kinds = given.frame.select(pl.when(IS_ADD).then(upsert).otherwise(delete)).to_series()
-        given = replace(given, kinds=pa.chunked_array([kinds.to_arrow()]))
+        kinds = pl.DataFrame({VALUE_KIND: given.kinds})
+        kinds = kinds.select(pl.when(IS_ADD).then(upsert).otherwise(delete))
+        given = replace(given, kinds=pa.chunked_array([kinds.to_series().to_arrow()]))
         written = self.writer.write(given, number).written
         return replace(written, rows=events.num_rows)
 

@@ -266,6 +266,7 @@ _LOST = re.compile(
 
 
 _VERSION_MAX = 2
+_YEARS = range(1, 10_000)
 
 
 def open_iceberg_appender(place: Place) -> IcebergAppender:
@@ -317,6 +318,19 @@ class IcebergAppender:
             arrow = library("pyiceberg.io.pyarrow", "iceberg", shown)
             schema = arrow.schema_to_pyarrow(table.schema(), include_field_ids=False)
             fit = conform(rows, schema, key, shown)
+            # pyiceberg computes the bounds of columns with Python's own times.
+            kinds = (pa.types.is_timestamp, pa.types.is_date)
+            times = [field.name for field in schema if any(is_(field.type) for is_ in kinds)]
+            for part in fit.parts() if times else ():
+                for name in times:
+                    years = pc.min_max(pc.year(part.column(name))).as_py().values()
+                    far = [year for year in years if year is not None and year not in _YEARS]
+                    if far:
+                        raise InvalidError(
+                            f"{shown}: column {name!r}: a time is in the year {far[0]}, but "
+                            "pyiceberg writes times of the years 1 to 9999; correct it, or set it "
+                            "to NULL"
+                        )
             # pyiceberg divides rows among partitions only if it has all of them in memory.
             is_partitioned = bool(table.spec().fields)
             table.append(pa.concat_tables(fit.parts()) if is_partitioned else fit.reader())

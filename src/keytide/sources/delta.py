@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -417,8 +418,11 @@ def delta_errors(store: Store) -> Iterator[None]:
             text = text.replace(value, "***") if len(value) > 3 else text
         if "TableNotFoundError" in names:
             raise NotFoundError(f"{shown}: the table does not exist ({text})") from None
-        if not names & {"DeltaError", "DeltaProtocolError", "OSError", "ArrowException"}:
-            raise
+        frames = traceback.walk_tb(error.__traceback__)
+        modules = {frame.f_globals.get("__name__", "").split(".")[0] for frame, _ in frames}
+        known = {"DeltaError", "DeltaProtocolError", "OSError", "ArrowException"}
+        if not names & known and "deltalake" not in modules:
+            raise  # not an error of the library
         if "DeltaProtocolError" in names or _UNSUPPORTED.search(text):
             raise UnsupportedError(
                 f"{shown} requires a feature that this release does not support: {text}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -158,10 +159,11 @@ class IcebergPlace:
         except KeytideError:
             raise
         except Exception as error:
-            if (
-                not isinstance(error, _PLAIN_ERRORS)
-                and type(error).__module__.split(".")[0] not in _LIBRARIES
-            ):
+            # An error of any type that was raised within the library is not a defect of Keytide.
+            frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+            modules = [type(error).__module__, *(f.f_globals.get("__name__", "") for f in frames)]
+            packages = {module.split(".")[0] for module in modules}
+            if not isinstance(error, _PLAIN_ERRORS) and packages.isdisjoint(_LIBRARIES):
                 raise
             text = " ".join(str(error).split()) or type(error).__name__
             environment = environment_of(self.catalog_name)
