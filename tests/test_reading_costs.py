@@ -16,8 +16,8 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
     "modules": 350,
-    "code_lines": 76_357,
-    "import_lines": 7_748,
+    "code_lines": 76_386,
+    "import_lines": 7_750,
     "functions": 6_785,
     "longest_function": 49,
     "one_liners_percent": 28,

@@ -22,6 +22,7 @@ from keytide.format import paths
 from keytide.format.paths import BranchStore, split_branch
 from keytide.store import Store
 from keytide.store.faults import Crash, Fault, FaultyStore
+from keytide.write.refusals import writable_view
 from new_tables import empty_store, empty_table, table_in
 from stops import faults_of, stops_of
 from table_rows import by_key, reopened, rows, snapshot_ids
@@ -881,3 +882,13 @@ def test_branches_are_what_dicts_are(steps: list[tuple[str, int, int]]) -> None:
         assert {each: by_key(table.branch(each)) for each in lines} == lines
     assert names(table) == sorted(set(lines) - {"main"})
     assert table.verify().is_healthy
+
+
+def test_nothing_is_written_with_a_schema_that_a_fast_forward_has_removed(lake: kt.Lake) -> None:
+    lake.table("t").create_branch("early")
+    lake.table("t").alter(AddColumn(("n",), INT))
+    stored = lake.table("t").stored
+    view = writable_view(stored)
+    lake.table("t").fast_forward("early", discard=True)
+    with pytest.raises(kt.ConflictError, match="schema 1 was removed"):
+        stored.state_to_write(view)

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from functools import cache, lru_cache
 from typing import Any
 
-from schedule_steps import WHOLE, Outcome, Schedule, Step, Turn, run
+from schedule_steps import HARMLESS, WHOLE, Outcome, Schedule, Step, Turn, run
 from schedule_worlds import (
     COMPACTED,
     NOT_LATE,
@@ -31,7 +31,7 @@ from keytide.store.interface import Store
 
 __all__ = ["Case", "Finding"]
 
-_NAMES, _LAG = "ABC", "<"
+_NAMES, _LAG, _CLOCKS = "ABC", "<", "^v"
 _LATE, _CHANGES = "~", ("create", "put", "output", "delete", "hint")
 
 
@@ -85,21 +85,21 @@ class Case:
     def faults(self, fates: str) -> Iterator[Schedule]:
         """Each step of each actor with each fate, after which the others run, and before."""
         for name, operation in zip(self.actors, self.operations, strict=True):
-            if operation in STEPWISE:
-                continue
+            # Who dies in the midst of a rollback leaves a state that others see, but no clock does.
+            possible = [f for f in fates if f in _CLOCKS or operation not in STEPWISE]
             others = tuple(Turn(other) for other in self.actors if other != name)
             for number, step in enumerate(self.steps_alone(name)):
                 # A late deletion can hit what a rollback counts on: no store knows what it deletes.
                 is_lost = step.operation == "delete" and {*self.operations} & STEPWISE
                 is_late = step.operation in _CHANGES and operation not in NOT_LATE and not is_lost
-                if _LAG in fates and step.operation == "list":
-                    yield Schedule((Turn(name, number), *others, Turn(name, 0, _LAG)))
-                for fate in fates.replace(_LAG, ""):
-                    if fate != _LATE or is_late:
+                for fate in possible:
+                    if fate == _LAG and step.operation == "list":
+                        yield Schedule((Turn(name, number), *others, Turn(name, 0, _LAG)))
+                    if fate != _LAG and (fate != _LATE or is_late):
                         yield Schedule((Turn(name, number, fate), *others))
                         yield Schedule((*others, Turn(name, number, fate)))
-                if _LATE in fates and is_late:
-                    yield Schedule((Turn(name, number, _LATE), Turn(name), *others))
+                    if fate == _LATE and is_late:
+                        yield Schedule((Turn(name, number, _LATE), Turn(name), *others))
 
     @property
     def actors(self) -> str:
@@ -121,8 +121,9 @@ class Case:
         """Run a schedule. None if its result is right."""
         store = new_world(self.kind)
         outcome = run(schedule, store, self.calls)
-        # A trace does not say when a late request was carried out, or since when a listing lags.
-        is_whole = not any(turn.fate in (_LATE, _LAG) for turn in schedule.turns)
+        # A trace does not say when a late request was carried out, since when a listing lags, or
+        # who made steps after the clock jumped.
+        is_whole = not any(turn.fate in (_LATE, _LAG, *_CLOCKS) for turn in schedule.turns)
         traces, trace = _right_traces(self), hash(outcome.trace)
         if is_whole and trace in traces:
             return None
@@ -133,7 +134,7 @@ class Case:
         return None
 
     def _wrong(self, outcome: Outcome, store: Store) -> str | None:
-        faulty = {step.actor for step in outcome.steps if step.fate not in ("", "lag")}
+        faulty = {step.actor for step in outcome.steps if step.fate not in HARMLESS}
         refused, unsure, ends = set[int](), set[int](), list[str | None]()
         for number, name in enumerate(self.actors):
             error = outcome.errors.get(name)
@@ -146,10 +147,10 @@ class Case:
             is_open = number in unsure | refused
             end = _end(self.operations[number], outcome.values.get(name), error)
             ends.append(None if is_open else end)
-        table = kt.connect("", store=store).table("t")
-        if self.kind in COMPACTED and faulty:
-            table.compact()
         try:
+            table = kt.connect("", store=store).table("t")
+            if self.kind in COMPACTED and faulty:
+                table.compact()
             found = contents(table)
         except kt.KeytideError as error:
             return f"the table cannot be read: {error}"

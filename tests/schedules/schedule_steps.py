@@ -7,7 +7,8 @@ fate of the step after these: `A3! B*` means that A dies at its fourth step, `A3
 done but its answer is lost, `A3-` that it fails. `A3~ B* A*` is a request that A takes for failed,
 and that the store carries out after all, when the next turn is over: here after all of B. And
 `A3 B* A0< A*` is a listing of A that lags: it lacks the files that others have created since the
-step of A before it.
+step of A before it. Before the step of `A3^`, the clock of all jumps ahead by hours, and before
+that of `A3v` back by as many.
 
 The same schedule gives the same steps: an actor makes one request after the other, whatever its
 threads, and names that are random are different each time but mean the same.
@@ -17,23 +18,32 @@ from __future__ import annotations
 
 import itertools
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from threading import Condition, Thread
 from typing import BinaryIO, TypeVar
+from unittest.mock import patch
 
 import keytide as kt
 from keytide.store.faults import Crash, FaultyStore
 from keytide.store.interface import Store, buffered
 
-__all__ = ["WHOLE", "Outcome", "Schedule", "Step", "Turn", "run"]
+__all__ = ["HARMLESS", "WHOLE", "Outcome", "Schedule", "Step", "Turn", "run"]
 
 T = TypeVar("T")
 WHOLE = 1 << 30
 """The steps of a turn that has no end."""
-_FATES = {"!": "crash", "?": "lost-response", "-": "fail", "~": "late", "<": "lag"}
+_FATES = {
+    "!": "crash", "?": "lost-response", "-": "fail", "~": "late", "<": "lag",
+    "^": "clock ahead", "v": "clock back",
+}  # fmt: skip
+HARMLESS = frozenset(("", "lag", "clock ahead", "clock back"))
+"""Fates after which the actor has its answer, and does not know of them."""
+_JUMP_NS = 5 * 3_600 * 10**9
+"""Shorter than the age at which files may be orphans, and snapshots expire."""
 _CREATES = ("create", "put", "output", "hint")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=-)[0-9a-f]{12}\b")
 _WAIT_SECONDS = 60
@@ -62,7 +72,7 @@ class Schedule:
         """The schedule of a line of text."""
         found = []
         for word in text.split():
-            actor, steps, fate = re.fullmatch(r"([A-Z])(\*|\d+)([!?~<-]?)", word).groups()  # type: ignore[union-attr]  # or the text is wrong
+            actor, steps, fate = re.fullmatch(r"([A-Z])(\*|\d+)([!?~<^v-]?)", word).groups()  # type: ignore[union-attr]  # or the text is wrong
             found.append(Turn(actor, WHOLE if steps == "*" else int(steps), fate))
         return cls(tuple(found))
 
@@ -171,11 +181,12 @@ def run(
     threads = [
         Thread(target=conductor.play, args=(name, store, call)) for name, call in actors.items()
     ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    conductor.carry_out(whatever=True)
+    with conductor.clock():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        conductor.carry_out(whatever=True)
     return Outcome(tuple(conductor.steps), conductor.values, conductor.errors)
 
 
@@ -199,6 +210,18 @@ class _Conductor:
     new: dict[str, set[str]] = field(default_factory=dict)
     """By actor: the files that others have created since its latest step."""
     moved: Condition = field(default_factory=Condition)
+    ahead_ns: int = 0
+    """How far the clock has jumped."""
+
+    @contextmanager
+    def clock(self) -> Iterator[None]:
+        """The wall clock as all actors see it. Times of files are those of the store."""
+        now_ns, now = time.time_ns, time.time
+        with (
+            patch("time.time_ns", lambda: now_ns() + self.ahead_ns),
+            patch("time.time", lambda: now() + self.ahead_ns / 1e9),
+        ):
+            yield
 
     def play(self, name: str, store: Store, call: Callable[[kt.Table], object]) -> None:
         """Run an actor to its end."""
@@ -226,6 +249,8 @@ class _Conductor:
                     fate = _FATES[self.turns[0].fate]
                     self._end_turn()
             self.steps.append(Step(name, operation, path, fate))
+            if fate.startswith("clock"):
+                self.ahead_ns += _JUMP_NS if fate == "clock ahead" else -_JUMP_NS
             if fate != "lag":
                 self.new[name] = set()
             if operation in _CREATES:
@@ -297,16 +322,16 @@ class _Stage(FaultyStore):
         tear: Callable[[], object] | None = None,
     ) -> T:
         with self._conductor.step(self._name, operation, self._prefix + path) as fate:
-            if fate in ("", "lost-response", "lag"):
+            if fate in (*HARMLESS, "lost-response"):
                 found = do()
             if fate == "lag":
                 return self._lagging(path, found)
+            if fate in HARMLESS:
+                return found
             if fate == "late":
                 self._conductor.late.append((len(self._conductor.turns) - 1, do))
                 raise self._failure("fail", operation, path)
-            if fate:
-                raise self._failure(fate, operation, path)  # type: ignore[arg-type]  # an action
-            return found
+            raise self._failure(fate, operation, path)  # type: ignore[arg-type]  # an action
 
     def _lagging(self, directory: str, found: T) -> T:
         """What is listed, without what others have just created."""

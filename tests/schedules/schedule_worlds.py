@@ -33,7 +33,7 @@ _SCHEMA = pa.schema(
 )
 _COMMON = {
     "bucket": "1", "sequence.field": "v", "compaction.background": "false",
-    "snapshot.num-retained.min": "1",
+    "snapshot.num-retained.min": "1", "snapshot.time-retained": "30 d",
 }  # fmt: skip
 _INDEX = {"upsert.mode": "full"}
 KINDS: dict[str, dict[str, str | None]] = {

@@ -67,7 +67,7 @@ def main() -> int:
     left = [case for case in every if str(case) not in done]
     end, wrong, count = time.monotonic() + 60 * given.minutes, 0, 0
     with ProcessPoolExecutor(given.processes) as pool:
-        fates = "!?~<-" if given.faults else ""
+        fates = "!?~<^v-" if given.faults else ""
         futures = [pool.submit(run_case, case, given.preemptions, fates) for case in left]
         for future in as_completed(futures):
             if future.cancelled():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import time
 
 import pytest
 from schedule_search import Case
@@ -28,7 +29,7 @@ def test_result_of_any_schedule_is_that_of_some_order(kind: str) -> None:
     possible = [name for name in OPERATIONS if supports(kind, name)]
     for _ in range(EACH):
         case = Case(kind, tuple(chance.choices(possible, k=2)))
-        schedules = itertools.chain(case.schedules(2), case.faults("!?~<-"))
+        schedules = itertools.chain(case.schedules(2), case.faults("!?~<^v-"))
         for schedule in chance.sample([*schedules], EACH):
             finding = case.check(schedule)
             assert finding is None, str(finding)
@@ -46,7 +47,7 @@ def test_a_schedule_gives_the_same_steps_each_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["A3 B*", "A0! B*", "B2? A* B*", "A12- B3 A*", "A3~ B*", "A2 B* A0< A*"]
+    "text", ["A3 B*", "A0! B*", "B2? A* B*", "A12- B3 A*", "A3~ B*", "A2 B* A0< A*", "A1^ B2v A*"]
 )
 def test_schedule_is_a_line_of_text(text: str) -> None:
     assert str(Schedule.of(text)) == text
@@ -89,9 +90,20 @@ def test_listing_that_lags_lacks_what_others_have_just_created() -> None:
         assert made.values["A"] == listed
 
 
+@pytest.mark.parametrize(("fate", "hours"), [("", 0), ("v", -5), ("^", 5)])
+def test_clock_that_jumps_is_the_clock_of_what_follows(fate: str, hours: int) -> None:
+    def hours_since(table: kt.Table, began: float = time.time()) -> int:
+        table.snapshots()
+        return round((time.time() - began) / 3_600)
+
+    made = run(Schedule.of(f"A0{fate} A*"), new_world("latest"), {"A": hours_since})
+    assert made.values["A"] == hours
+
+
 FOUND = [
     Case("two buckets", ("restore", "expire")), "A10 B34 A* B*",
     Case("published", ("write later", "fast-forward")), "B33 A30 B* A*",
+    Case("other buckets", ("restore", "fast-forward")), "A17 B* A*",
 ]  # fmt: skip
 """Schedules that gave a wrong result once."""
 

@@ -13,7 +13,7 @@ import pytest
 import keytide as kt
 from busy import Others, busy_store
 from keytide.format import paths
-from keytide.store import open_store
+from keytide.store import LocalStore, open_store
 
 ROWS = [{"k": 1, "v": 1}, {"k": 2, "v": 2}]
 
@@ -94,3 +94,30 @@ def test_branch_that_goes_and_is_made_anew_meanwhile_is_no_damage(tmp_path: Path
 
 def _next(steps: list[Callable[[], object]]) -> None:
     steps.pop(0)()
+
+
+class _Lagging(LocalStore):
+    """A folder of which no listing contains the file with that name."""
+
+    hidden = ""
+
+    def list_names(self, directory: str = "") -> list[str]:
+        return [name for name in super().list_names(directory) if name != self.hidden]
+
+    def sub(self, prefix: str) -> _Lagging:
+        return type(self)(f"{self.root}/{prefix}")
+
+
+@pytest.mark.parametrize("name", ["schema-0", "schema-1", "schema-2", "snapshot-2"])
+def test_file_that_a_lagging_listing_lacks_is_not_missing(tmp_path: Path, name: str) -> None:
+    made = kt.connect(tmp_path)
+    made.sql("CREATE TABLE t (k INT, v INT, PRIMARY KEY (k) NOT ENFORCED)")
+    for number in range(2):
+        altered_and_written(made, number)
+    altered_and_written(made, 2)
+    store = type("Hiding", (_Lagging,), {"hidden": name})(str(tmp_path))
+    assert kt.connect("", store=store).table("t").verify().findings == ()
+    path = made.table("t").metadata.store.local_path(f"{name.split('-')[0]}/{name}")
+    assert path is not None
+    path.unlink()
+    assert kt.connect("", store=store).table("t").verify().findings != ()

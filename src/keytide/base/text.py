@@ -39,8 +39,9 @@ def json_text(value: pl.Expr, type: pa.DataType) -> pl.Expr:
     """
     if pa.types.is_map(type):
         key, item = pl.element().struct.field("key"), pl.element().struct.field("value")
+        text = json_text if pa.types.is_nested(type.key_type) else _plain_text
         entry = pl.concat_str(
-            _json_key(key, type.key_type),
+            _json_string(text(key, type.key_type)),
             pl.lit(":"),
             json_text(item, type.item_type).fill_null("null"),
         )
@@ -118,12 +119,6 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
-
-
-def _json_key(value: pl.Expr, type: pa.DataType) -> pl.Expr:
-    return _json_string(
-        json_text(value, type) if pa.types.is_nested(type) else _plain_text(value, type)
-    )
 
 
 def _json_string(value: pl.Expr) -> pl.Expr:

@@ -311,8 +311,21 @@ class StoredTable:
         """The same for the snapshot with these files.
 
         Raises `ConflictError` if the table was converted to another kind after the view was
-        created.
+        created, or if the view's schema is no longer one of the table.
         """
+        own, stored = view.schema, None
+        try:
+            stored = self.metadata.schema(own.id)
+        except DataError as error:
+            if not is_gone(error):
+                raise
+        # After a fast-forward or a drop, another schema may have the same number.
+        if stored is None or (stored.time_millis, stored.fields) != (own.time_millis, own.fields):
+            raise ConflictError(
+                f"table {self.name}: its schema {own.id} was removed in the meantime, by a "
+                "fast-forward, a rollback or a drop, so nothing was changed; run the operation "
+                "again"
+            )
         if not self.metadata.has_kind_of(view.schema, live.snapshot):
             raise ConflictError(f"table {self.name}: {CONVERTED}")
         vector_files = self.vector_files(live.snapshot, view)

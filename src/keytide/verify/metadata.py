@@ -7,8 +7,10 @@ against each other, and each is read once.
 from __future__ import annotations
 
 import itertools
+import sys
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import polars as pl
@@ -42,6 +44,8 @@ from keytide.verify.finding import Findings
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+_WITHDRAWAL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,8 @@ class _Documents:
         ):
             for before, after in itertools.pairwise(self._numbers(directory, number)):
                 if after != before + 1:
+                    # A writer that was overtaken by a rollback is about to withdraw its commit.
+                    time.sleep(_WITHDRAWAL_S)
                     self.findings.add(
                         paths.join(self.folder, path_of(before + 1)),
                         "missing",
@@ -239,8 +245,26 @@ class _Documents:
                 newest = max(self.commits.ids(self.own), default=0)
                 numbers = ((name, paths.parse_snapshot_name(name)) for name in names)
                 names = [name for name, number in numbers if number is None or number <= newest]
-            self._listed[directory] = names
+            self._listed[directory] = [*names, *self._unlisted(directory, names)]
         return self._listed[directory]
+
+    def _unlisted(self, directory: str, names: Sequence[str]) -> Iterator[str]:
+        """The names of numbered files that exist but are missing from a listing, which may lag."""
+        path_of: Callable[[int], str]
+        if directory == paths.schema_dir():
+            numbers, path_of = map(paths.parse_schema_name, names), paths.schema_path
+        elif directory == paths.snapshot_dir():
+            numbers, path_of = map(paths.parse_snapshot_name, names), paths.snapshot_path
+        else:
+            return
+        known = sorted(number for number in numbers if number is not None)
+        if directory == paths.schema_dir():  # they begin with 0, and others may follow
+            known = [-1, *known, sys.maxsize]
+        for before, after in itertools.pairwise(known):
+            for number in range(before + 1, after):
+                if not self.store.exists(paths.join(self.folder, path_of(number))):
+                    break
+                yield path_of(number).rpartition("/")[2]
 
     def _hints(self) -> dict[paths.Hint, bytes]:
         found = {}
