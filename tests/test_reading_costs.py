@@ -16,8 +16,8 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
     "modules": 350,
-    "code_lines": 76_386,
-    "import_lines": 7_750,
+    "code_lines": 76_389,
+    "import_lines": 7_749,
     "functions": 6_785,
     "longest_function": 49,
     "one_liners_percent": 28,
@@ -41,7 +41,7 @@ WAYS = {
     "SELECT": (55, 406, 289),
     "compaction": (56, 574, 414),
     "auto_cdc": (57, 583, 412),
-    "auto_cdc, histories": (68, 691, 504),
+    "auto_cdc, histories": (68, 692, 503),
     "changes": (40, 295, 224),
     "why": (39, 307, 209),
     "external scan": (33, 206, 127),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import keytide as kt
 from feeds import batch, feed
 from keytide.cdc import decode
-from keytide.feeds.feed_writer import ChangeCounts, adapt_to_table, change_writer, event_rows
+from keytide.feeds.feed_writer import ChangeCounts, adapt_to_table, change_writer
 from keytide.maintenance.writes import writing
 from keytide.write.refusals import writable_view
 from new_tables import empty_table
@@ -38,7 +38,7 @@ def fed(table: kt.Table, *messages: Any) -> tuple[ChangeCounts, list[str]]:
     stored = table.stored.pinned()
     with writing(stored, writable_view(stored)) as transaction:
         taken = adapt_to_table(decode(texts, spec), texts, transaction.view)
-        part = change_writer(transaction).write(event_rows(taken.rows, transaction.view))
+        part = change_writer(transaction).write(taken.rows)
         transaction.collect(part.written)
         transaction.commit()
     letters = [*taken.rejected.to_pylist(), *part.unknown.to_pylist()]

@@ -230,9 +230,8 @@ class EventTask:
             refuse_ties(view, tie_columns(given.frame, view))
         upsert, delete = (pl.lit(kind, pl.Int8) for kind in (RowKind.INSERT, RowKind.DELETE))
         kinds = pl.DataFrame({VALUE_KIND: given.kinds})
-        kinds = kinds.select(pl.when(IS_ADD).then(upsert).otherwise(delete))
-        given = replace(given, kinds=pa.chunked_array([kinds.to_series().to_arrow()]))
-        written = self.writer.write(given, number).written
+        kinds = kinds.select(pl.when(IS_ADD).then(upsert).otherwise(delete).alias(VALUE_KIND))
+        written = self.writer.write(given.table, number, kinds.to_series()).written
         return replace(written, rows=events.num_rows)
 
 

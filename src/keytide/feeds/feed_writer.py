@@ -36,7 +36,7 @@ from keytide.feeds.feed import (
     check_places,
 )
 from keytide.feeds.omitted_values import OmittedValues
-from keytide.format.arrow import to_arrow
+from keytide.format.arrow import from_arrow, to_arrow
 from keytide.format.data_file import VALUE_KIND
 from keytide.merge.functions.registry import DEFAULT_FUNCTION, function_names
 from keytide.merge.order import IS_ADD, RANK, STORED_RANK, MergeOrder, is_late, order_of, with_ranks
@@ -45,7 +45,7 @@ from keytide.read.scan import ReadTask, Scan
 from keytide.snapshot.live_files import BucketId
 from keytide.snapshot.state import TableView
 from keytide.types import arrow_schema
-from keytide.write.input_rows import Rows, parsed_kinds, typed_rows
+from keytide.write.input_rows import typed_rows
 from keytide.write.layout import Layout
 from keytide.write.refusals import why_refused
 from keytide.write.task import TaskResult, WriteTask
@@ -65,7 +65,7 @@ def adapt_to_table(
     `check_places` does.
     """
     columns = [n for n in decoded.rows.column_names if n in (*view.schema.names, ROW_KIND)]
-    given_rows = event_rows(decoded.rows.select(columns), view).table
+    given_rows = _as_stored(decoded.rows.select(columns), view)
     check_places(decoded)
     given = typed_rows(given_rows, view.schema, view.options, view.name)
     rows = decoded.rows
@@ -89,15 +89,12 @@ def adapt_to_table(
     )
 
 
-def event_rows(rows: pa.Table, view: TableView) -> Rows:
-    """Decoded rows with their kinds, for `FeedWriter.write`.
-
-    The column `OMITTED`, which the decoder does not know, is added if the table has it.
-    """
-    if OMITTED in view.schema.by_name and OMITTED not in rows.column_names:
-        type_ = view.schema.field(OMITTED).type.to_arrow()
-        rows = rows.append_column(OMITTED, pa.nulls(rows.num_rows, type_))
-    return Rows(rows, parsed_kinds(rows[ROW_KIND], ROW_KIND, view.name))
+def _as_stored(rows: pa.Table, view: TableView) -> pa.Table:
+    """The rows with the column `OMITTED`, which the decoder does not know, if the table has it."""
+    if OMITTED not in view.schema.by_name or OMITTED in rows.column_names:
+        return rows
+    type_ = view.schema.field(OMITTED).type.to_arrow()
+    return rows.append_column(OMITTED, pa.nulls(rows.num_rows, type_))
 
 
 # -- kernels ---------------------------------------------------------------------------------------
@@ -274,6 +271,8 @@ def _filled(
 # -- the writer ------------------------------------------------------------------------------------
 
 
+_KINDS = {kind.short: int(kind) for kind in RowKind}
+_TO_VALUE_KIND = pl.col(ROW_KIND).replace_strict(_KINDS, return_dtype=pl.Int8).alias(VALUE_KIND)
 _KIND_TEXTS = pl.Series([kind.short for kind in sorted(RowKind)])
 _TO_ROW_KIND = pl.lit(_KIND_TEXTS).gather(pl.col(VALUE_KIND)).alias(ROW_KIND)
 
@@ -330,20 +329,24 @@ class FeedWriter:
         task = replace(transaction.task_here(self.task), threads=os.cpu_count() or 1)
         return replace(self, task=task)
 
-    def write(self, events: Rows, number: int = 0) -> WrittenChanges:
-        """Write what events change, in order of arrival, in the table's types.
+    def write(
+        self, events: pa.Table, number: int = 0, kinds: pl.Series | None = None
+    ) -> WrittenChanges:
+        """Write what events change, in order of arrival, in the table's types, with `_row_kind`.
 
-        They can have more columns than the table, for the kernel, and are part `number` of all
-        events. REQUIRES: one call gets all events of a bucket. Files are durable on return, and are
-        not part of the table until their entries are committed. Raises what `WriteTask.feed`
-        raises, and leaves no files then.
+        With `kinds` (`_VALUE_KIND`), they have no `_row_kind`. They can have more columns than the
+        table, for the kernel, and are part `number` of all events. REQUIRES: one call gets all
+        events of a bucket. Files are durable on return, and are not part of the table until their
+        entries are committed. Raises what `WriteTask.feed` raises, and leaves no files then.
         """
         view, counts = self.task.view, _NOTHING_COUNTED
         made, refused = [], [REJECTED_SCHEMA.empty_table()]
+        whole = _as_stored(events, view)
+        rows = from_arrow(whole).with_columns(_TO_VALUE_KIND if kinds is None else kinds)
         # Keys without a bucket may be placed differently when they are written, because nothing is
         # stored for them that would have to be found.
         placing = self.task.layout.begin()
-        frame, cut = placing.cut(events.frame, events.table, view)
+        frame, cut = placing.cut(rows, whole, view)
         for bucket, part in cut.parts(frame):
             stored = self._stored_versions(bucket, part)
             changed = self.kernel.changed(stored, part)

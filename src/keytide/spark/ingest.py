@@ -41,7 +41,6 @@ from keytide.feeds.feed_writer import (
     WrittenChanges,
     adapt_to_table,
     change_writer,
-    event_rows,
 )
 from keytide.feeds.inference import Sample, combined_columns, feed_growth
 from keytide.feeds.omitted_values import has_omitted_column, with_omitted_column
@@ -467,8 +466,7 @@ class _ChangeTask:
         if not pieces:
             return None
         table = self._in_order(pa.concat_tables(pieces)).cast(batch_schema(self.schema))
-        rows = to_arrow(from_arrow(table), self.schema)
-        return self.writer.write(event_rows(rows, self.writer.task.view))
+        return self.writer.write(to_arrow(from_arrow(table), self.schema))
 
     def _in_order(self, rows: pa.Table) -> pa.Table:
         """The rows in the order of the feed, which also numbers the messages."""

@@ -39,7 +39,7 @@ from keytide.feeds.feed import (
     FeedSpec,
     IngestReport,
 )
-from keytide.feeds.feed_writer import WrittenChanges, adapt_to_table, change_writer, event_rows
+from keytide.feeds.feed_writer import WrittenChanges, adapt_to_table, change_writer
 from keytide.feeds.formats import envelope_of
 from keytide.feeds.inference import Sample, feed_growth
 from keytide.feeds.kafka.client import BATCH_BYTES_MAX, MESSAGES_SCHEMA, Client, Consumer, Topic
@@ -359,7 +359,7 @@ class _Run:
             def write() -> None:
                 # Write the changes as part of a transaction. Raises what `FeedWriter.write` raises.
                 writer = change_writer(transaction).here(transaction)
-                written = writer.write(event_rows(decoded.rows, transaction.view))
+                written = writer.write(decoded.rows)
                 transaction.collect(written.written)
                 parts[:] = [written]
                 # This happens before the commit. If messages are read again after a crash, storing
