@@ -68,9 +68,7 @@ def _doubtful(tokens: Sequence[Token], tree: exp.Expr) -> Iterator[int]:
             is_doubtful = after in _ENDS or before in _STARTS
         elif kind is TokenType.ALIAS:
             is_doubtful = before in _STARTS
-        elif missing[word] > 0 and (
-            kind in _VALUES or word[:1].isalnum() or word[:1] in ("_", "$")
-        ):
+        elif missing[word] > 0 and (kind in _VALUES or _is_wordlike(word)):
             is_name = kind is TokenType.VAR and after is TokenType.L_PAREN
             is_doubtful = not is_name and not _is_length(tokens, index)
         else:
@@ -84,6 +82,10 @@ def _is_length(tokens: Sequence[Token], index: int) -> bool:
     if index < 2 or tokens[index - 1].token_type is not TokenType.L_PAREN:
         return False
     return tokens[index - 2].token_type in _TEXTS or tokens[index - 2].text.upper() == "VARYING"
+
+
+def _is_wordlike(word: str) -> bool:
+    return word[:1].isalnum() or word[:1] in ("_", "$")
 
 
 def _others(tokens: Sequence[Token], index: int) -> Iterator[list[Token]]:
