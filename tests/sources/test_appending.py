@@ -267,14 +267,21 @@ def test_time_that_pyiceberg_cannot_write_is_refused_with_its_column(
     assert table.refresh().scan().to_arrow().num_rows == 1
 
 
+@pytest.mark.parametrize(
+    ("make", "called"),
+    [
+        (delta_target, "deltalake.writer.writer.try_get_table_and_table_uri"),
+        (iceberg_target, "pyiceberg.table.Transaction.append"),
+    ],
+)
 def test_any_error_within_the_library_is_reported_as_one_of_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], Target], called: str
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OverflowError("no such day")
 
-    target = iceberg_target(tmp_path)
-    monkeypatch.setattr("pyiceberg.table.Transaction.append", fail)
+    target = make(tmp_path)
+    monkeypatch.setattr(called, fail)
     with pytest.raises(DataError, match="no such day"):
         target.append(events(0))
 

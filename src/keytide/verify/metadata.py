@@ -149,15 +149,15 @@ class _Documents:
             (paths.schema_dir(), paths.parse_schema_name, paths.schema_path),
             (paths.snapshot_dir(), paths.parse_snapshot_name, paths.snapshot_path),
         ):
-            for before, after in itertools.pairwise(self._numbers(directory, number)):
-                if after != before + 1:
-                    # A writer that was overtaken by a rollback is about to withdraw its commit.
-                    time.sleep(_WITHDRAWAL_S)
-                    self.findings.add(
-                        paths.join(self.folder, path_of(before + 1)),
-                        "missing",
-                        f"a file for each number from {before} to {after}",
-                    )
+            pairs = itertools.pairwise(self._numbers(directory, number))
+            gaps = [(before, after) for before, after in pairs if after != before + 1]
+            if gaps and directory == paths.snapshot_dir():
+                # A writer that was overtaken by a rollback is about to withdraw its commit.
+                time.sleep(_WITHDRAWAL_S)
+            for before, after in gaps:
+                path = paths.join(self.folder, path_of(before + 1))
+                wanted = f"a file for each number from {before} to {after}"
+                self.findings.add(path, "missing", wanted)
         if self._numbers(paths.schema_dir(), paths.parse_schema_name)[:1] != [0]:
             self.findings.add(
                 paths.join(self.folder, paths.schema_path(0)), "missing", "the first schema"
