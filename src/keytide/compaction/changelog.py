@@ -105,9 +105,12 @@ class ChangelogWriter:
         filled = _non_empty(new)
         if not filled:
             return
-        key = self._view.order.key
-        keys = pl.concat([rows.select(key) for rows in filled])
-        own = [[with_keys(rows, keys) for rows in _non_empty(side)] for side in (before, after)]
+        key = [*self._view.order.key]
+        keys = pl.concat([rows[key] for rows in filled])
+        own = [
+            [with_keys(self._rows(side), keys)] if side else []
+            for side in map(_non_empty, (before, after))
+        ]
         self.emit([*own[0], *narrow], own[1])
 
     def end(self) -> None:
@@ -128,13 +131,15 @@ class ChangelogWriter:
     def emit(self, before: Sequence[pl.DataFrame], after: Sequence[pl.DataFrame]) -> None:
         """Emit the changes of keys after all those before, given all their versions."""
         options = self._view.options
-        filled = [*_non_empty(before), *_non_empty(after)]
+        sides = [_non_empty(before), _non_empty(after)]
+        filled = [*sides[0], *sides[1]]
         if not filled:
             return
-        none = filled[0].clear()
+        none, shown = filled[0].clear(), [*self._view.schema.names, SEQUENCE_NUMBER]
+        old, new = (self._rows([none, *side]).filter(IS_ADD)[shown] for side in sides)
         changes = difference(
-            self._rows([none, *_non_empty(before)]),
-            self._rows([none, *_non_empty(after)]),
+            old,
+            new,
             self._view.order.key,
             self._compared,
             keeps_equal=not (options.row_deduplicate or self._view.engine.keeps_rows),
@@ -143,9 +148,9 @@ class ChangelogWriter:
             self._write(self._pile.add(to_arrow(changes, stored_schema(self._view))))
 
     def _rows(self, versions: Iterable[pl.DataFrame]) -> pl.DataFrame:
-        """What readers see of some versions, with NULL as it is stored, and their numbers."""
-        names = (*self._view.schema.names, SEQUENCE_NUMBER)
-        return pl.concat([each.filter(IS_ADD).select(names) for each in versions])
+        """What readers see of some versions, with NULL as it is stored, their numbers and kinds."""
+        names = [*self._view.schema.names, SEQUENCE_NUMBER, VALUE_KIND]
+        return pl.concat([each[names] for each in versions])
 
     def _write(self, tables: Iterable[pa.Table]) -> None:
         directory = self._view.bucket_directory(*self._bucket)
@@ -359,7 +364,7 @@ class _LookupReading:
         """The keys on level 0, each once and sorted, if they fit in memory."""
         key = self.lookup.view.order.key
         if self._holds_new:
-            found = [rows.select(key) for rows in self._new_versions.values()]
+            found = [rows[[*key]] for rows in self._new_versions.values()]
         else:
             rows = sum(file.meta.row_count for file in self._new)
             if rows * _KEY_BYTES * len(key) > self.lookup.memory_bytes // _KEYS_SHARE:
@@ -402,7 +407,7 @@ class _LookupReading:
         # run contains everything below it.
         for known in self._known_above if self._finds_each_once else ():
             if known is not None:
-                wanted = without_keys(wanted, [rows.select(key) for rows in known.frames], key)
+                wanted = without_keys(wanted, known.frames, key)
         missing = wanted
 
         def of(number: int, file: PlannedFile) -> list[pl.DataFrame]:
@@ -438,7 +443,7 @@ class _LookupReading:
         for rows in found:
             own = [without_keys(frame, before, key) for frame in rows]
             left.append([frame for frame in own if frame.height])
-            before += [frame.select(key) for frame in left[-1]]
+            before += [frame[[*key]] for frame in left[-1]]
         return left
 
     def _of_keys(

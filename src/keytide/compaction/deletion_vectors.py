@@ -57,7 +57,7 @@ class Marks:
 
 def retracts_of(kinds: pl.Series) -> Positions:
     """The positions of the retractions among the rows."""
-    return np.flatnonzero(kinds.is_in(list(RETRACTS)).to_numpy())
+    return np.flatnonzero(np.isin(kinds.to_numpy(), [*RETRACTS]))
 
 
 @dataclass(frozen=True)

@@ -390,7 +390,7 @@ class CompactTask:
     def _frames(self, sections: Sequence[Section], output: _Output) -> Iterator[pl.DataFrame]:
         """The merged versions of some sections, in key order, without what is forgotten."""
         for window in self._windows(sections, output):
-            frames = [frame.select(self._versions.columns) for frame in window if frame.height]
+            frames = [frame[[*self._versions.columns]] for frame in window if frame.height]
             if not frames:
                 continue
             if len(frames) == 1 and all(map(self._is_sorted, sections)):
@@ -510,7 +510,7 @@ class CompactTask:
         if file.meta.level > 0 and count is not None and file.dead_rows is None:
             return count
         # On level 0, some writers do not record deletes although there are some.
-        return int(self._kinds(file)[VALUE_KIND].is_in(list(RETRACTS)).sum())
+        return len(retracts_of(self._kinds(file)[VALUE_KIND]))
 
     def _kinds(self, file: PlannedFile) -> pl.DataFrame:
         """Numbers and kinds of all versions in a file."""
@@ -518,7 +518,7 @@ class CompactTask:
             columns = self._versions.columns
             known = PartitionLookupFiles(self.view, file.entry.partition, columns).existing(file)
             if known is not None:
-                return pl.concat([rows.select(SYSTEM_COLUMNS) for rows in known.frames])
+                return pl.concat([rows[[*SYSTEM_COLUMNS]] for rows in known.frames])
         return StoredVersions(self.view, file.entry.partition, SYSTEM_COLUMNS).of_file(file)
 
     @cached_property

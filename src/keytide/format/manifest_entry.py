@@ -175,13 +175,19 @@ class Entries(Sequence[ManifestEntry]):
         mask = kept.to_numpy() if isinstance(kept, pl.Series) else kept
         if mask.all():
             return self
-        is_made = "made" in self.__dict__ or len(self) <= _FEW_ENTRIES
-        if self._columns is not None and not is_made:
+        if self._columns is not None and "made" not in self.__dict__ and not self.are_few:
             return Entries(self._columns.filter(pl.Series(mask)))
         return Entries.of(self.made[place] for place in np.flatnonzero(mask).tolist())
 
-    def are(self, identities: Collection[Identity]) -> pl.Series:
+    @property
+    def are_few(self) -> bool:
+        """Whether creating all of them as objects takes less time than a query of columns."""
+        return len(self) <= _FEW_ENTRIES
+
+    def are(self, identities: Collection[Identity]) -> Mask:
         """Which of the entries have one of the identities."""
+        if self.are_few:
+            return np.array([entry.identity in identities for entry in self], np.bool_)
         names = {identity[3] for identity in identities}
         found = self.column("_FILE_NAME").is_in(names)
         places = [
@@ -191,7 +197,7 @@ class Entries(Sequence[ManifestEntry]):
         ]
         mask = np.zeros(len(self), np.bool_)
         mask[places] = True
-        return pl.Series(mask)
+        return mask
 
     def __len__(self) -> int:
         return len(self.made) if self._columns is None else self._columns.height

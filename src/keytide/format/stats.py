@@ -262,10 +262,12 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
     if not pa.types.is_floating(column.type):
         found = pc.min_max(column)
         return found["min"], found["max"]
+    # Readers do not agree on the position of NaN in the order.
+    if pc.any(pc.is_nan(column)).as_py():
+        return None, None
     # Polars compares many floats at a time, Arrow one by one.
     values = pl.Series(pl.from_arrow(column, rechunk=False))
-    # Readers do not agree on the position of NaN in the order.
-    return (None, None) if values.is_nan().any() else (values.min(), values.max())
+    return values.min(), values.max()
 
 
 def _of_pieces(

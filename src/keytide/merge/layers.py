@@ -253,7 +253,7 @@ def _rows_with_keys_in(
     base: pl.DataFrame, others: Sequence[pl.DataFrame], key: tuple[str, ...]
 ) -> pl.Series:
     """Which rows of `base` have their key in one of the others."""
-    wanted = pl.concat([other.select(key) for other in others])
+    wanted = pl.concat([other[[*key]] for other in others])
     if len(key) == 1:
         return base[key[0]].is_in(wanted[key[0]].implode(), nulls_equal=True)
     positions = base.select(key).with_row_index(_POSITION)

@@ -126,8 +126,7 @@ class PartitionLookupFiles:
 
     def keep(self, file: PlannedFile, rows: pl.DataFrame) -> None:
         """Create a lookup file from the rows of a data file that was just written."""
-        wanted = rows.select(self.columns)
-        LOOKUP_FILES.keep(self._key(file), [wanted], bounds_of(self.view.options))
+        LOOKUP_FILES.keep(self._key(file), [rows[[*self.columns]]], bounds_of(self.view.options))
 
     def create(self, file: PlannedFile) -> None:
         """Create a lookup file from a stored data file."""

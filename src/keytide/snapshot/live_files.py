@@ -45,7 +45,14 @@ from keytide.format.index_files import (
     stored_vectors,
     write_vectors,
 )
-from keytide.format.manifest_entry import Entries, FileKind, Identity, ManifestEntry, is_live
+from keytide.format.manifest_entry import (
+    Entries,
+    FileKind,
+    Identity,
+    ManifestEntry,
+    Mask,
+    is_live,
+)
 from keytide.format.snapshot import CommitKind, Snapshot
 from keytide.snapshot.metadata import TableMetadata
 from keytide.store import Store
@@ -56,8 +63,9 @@ from keytide.store import Store
 BucketId: TypeAlias = "tuple[bytes, int]"
 """Serialized partition row and bucket number."""
 
-# With more changes than this, the files are assembled once instead of carrying the changes along.
-_CHANGES_MAX = 4096
+# With more changes than a quarter of the files, between these two numbers, the files are assembled
+# once instead of carrying the changes along. Each request for files of a bucket applies them.
+_CHANGES_MIN, _CHANGES_MAX = 64, 4096
 # Each step reads a snapshot and a manifest. More steps than this take longer than a full load.
 _STEPS_MAX = 64
 # No count of rows or nanoseconds comes close. A higher number means a damaged manifest.
@@ -184,7 +192,8 @@ class LiveFiles:
             for emptied in gone - left:
                 partitions.pop(emptied, None)
         base, before = self._base, self._changes
-        if len(before) > _CHANGES_MAX or "files" in self.__dict__:
+        carried_max = min(_CHANGES_MAX, max(_CHANGES_MIN, len(base) // 4))
+        if len(before) > carried_max or "files" in self.__dict__:
             base, before = self.files, ()
         return LiveFiles(snapshot, buckets, partitions, base, (*before, *changes))
 
@@ -203,8 +212,10 @@ def _changed(base: Entries, changes: Sequence[ManifestEntry]) -> Entries:
     return Entries.of((*left, *added))
 
 
-def _lie_in(files: Entries, buckets: Collection[BucketId]) -> pl.Series:
+def _lie_in(files: Entries, buckets: Collection[BucketId]) -> Mask | pl.Series:
     """Which files are in one of the buckets."""
+    if files.are_few:
+        return np.array([(e.partition, e.bucket) in buckets for e in files], np.bool_)
     wanted = pl.DataFrame(
         list(buckets), schema={"_PARTITION": pl.Binary, "_BUCKET": pl.Int32}, orient="row"
     ).with_columns(pl.lit(value=True).alias("found"))

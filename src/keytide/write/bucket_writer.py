@@ -170,9 +170,7 @@ class BucketWriter:
                 np.repeat(firsts, batch.lengths) if keeps_versions else _counted_from(firsts, batch)
             )
         places = np.repeat(np.arange(len(batch.buckets)), batch.lengths)
-        versions = rows.with_columns(
-            numbers.alias(SEQUENCE_NUMBER), pl.Series(BUCKET_NUMBER, places)
-        )
+        versions = rows.hstack([numbers.alias(SEQUENCE_NUMBER), pl.Series(BUCKET_NUMBER, places)])
         if keeps_versions:
             # Padded numbers come from the rows, so they do not follow the order of arrival.
             versions = self._order_in(batch).sort(versions, arrival_decides=not paddings)

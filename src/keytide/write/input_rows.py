@@ -68,7 +68,7 @@ class Rows:
     def frame(self) -> pl.DataFrame:
         """The same as a Polars DataFrame, with the kinds as `_VALUE_KIND`."""
         kinds = pl.Series(VALUE_KIND, self.kinds, dtype=pl.Int8)
-        return from_arrow(self.table).with_columns(kinds)
+        return from_arrow(self.table).hstack([kinds])
 
 
 def to_arrow_table(data: Any, schema: TableSchema, table: str) -> pa.Table:
