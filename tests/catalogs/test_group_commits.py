@@ -81,6 +81,28 @@ def test_those_that_wait_are_written_together_in_the_order_in_which_they_came(he
     assert held.groups._waiting == {}
 
 
+def test_thread_whose_write_has_just_ended_writes_with_those_that_waited(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_writes, "_MOMENT_S", SECONDS)
+    with ThreadPoolExecutor(8) as threads:
+        one, two = begun(held, threads, 1, 2)
+        held.may_end.set()
+        assert one.result(SECONDS).rows == 1
+        assert threads.submit(held.write, 3).result(SECONDS).rows == 3
+        assert two.result(SECONDS).rows == 2
+    assert held.commits == [[1], [2, 3]]
+
+
+def test_threads_that_do_not_come_again_are_waited_for_only_a_moment(held: Held) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        writes = begun(held, threads, 1, 2, 3)
+        held.may_end.set()
+        assert [each.result(SECONDS).rows for each in writes] == [1, 2, 3]
+        assert threads.submit(held.write, 4).result(SECONDS).rows == 4
+    assert held.commits == [[1], [2, 3], [4]]
+
+
 def test_error_of_one_is_not_that_of_the_others(held: Held) -> None:
     with ThreadPoolExecutor(8) as threads:
         one, two, wrong, four = begun(held, threads, 1, 2, -3, 4)

@@ -9,7 +9,8 @@ A table that is created for rows is created together with them, or not at all.
 Writes of several threads to one table share a commit. While one thread writes to a table, others
 that come wait for it. Then one of them writes the rows of all that wait, as if they were one write:
 in the order in which they came, so the outcome is that of writing them one after the other. Each
-still gets a result or an error of its own. A thread that is alone waits for nobody.
+still gets a result or an error of its own. Threads whose writes have just ended probably write
+again, so the next one gives them a moment to come. A thread that is alone waits for nobody.
 
 Threads that would commit separately compete for the same snapshot. Each commit then costs the
 others a repetition, so that eight threads write less per second than one.
@@ -18,11 +19,12 @@ others a repetition, so that eight threads write less per second than one.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from threading import Event, Lock, get_ident
+from threading import Condition, Event, get_ident
 from typing import Any, TypeAlias
 
 import polars as pl
@@ -321,6 +323,8 @@ TablePlace: TypeAlias = "tuple[Hashable, ...]"
 
 # A commit with more writes would make the first of them wait longer than they gain.
 _TOGETHER_MAX = 64
+# Threads that write in a loop are back earlier. It is a small part of a commit.
+_MOMENT_S = 0.002
 
 
 class CannotShareError(Exception):
@@ -335,7 +339,7 @@ class _Write:
     is_told: Event = field(default_factory=lambda: Event())
     """Set once the write has an outcome, or has to write for a group."""
     group: Sequence[_Write] = ()
-    """The writes that this one's thread has to do, itself among them. Empty for the others."""
+    """The writes that this one's thread has to do, itself first. Empty for the others."""
     is_over: bool = False
     """Whether its thread has handed on what came later."""
     outcome: Outcome | None = None
@@ -352,9 +356,13 @@ class GroupCommits:
 
     def forget(self) -> None:
         """Start again without writes, because a fork does not copy threads."""
-        self._lock = Lock()
+        self._lock = Condition()
         self._waiting: dict[TablePlace, list[_Write]] = {}
         """What waits, for each table to which a thread writes at the moment."""
+        self._last: dict[TablePlace, tuple[float, int]] = {}
+        """When the last group of a table ended, and how many writes were in it or waited for it, if
+        they were several.
+        """
         self._writers: dict[TablePlace, int] = {}
         """Which thread that is."""
 
@@ -376,13 +384,14 @@ class GroupCommits:
                 is_within = True  # it must not wait for itself
             else:
                 self._waiting[place].append(own)
+                self._lock.notify_all()
         try:
             if is_within:
                 (own.outcome,) = commit([data])
             elif not own.group:
                 own.is_told.wait()
             if own.group:
-                self._write_group(place, own.group, commit)
+                self._write_group(place, own, commit)
         except BaseException:  # Ctrl-C
             with self._lock:
                 if own in self._waiting.get(place, ()):
@@ -400,22 +409,34 @@ class GroupCommits:
     def _write_group(
         self,
         place: TablePlace,
-        group: Sequence[_Write],
+        own: _Write,
         commit: Callable[[Sequence[Any]], Sequence[Outcome]],
     ) -> None:
+        """Write `own` and those that wait, once the threads of the last group had time to come."""
         self._writers[place] = get_ident()
         try:
-            outcomes = commit([write.data for write in group])
-            for write, outcome in zip(group, outcomes, strict=True):
+            with self._lock:
+                ended, count = self._last.pop(place, (0.0, 0))
+                moment_s = ended + _MOMENT_S - time.monotonic()
+                if moment_s > 0:
+                    self._lock.wait_for(lambda: len(self._waiting[place]) >= count - 1, moment_s)
+                waiting = self._waiting[place]
+                own.group = [own, *waiting[: _TOGETHER_MAX - 1]]
+                self._waiting[place] = waiting[_TOGETHER_MAX - 1 :]
+            outcomes = commit([write.data for write in own.group])
+            for write, outcome in zip(own.group, outcomes, strict=True):
                 write.outcome = outcome
         except Exception as error:
-            for write in group:
+            for write in own.group:
                 write.outcome = error
         finally:
-            for write in group[1:]:
+            for write in own.group[1:]:
                 write.is_told.set()
             with self._lock:
-                group[0].is_over = True
+                own.is_over = True
+                count = len(own.group) + len(self._waiting[place])
+                if count > 1:
+                    self._last[place] = time.monotonic(), count
                 self._writers.pop(place, None)
                 self._hand_on(place, [])
 
@@ -425,9 +446,9 @@ class GroupCommits:
         if not waiting:
             del self._waiting[place]
             return
-        group, self._waiting[place] = waiting[:_TOGETHER_MAX], waiting[_TOGETHER_MAX:]
-        group[0].group = group
-        group[0].is_told.set()
+        next_, *self._waiting[place] = waiting
+        next_.group = [next_]
+        next_.is_told.set()
 
 
 GROUPS = GroupCommits()
