@@ -269,8 +269,10 @@ def dictionary_columns(rows: pa.Table) -> list[str]:
         is_long = pa.types.is_decimal(type_) and type_.precision > _DECIMAL_DIGITS_MAX
         if is_long or pa.types.is_binary(type_) or pa.types.is_nested(type_):
             continue
-        if len(pc.unique(column)) <= limit:
-            found.append(name)
+        # Few values are enough to see that nearly all are distinct.
+        if any(len(pc.unique(part)) > limit for part in (column.slice(0, limit + 1), column)):
+            continue
+        found.append(name)
     return found
 
 
