@@ -33,10 +33,11 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
-from functools import partial
+from contextlib import contextmanager, suppress
+from functools import lru_cache, partial
+from threading import Lock
 from typing import TypeAlias
 
 from keytide.base.dataclass import dataclass, replace
@@ -172,7 +173,8 @@ class Committer:
         # attempt.
         begin: Callable[[], Committed | Conflict | None] = attempt.run_beside_look
         for tries_left in reversed(range(tries)):
-            outcome = begin()
+            with _turn(self.metadata.store.uri):
+                outcome = begin()
             # Before each further attempt: an earlier one may have succeeded although its response
             # was lost.
             begin = attempt.look_and_run
@@ -211,6 +213,31 @@ class Committer:
                     f"rollback. Table.rollback_to({newest.id}) keeps everything else and removes it"
                 )
         return Conflict(f"the commit failed after {counted(tries, 'attempt')}, because {reason}")
+
+
+# An attempt whose store hangs holds up others for no longer than this, each time that they try.
+_TURN_S = 0.5
+
+
+@contextmanager
+def _turn(uri: str) -> Iterator[None]:
+    """Threads of this process try to commit to a table one after the other.
+
+    A lost race is a repetition and a pause. A compaction in the background would lose against every
+    second commit of a writer that does not pause.
+    """
+    lock = _lock_of(uri)
+    is_own = lock.acquire(timeout=_TURN_S)
+    try:
+        yield
+    finally:
+        if is_own:
+            lock.release()
+
+
+@lru_cache(maxsize=4096)
+def _lock_of(uri: str) -> Lock:
+    return Lock()
 
 
 class _Attempt:

@@ -18,7 +18,7 @@ from typing import Any
 
 import polars as pl
 
-from keytide.base.dataclass import dataclass
+from keytide.base.dataclass import dataclass, replace
 from keytide.commit.change import Change, of_unknown_keys
 from keytide.format import paths
 from keytide.format.avro import EncodedRecords
@@ -40,7 +40,7 @@ from keytide.format.manifest import (
 from keytide.format.manifest_entry import Entries, FileKind, ManifestEntry, without_pairs
 from keytide.format.partition import partition_values
 from keytide.format.paths import FileNames, MetadataFile
-from keytide.format.snapshot import BASE_PROPERTY, Snapshot
+from keytide.format.snapshot import BASE_PROPERTY, CommitKind, Snapshot
 from keytide.options import TableOptions
 from keytide.snapshot.authority import PartitionChange
 from keytide.snapshot.live_files import BucketIndex, LiveFiles
@@ -339,7 +339,11 @@ class SnapshotBuilder:
             return []
         manifests = self._metadata.manifests(latest)
         picked = pick_all if change.merges_manifests else pick
-        rewrite = picked(manifests, MergeRules.of(self._view.options))
+        rules = MergeRules.of(self._view.options)
+        if change.kind is CommitKind.COMPACT:
+            # Earlier than a write, which somebody waits for.
+            rules = replace(rules, count_min=max(2, rules.count_min * 2 // 3))
+        rewrite = picked(manifests, rules)
         if change.merges_manifests and not rewrite.places:
             # A compaction that has the manifests of the snapshot before it looks as if its list of
             # changes were damaged.

@@ -365,7 +365,7 @@ _WRITING = (
     Option("commit.min-retry-wait", DURATION, "Minimum wait before a commit is retried.", "2 ms"),
     Option("commit.max-retry-wait", DURATION, "Maximum wait before a commit is retried.", "500 ms"),
     Option("manifest.merge-min-count", integer(2), "Number of manifests at which they are merged "
-           "into one.", "30"),
+           "into one. A compaction merges two thirds of that number.", "30"),
     Option("manifest.target-file-size", size(1), "Target size of a manifest. Smaller manifests "
            "that reach it together are merged; larger ones are left unchanged.", "8 mb"),
     Option("manifest.full-compaction-threshold-size", SIZE, "Total size of manifests that are "
