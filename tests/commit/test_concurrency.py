@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 
 import behind_writers
 import pyarrow as pa
 import pytest
 
 import keytide as kt
+from keytide.commit import committer
 from keytide.format.snapshot import CommitKind, Snapshot
 from table_rows import rows
 
@@ -90,6 +92,44 @@ def test_two_processes_writing_the_same_keys_never_show_one_twice_and_lose_nothi
     assert polls > 3
     assert_each_commit_once(table, told, 2 * commits)
     assert_the_newest_commit_wins(table)
+
+
+def test_threads_of_a_process_lose_no_race_against_each_other(
+    warehouse: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = new_table(warehouse, bucket="1")
+
+    def write(n: int) -> int:
+        made = table.write(
+            [{"k": n, "writer": "a", "n": n}], commit_user=f"{n}", commit_identifier=0
+        )
+        return made.snapshot_id or 0
+
+    with caplog.at_level("INFO", "keytide.commit"), ThreadPoolExecutor(4) as threads:
+        snapshots = [*threads.map(write, range(40))]
+    assert "came first" not in caplog.text
+    assert len({*snapshots}) == table.scan().count() == 40
+
+
+def test_commit_waits_only_a_moment_for_a_thread_that_hangs(
+    warehouse: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer, "_TURN_S", 0.01)
+    table = new_table(warehouse)
+    hangs, ends = Event(), Event()
+
+    def hang() -> None:
+        with committer._turn(table.uri):
+            hangs.set()
+            ends.wait()
+
+    with ThreadPoolExecutor() as threads:
+        threads.submit(hang)
+        hangs.wait()
+        try:
+            assert table.write([{"k": 1, "writer": "a", "n": 1}]).rows == 1
+        finally:
+            ends.set()
 
 
 @pytest.mark.takes_turns

@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
-from threading import Lock
+from threading import RLock
 from typing import TypeAlias
 
 from keytide.base.dataclass import dataclass, replace
@@ -236,8 +236,8 @@ def _turn(uri: str) -> Iterator[None]:
 
 
 @lru_cache(maxsize=4096)
-def _lock_of(uri: str) -> Lock:
-    return Lock()
+def _lock_of(uri: str) -> RLock:
+    return RLock()
 
 
 class _Attempt:
