@@ -16,8 +16,8 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "reading_costs.py"
 
 COUNTS = {
     "modules": 350,
-    "code_lines": 76_389,
-    "import_lines": 7_749,
+    "code_lines": 76_444,
+    "import_lines": 7_760,
     "functions": 6_786,
     "longest_function": 49,
     "one_liners_percent": 28,
@@ -32,20 +32,20 @@ MEDIANS = {"lines_of_a_module": 340.5, "lines_of_a_function": 4}
 
 WAYS = {
     # At most so many modules, functions, and jumps between modules.
-    "upsert": (50, 511, 346),
+    "upsert": (50, 511, 348),
     "scan": (33, 211, 144),
     "get": (26, 132, 90),
-    "DELETE": (74, 806, 633),
-    "DELETE in SQL": (94, 915, 731),
-    "MERGE in SQL": (98, 965, 772),
+    "DELETE": (74, 807, 635),
+    "DELETE in SQL": (94, 916, 733),
+    "MERGE in SQL": (98, 966, 774),
     "SELECT": (55, 406, 289),
-    "compaction": (56, 574, 414),
-    "auto_cdc": (57, 583, 412),
-    "auto_cdc, histories": (68, 692, 503),
+    "compaction": (56, 573, 417),
+    "auto_cdc": (57, 584, 414),
+    "auto_cdc, histories": (68, 693, 505),
     "changes": (40, 295, 224),
     "why": (39, 307, 209),
     "external scan": (33, 206, 127),
-    "upsert and publish": (76, 931, 768),
+    "upsert and publish": (76, 930, 771),
 }
 
 

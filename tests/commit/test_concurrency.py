@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
+from threading import Event, RLock
 
 import behind_writers
 import pyarrow as pa
@@ -118,8 +118,10 @@ def test_commit_waits_only_a_moment_for_a_thread_that_hangs(
     table = new_table(warehouse)
     hangs, ends = Event(), Event()
 
+    turn = committer._TURNS.setdefault(table.uri, RLock())
+
     def hang() -> None:
-        with committer._turn(table.uri):
+        with turn:
             hangs.set()
             ends.wait()
 

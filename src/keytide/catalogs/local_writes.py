@@ -104,15 +104,14 @@ def _append_each(table: StoredTable, given: Sequence[Any]) -> Sequence[Outcome]:
         # refused with it.
         with suppress(CannotShareError, InvalidError, NotFoundError, UnsupportedError):
             return as_expected(table, partial(_append_together, given=given))
-    return [_outcome(table, data) for data in given]
-
-
-def _outcome(table: StoredTable, data: Any) -> Outcome:
-    try:
-        alone = partial(_append, data=data, author=None, fitting=_unchanged)
-        return as_expected(table, alone)
-    except Exception as error:
-        return error
+    outcomes: list[Outcome] = []
+    for data in given:
+        try:
+            alone = partial(_append, data=data, author=None, fitting=_unchanged)
+            outcomes.append(as_expected(table, alone))
+        except Exception as error:  # noqa: PERF203  # each has an outcome of its own
+            outcomes.append(error)
+    return outcomes
 
 
 def _append_together(table: PinnedTable, given: Sequence[Any]) -> Sequence[WriteResult]:

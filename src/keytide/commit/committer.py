@@ -36,9 +36,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from functools import lru_cache, partial
+from functools import partial
 from threading import RLock
 from typing import TypeAlias
+from weakref import WeakValueDictionary
 
 from keytide.base.dataclass import dataclass, replace
 from keytide.base.text import counted
@@ -215,7 +216,8 @@ class Committer:
         return Conflict(f"the commit failed after {counted(tries, 'attempt')}, because {reason}")
 
 
-# An attempt whose store hangs holds up others for no longer than this, each time that they try.
+_TURNS: WeakValueDictionary[str, RLock] = WeakValueDictionary()
+# A thread whose store hangs holds up each attempt of the others only for a moment.
 _TURN_S = 0.5
 
 
@@ -226,18 +228,13 @@ def _turn(uri: str) -> Iterator[None]:
     A lost race is a repetition and a pause. A compaction in the background would lose against every
     second commit of a writer that does not pause.
     """
-    lock = _lock_of(uri)
+    lock = _TURNS.setdefault(uri, RLock())
     is_own = lock.acquire(timeout=_TURN_S)
     try:
         yield
     finally:
         if is_own:
             lock.release()
-
-
-@lru_cache(maxsize=4096)
-def _lock_of(uri: str) -> RLock:
-    return RLock()
 
 
 class _Attempt:

@@ -114,8 +114,8 @@ class ManifestEntry:
 
 Mask = npt.NDArray[np.bool_]
 
-# Up to this number, all are created immediately, because their holders filter them repeatedly.
-_FEW_ENTRIES = 200
+FEW_ENTRIES = 200
+"""Creating so many as objects takes less time than a query of their columns."""
 # Up to this number, creating each list takes less time than looking whether all have one length.
 _FEW_LISTS = 100
 
@@ -175,18 +175,14 @@ class Entries(Sequence[ManifestEntry]):
         mask = kept.to_numpy() if isinstance(kept, pl.Series) else kept
         if mask.all():
             return self
-        if self._columns is not None and "made" not in self.__dict__ and not self.are_few:
+        is_made = "made" in self.__dict__ or len(self) <= FEW_ENTRIES
+        if self._columns is not None and not is_made:
             return Entries(self._columns.filter(pl.Series(mask)))
         return Entries.of(self.made[place] for place in np.flatnonzero(mask).tolist())
 
-    @property
-    def are_few(self) -> bool:
-        """Whether creating all of them as objects takes less time than a query of columns."""
-        return len(self) <= _FEW_ENTRIES
-
     def are(self, identities: Collection[Identity]) -> Mask:
         """Which of the entries have one of the identities."""
-        if self.are_few:
+        if len(self) <= FEW_ENTRIES:
             return np.array([entry.identity in identities for entry in self], np.bool_)
         names = {identity[3] for identity in identities}
         found = self.column("_FILE_NAME").is_in(names)

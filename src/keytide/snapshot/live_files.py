@@ -46,6 +46,7 @@ from keytide.format.index_files import (
     write_vectors,
 )
 from keytide.format.manifest_entry import (
+    FEW_ENTRIES,
     Entries,
     FileKind,
     Identity,
@@ -214,7 +215,7 @@ def _changed(base: Entries, changes: Sequence[ManifestEntry]) -> Entries:
 
 def _lie_in(files: Entries, buckets: Collection[BucketId]) -> Mask | pl.Series:
     """Which files are in one of the buckets."""
-    if files.are_few:
+    if len(files) <= FEW_ENTRIES:
         return np.array([(e.partition, e.bucket) in buckets for e in files], np.bool_)
     wanted = pl.DataFrame(
         list(buckets), schema={"_PARTITION": pl.Binary, "_BUCKET": pl.Int32}, orient="row"
