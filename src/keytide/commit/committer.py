@@ -225,8 +225,8 @@ _TURN_S = 0.5
 def _turn(uri: str) -> Iterator[None]:
     """Threads of this process try to commit to a table one after the other.
 
-    A lost race is a repetition and a pause. A compaction in the background would lose against every
-    second commit of a writer that does not pause.
+    A lost race is a repetition and a pause. A compaction in the background could lose again and
+    again against a writer that does not pause.
     """
     lock = _TURNS.setdefault(uri, RLock())
     is_own = lock.acquire(timeout=_TURN_S)

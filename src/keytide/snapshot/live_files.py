@@ -144,7 +144,7 @@ class LiveFiles:
         return frozenset(self.files.column("_SCHEMA_ID").unique())
 
     def files_in(self, buckets: Collection[BucketId]) -> Entries:
-        """The files of some buckets, in the same order. The cost depends only on these buckets."""
+        """The files of some buckets, in the same order."""
         if "files" in self.__dict__:
             return self.files.filter(_lie_in(self.files, buckets))
         changes = [e for e in self._changes if (e.partition, e.bucket) in buckets]
