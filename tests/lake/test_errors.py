@@ -638,7 +638,7 @@ def test_other_number_of_buckets_is_refused_and_nothing_is_committed(damaged: kt
     schema["options"]["bucket"] = "4"
     path.write_text(json.dumps(schema))
     table = kt.open_table(damaged.uri)
-    with pytest.raises(kt.ConflictError, match=r"new bucket num 4, but the previous .* is 1"):
+    with pytest.raises(kt.InvalidError, match=r"new bucket num 4, but the previous .* is 1"):
         table.write([{"p": 1, "k": 3, "v": "x"}])
     table.write([{"p": 3, "k": 3, "v": "new partition, new number"}])
     assert rows(table) == [

@@ -38,7 +38,7 @@ def test_rescaled_table_has_its_rows_and_can_be_written_to() -> None:
     write_lines(table, *(f"+I {p} {k} 5 a" for p in (1, 2) for k in range(20)))
     before = lines(table)
     table.alter(SetOption("bucket", "5"))
-    with pytest.raises(kt.ConflictError, match=r"previous bucket num is 2.*table.rescale\(\)"):
+    with pytest.raises(kt.InvalidError, match=r"previous bucket num is 2.*table.rescale\(\)"):
         write_lines(table, "+I 1 1 6 b")
     done = table.rescale()
     assert (done.partitions, done.files_before) == (2, 4)
@@ -59,7 +59,7 @@ def test_one_partition_is_rescaled_and_the_other_stays_as_it_is() -> None:
     table.rescale({"p": 1})
     assert numbers(table) == [2, 3]
     write_lines(table, "+I 1 2 5 a")
-    with pytest.raises(kt.ConflictError, match="previous bucket num is 2"):
+    with pytest.raises(kt.InvalidError, match="previous bucket num is 2"):
         write_lines(table, "+I 2 2 5 a")
     assert lines(table) == ["1 1 5 a", "1 2 5 a", "2 1 5 a"]
 

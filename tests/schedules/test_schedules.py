@@ -19,7 +19,8 @@ import keytide as kt
 from keytide.definition.schema_evolution import SetOption
 from keytide.store.interface import Store
 
-EACH = 3
+EACH, SHARE_S = 3, 45
+"""So many cases and schedules of each, and no further one when these seconds are over."""
 
 
 @pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
@@ -27,12 +28,30 @@ EACH = 3
 def test_result_of_any_schedule_is_that_of_some_order(kind: str) -> None:
     chance = random.Random(os.environ.get("KEYTIDE_SEED", "0") + kind)
     possible = [name for name in OPERATIONS if supports(kind, name)]
+    ends_at = time.monotonic() + SHARE_S
     for _ in range(EACH):
         case = Case(kind, tuple(chance.choices(possible, k=2)))
         schedules = itertools.chain(case.schedules(2), case.faults("!?~<^v-"))
         for schedule in chance.sample([*schedules], EACH):
             finding = case.check(schedule)
             assert finding is None, str(finding)
+            if time.monotonic() > ends_at:
+                return
+
+
+REQUESTS_MAX = 120
+"""A fast-forward of a published table makes the most, about a hundred."""
+
+
+@pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_operation_that_nobody_disturbs_is_done_or_refused_at_once(kind: str) -> None:
+    possible = [name for name in OPERATIONS if supports(kind, name)]
+    chance = random.Random(os.environ.get("KEYTIDE_SEED", "0") + kind)
+    # Operations on rows of a table that must be rescaled first are all refused.
+    some = possible if kind == "other buckets" else chance.sample(possible, 6)
+    requests = {name: len(Case(kind, (name,)).steps_alone("A")) for name in some}
+    assert {name: n for name, n in requests.items() if n > REQUESTS_MAX} == {}
 
 
 def test_a_schedule_gives_the_same_steps_each_time() -> None:

@@ -169,7 +169,7 @@ def test_number_of_buckets_changes_for_new_partitions_and_overwrites() -> None:
     table = new_table(bucket="2", **{"bucket-key": "n"})
     table.write(parsed("a1x a2x a3x"))
     table.alter(SetOption("bucket", "4"))
-    with pytest.raises(kt.ConflictError, match="previous bucket num is 2"):
+    with pytest.raises(kt.InvalidError, match="previous bucket num is 2"):
         table.write(parsed("a4x"))
     table.overwrite(table.scan().to_arrow())
     table.write(parsed("a4x"))

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from keytide.base.dataclass import dataclass, field, replace
 from keytide.base.process import scratch
-from keytide.errors import ConflictError
+from keytide.errors import InvalidError
 from keytide.format.binary_row import encode_rows
 from keytide.format.bucket import bucket_ids, row_hashes
 from keytide.format.index_files import Hashes
@@ -166,7 +166,7 @@ class Placing(ABC):
 
         These are the rows of `frame`, unless keys move between partitions. `table` has the same
         rows with the key and partition columns in their exact types. Partitions are in order of
-        first occurrence. Raises `ConflictError` if a partition has a different number of buckets.
+        first occurrence. Raises `InvalidError` if a partition has a different number of buckets.
         """
 
 
@@ -198,7 +198,7 @@ def _refuse_other_layout(
     for partition in partitions:
         found = partition_buckets.get(partition, wanted)
         if found != wanted:
-            raise ConflictError(
+            raise InvalidError(
                 f"table {view.name}: Try to write partition/table with a new bucket num "
                 f"{wanted}, but the previous bucket num is {found}. Set '{keys.BUCKET}' back to "
                 f"{found}, or rewrite the partition with table.rescale() or an overwrite"
