@@ -32,6 +32,8 @@ from keytide.store.interface import Store
 __all__ = ["Case", "Finding"]
 
 _NAMES, _LAG, _CLOCKS = "ABC", "<", "^v"
+_CHANGED = "!?"
+"""Fates that are only told apart at a change."""
 _LATE, _CHANGES = "~", ("create", "put", "output", "delete", "hint")
 
 
@@ -92,7 +94,10 @@ class Case:
                 # A late deletion can hit what a rollback counts on: no store knows what it deletes.
                 is_lost = step.operation == "delete" and {*self.operations} & STEPWISE
                 is_late = step.operation in _CHANGES and operation not in NOT_LATE and not is_lost
-                for fate in possible:
+                # Who dies at a read leaves what it leaves at the next change. A read whose answer is
+                # lost has failed.
+                futile = () if step.does_change else _CHANGED
+                for fate in (each for each in possible if each not in futile):
                     if fate == _LAG and step.operation == "list":
                         yield Schedule((Turn(name, number), *others, Turn(name, 0, _LAG)))
                     if fate != _LAG and (fate != _LATE or is_late):

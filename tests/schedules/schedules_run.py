@@ -10,12 +10,15 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import sys
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
+# Tables of a few rows gain nothing from threads, and each process has a core.
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")]
 
 from schedule_search import Case  # noqa: E402  # after the path is set

@@ -9,6 +9,7 @@ import itertools
 import os
 import random
 import time
+from collections.abc import Iterable
 
 import pytest
 from schedule_search import Case
@@ -251,6 +252,28 @@ def test_no_order_of_steps_that_meet_is_left_out(operations: tuple[str, str]) ->
         return {run(each, new_world("latest"), case.calls).trace for each in schedules}
 
     assert traces(every) <= traces(few)
+
+
+@pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
+def test_who_dies_at_a_read_leaves_what_it_leaves_at_a_change() -> None:
+    case = Case("latest", ("delete", "write"))
+
+    def left(schedules: Iterable[Schedule]) -> set[str]:
+        found = set()
+        for schedule in schedules:
+            store = new_world("latest")
+            run(schedule, store, case.calls)
+            found.add(str(contents(kt.connect("", store=store).table("t"))))
+        return found
+
+    few = [*case.faults("!")]
+    every = [
+        Schedule.of(text.format(f"{name}{step}!"))
+        for name, text in (("A", "{} B*"), ("A", "B* {}"), ("B", "{} A*"), ("B", "A* {}"))
+        for step in range(len(case.steps_alone(name)))
+    ]
+    assert len(few) < len(every) / 2
+    assert left(few) >= left(every)
 
 
 @pytest.mark.filterwarnings("ignore::keytide.KeytideWarning")
