@@ -94,8 +94,8 @@ class Case:
                 # A late deletion can hit what a rollback counts on: no store knows what it deletes.
                 is_lost = step.operation == "delete" and {*self.operations} & STEPWISE
                 is_late = step.operation in _CHANGES and operation not in NOT_LATE and not is_lost
-                # Who dies at a read leaves what it leaves at the next change. A read whose answer is
-                # lost has failed.
+                # Who dies at a read leaves what it leaves at the next change. A read whose answer
+                # is lost has failed.
                 futile = () if step.does_change else _CHANGED
                 for fate in (each for each in possible if each not in futile):
                     if fate == _LAG and step.operation == "list":
