@@ -308,3 +308,19 @@ def test_procedure_merges_manifests_and_changes_no_file() -> None:
 def test_procedure_has_nothing_to_merge_in_a_table_without_snapshots() -> None:
     history = History({})
     assert compact_manifest(history.table.stored) == MergedManifests(None, 0, 0)
+
+
+@pytest.mark.parametrize(("writes", "merged_by_compaction"), [(5, False), (6, True), (8, True)])
+def test_compaction_merges_manifests_at_two_thirds_of_the_count_of_a_write(
+    writes: int, merged_by_compaction: bool
+) -> None:
+    options = {"manifest.merge-min-count": "9", "bucket": "1", "compaction.background": "false"}
+    lake = kt.connect("", store=empty_store())
+    table = lake.create_table("t", SCHEMA, ("k",), options={**options, "write-only": "true"})
+    for key in range(writes):
+        table.write([{"p": 1, "k": key}])
+    metadata = table.stored.metadata
+    assert len(metadata.base_manifests(metadata.snapshot(writes))) == writes - 1
+    compacted = table.compact(full=True).snapshot_id
+    base = metadata.base_manifests(metadata.snapshot(compacted))
+    assert len(base) == (1 if merged_by_compaction else writes)
