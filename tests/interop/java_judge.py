@@ -178,11 +178,17 @@ class JavaPaimon:
             rows = [row for row, _ in self._rows(opened, fields, columns, where)]
             return _table_of(rows, fields).select(columns or [f.name for f in fields])
 
-    def write(self, table: str, rows: pa.Table, branch: str | None = None) -> None:
-        """See `Judge`."""
+    def write(
+        self,
+        table: str,
+        rows: pa.Table,
+        branch: str | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        """See `Judge`. A fifth small file is compacted with the others, unless options say not."""
         kinds = rows[ROW_KIND].to_pylist() if ROW_KIND in rows.column_names else None
         with _refusals():
-            opened = self.open(table, branch=branch)
+            opened = self.open(table, options, branch=branch)
             with self._writing(opened) as write:
                 for row in self._values.java_rows(rows, self._fields(opened, None), kinds):
                     write.write(row)
