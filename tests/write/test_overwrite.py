@@ -132,9 +132,7 @@ def test_truncated_table_is_empty_and_can_be_written() -> None:
 def test_overwrite_lays_partitions_out_with_the_new_number_of_buckets() -> None:
     table = new_table("d")
     table.alter(SetOption("bucket", "3"))
-    with pytest.raises(
-        kt.InvalidError, match="new bucket num 3, but the previous bucket num is 1"
-    ):
+    with pytest.raises(kt.InvalidError, match="new bucket num 3, but the previous bucket num is 1"):
         table.write(parsed("a1:1=new"))
     table.overwrite(parsed(" ".join(f"a1:{n}=new" for n in range(20))))
     table.write(parsed("a1:1=newer"))
